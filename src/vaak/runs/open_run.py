@@ -39,6 +39,7 @@ from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.matching import quote_names
 from vaak.core.names import demand_known
 from vaak.core.storage.files import write_text
 from vaak.core.task import Task
@@ -336,6 +337,38 @@ def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[s
     except OSError as error:
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
     return path
+
+
+def demand_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path) -> None:
+    """Raise UserError where rows of a checkpoint's weights have other names in the data of the run that resumes it.
+
+    ``kept`` is the task as the checkpoint's own copy of prepared data has it; one that can't be read refuses nothing.
+    """
+    try:
+        theirs = _row_names(kept)
+    except (UserError, OSError, ValueError, KeyError) as error:
+        log.info("%s: what its rows stand for can't be read: %s", checkpoint, error)
+        return
+    for kind, names in _row_names(task).items():
+        if kind not in theirs or [*names] == [*theirs[kind]]:
+            continue
+        before, now = (
+            [one for one in side if one not in {*other}]
+            for side, other in ((theirs[kind], names), (names, theirs[kind]))
+        )
+        change = f"{quote_names(before)} before, {quote_names(now)} now" if before or now else "in another order"
+        raise UserError(
+            f"{checkpoint}: its {kind} are not those of the run's data, which were prepared again ({change}): restore "
+            f"the sources and delete {prepared_folder(directory)}, or start a new run under another name="
+        )
+
+
+def _row_names(task: Task) -> dict[str, Sequence[str]]:
+    """The names of a task's rows by kind; of one of several, by the part, too."""
+    parts: Mapping[str, Task] = getattr(task, "parts", {})
+    return {**task.row_names()} | {
+        f"{name}'s {kind}": names for name, part in parts.items() for kind, names in part.row_names().items()
+    }
 
 
 def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:

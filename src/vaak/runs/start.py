@@ -71,7 +71,7 @@ from vaak.runs.folder.directory import (
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, demand_secrets, demand_trust
-from vaak.runs.open_run import begin_with_weights, bundled_files
+from vaak.runs.open_run import begin_with_weights, bundled_files, demand_same_rows
 from vaak.runs.prepared import is_prepared, prepared_folder
 from vaak.runs.use import command_lines, find_spec, formats_to_record
 
@@ -230,6 +230,8 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         chosen = distilled(chosen, loaded.experiment, directory)
         with loaded.naming_lines():
             ranks.run_on_main(chosen.prepare)
+        if task is None:
+            ranks.run_on_main(lambda: _demand_same_rows(loaded))
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
@@ -246,6 +248,13 @@ def _demand_resumable(loaded: Loaded, reference: str | None) -> None:
     path = _checkpoint_to_resume(loaded)
     if path is not None:
         demand_resumable(resolved_values(loaded.experiment), reference, _configuration_of(path), path)
+
+
+def _demand_same_rows(loaded: Loaded) -> None:
+    """Refuse a resume whose data were prepared again, with other names for the rows of the checkpoint's weights."""
+    path = _checkpoint_to_resume(loaded)
+    if path is not None and is_prepared(path):
+        demand_same_rows(loaded.task(), loaded.task(path), path, loaded.experiment.run_dir)
 
 
 def _checkpoint_to_resume(loaded: Loaded) -> Path | None:

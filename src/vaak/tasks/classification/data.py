@@ -17,6 +17,7 @@ for them, they stay unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +38,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset, Padding
+from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.nn.cross_entropy import IGNORED
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, is_prepared, prepared_folder
 from vaak.tasks.base import pad_rows
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
@@ -56,6 +58,9 @@ OUT_OF_SCOPE = "out_of_scope"
 SECTIONS = "data.corpus, data.tokenizer or data.augmentation.synonyms"
 Classes = dict[str, list[str]]
 """The classes of each label column."""
+
+
+CLASSES = "classes.json"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ class PreparedLabels(PreparedFolder):
     @cached_property
     def classes(self) -> Classes:
         """The classes of each label column."""
-        found: Classes = read_json(self.folder / "classes.json")
+        found: Classes = read_json(self.folder / CLASSES)
         return found
 
     def stores(self, split: str) -> LabelStores:
@@ -99,6 +104,8 @@ class LabelSources:
     experiment: ClassificationExperiment
     code: Path
     classes: Classes | None = None
+    begun: Classes | None = None
+    """The classes of a run that has begun and whose data are made again."""
 
     @property
     def base(self) -> str | None:
@@ -132,6 +139,8 @@ class LabelSources:
         options: dict[str, Any] = {"corpus": corpus, "tokenizer": data.tokenizer.path, "base": self.base}
         if data.on_bad_example == "skip" and data.corpus.type == "files":
             options["skips"] = True
+        if self.begun is not None and data.cache_dir is not None:  # other runs find the same data there
+            options["classes"] = self.begun
         return fingerprint_with_files(self.options | options, files + [Path(path) for path in given if path])
 
     @property
@@ -146,6 +155,17 @@ class LabelSources:
             "words": self.factory.data_options() if own else {},
             "vectors": bool(self.vectors) or self.has_neighbours,
         }
+
+
+def read_classes_of_run(directory: Path) -> Classes | None:
+    """Return the classes that the newest checkpoint of a run has, where its prepared data have gone; else None."""
+    if is_prepared(directory):
+        return None
+    for checkpoint in reversed(list_checkpoints(directory / "checkpoints")):
+        with contextlib.suppress(OSError, ValueError):
+            found: Classes = read_json(prepared_folder(checkpoint) / CLASSES)
+            return found
+    return None
 
 
 def recipe(sources: LabelSources, splits: tuple[str, ...] | None = None) -> Recipe:
@@ -164,8 +184,9 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     known = [split for split in wanted if split != OUT_OF_SCOPE]
     stores = {split: TextStore.write(folder / split, corpus.read(split)) for split in known}
     statistics = {split: corpus.statistics[split].to_json() for split in known}
-    classes = sources.classes or _classes_of(data.corpus.label_columns, stores["train"], model.num_labels)
-    write_json(folder / "classes.json", classes)
+    classes = sources.classes or sources.begun
+    classes = classes or _classes_of(data.corpus.label_columns, stores["train"], model.num_labels)
+    write_json(folder / CLASSES, classes)
     _report_overlap({split: stores[split] for split in known if split not in corpus.cut_splits})
     if OUT_OF_SCOPE in wanted:
         stores[OUT_OF_SCOPE] = TextStore.write(folder / OUT_OF_SCOPE, corpus.out_of_scope())
@@ -182,7 +203,7 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
     room = data.max_length - (2 if model.architecture == "transformer" else 0)  # rows begin and end with special tokens
     for split, store in stores.items():
-        names = corpus.class_names(split) if sources.classes and split in known else {}
+        names = corpus.class_names(split) if (sources.classes or sources.begun) and split in known else {}
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label, names).tokens
         statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
         limit = None if tokenizer.has_whole_words or splits else data.max_unknown

@@ -41,6 +41,7 @@ from vaak.tasks.classification.data import (
     TextExample,
     class_weights,
     collate,
+    read_classes_of_run,
     recipe,
     unit_of,
     write_targets,
@@ -96,7 +97,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return [*super().sources(), *outside, *([Path(vectors.path)] if vectors and vectors.path else [])]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(LabelSources(self.experiment, self.folder), splits)
+        begun = None if self.experiment.training.checkpoint.resume is None else read_classes_of_run(self.directory)
+        return recipe(LabelSources(self.experiment, self.folder, begun=begun), splits)
 
     @property
     def pretrained_name(self) -> str | None:

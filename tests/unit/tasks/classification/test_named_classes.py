@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from vaak.cli.eval import evaluate
 from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.start import train
+from vaak.text.corpora import readers
 
 datasets: Any = pytest.importorskip("datasets")
 pytest.importorskip("transformers")
@@ -38,7 +40,9 @@ def write_set(path: Path, names: tuple[str, ...], number: int = 60) -> None:
         "label": labels,
     }
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))})
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
+    made = datasets.Dataset.from_dict(rows, features=features)
+    made.to_parquet(path)
+    made.save_to_disk(path.with_suffix(""))
     table = path.with_suffix(".jsonl")  # as the rows were read before: with numbers
     table.write_text("".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in zip(*rows.values(), strict=True)))
 
@@ -103,3 +107,88 @@ def test_a_run_of_other_numbers_is_refused_in_one_line(trained: Path, tmp_path: 
     write_set(tmp_path / "three.parquet", (*NAMES, "great"))
     with pytest.raises(UserError, match=r"three.parquet: row 0: the label 'terrible' occurs in no training text"):
         figures_on(trained / "numbers", tmp_path / "three.parquet", tmp_path / "out")
+
+
+def test_a_set_that_was_saved_to_disk_is_trained_on_by_its_names(
+    trained: Path, tmp_path: Path, vaak: Callable[..., tuple[int, str, str]]
+):
+    """As ``Dataset.save_to_disk`` and a folder of Parquet have it: figures, classify and the export have the names."""
+    (tmp_path / "parquet").mkdir()
+    shutil.copy(trained / "set.parquet", tmp_path / "parquet" / "train.parquet")
+    for name, place in (("saved", trained / "set"), ("folder", tmp_path / "parquet")):
+        run, text = tmp_path / name, CONFIG.replace("train: DATA", f"type: huggingface, name: {place}")
+        (tmp_path / f"{name}.yml").write_text(text.replace("base", str(trained / "base")))
+        train(load([tmp_path / f"{name}.yml"], [f"run_dir={run}", "training.max_steps=2"]))
+        code, said, errors = vaak("classify", run, "w1 bad", "--top-k", 2, "--device", "cpu")
+        assert code == 0, errors
+        assert {*said.split("\t")[::2]} == {*NAMES}
+        assert vaak("export", run, "--format", "hf", "--output", run / "hf")[0] == 0
+        assert json.loads((run / "hf" / "config.json").read_text())["id2label"] == {"0": "fine", "1": "terrible"}
+
+
+RESUMED = """\
+name: tiny
+task: classification
+model: {architecture: cnn, embed_size: 8, num_filters: 4, filter_sizes: [1]}
+data:
+  corpus: {train: DATA, train_fraction: 0.6, valid_fraction: 0.2, deduplicate: false}
+  tokenizer: {type: word, min_frequency: 1}
+  max_length: 8
+training: {max_steps: 20, batch_size: 8, device: cpu, optimizer: {lr: 0.1}, logging: {tensorboard: false}}
+"""
+
+
+def lose_data(run: Path) -> None:
+    shutil.rmtree(run / "prepared")
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_run_of_numbers_whose_data_are_made_again_keeps_its_classes(
+    cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Numbers were read as such before names were; the names in the order of letters are in another order."""
+    write_set(tmp_path / "set.parquet", NAMES)
+    (tmp_path / "tiny.yml").write_text(RESUMED.replace("DATA", str(tmp_path / "set.parquet")))
+    run, cache = tmp_path / "run", ("data.cache_dir=" + str(tmp_path / "cache"),) if cached else ()
+    with monkeypatch.context() as old:
+        old.setattr(readers, "class_names_in", lambda schema: {})
+        train(load([tmp_path / "tiny.yml"], [f"run_dir={run}"]))
+    assert json.loads((run / "prepared" / "classes.json").read_text()) == {"label": ["0", "1"]}
+    lose_data(run)
+    on = ("training.max_steps=21", "training.checkpoint.resume=auto", *cache)
+    train(load([tmp_path / "tiny.yml"], [f"run_dir={run}", *on]))
+    assert json.loads((run / "prepared" / "classes.json").read_text()) == {"label": ["0", "1"]}
+    said = (run / "train.log").read_text()
+    assert "the classes of this run are numbers, those of its data have names: 0 is terrible, 1 is fine" in said
+    evaluate(run, [], ["test"], tmp_path / "out", "cpu")
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["metrics"]["test_accuracy"] == 1.0
+    train(load([tmp_path / "tiny.yml"], [f"run_dir={tmp_path / 'new'}", "training.max_steps=1", *cache]))
+    assert json.loads((tmp_path / "new" / "prepared" / "classes.json").read_text()) == {"label": ["fine", "terrible"]}
+
+
+def test_a_run_whose_labels_are_others_when_its_data_are_made_again_is_refused(tmp_path: Path):
+    write_set(tmp_path / "set.parquet", NAMES)
+    (tmp_path / "tiny.yml").write_text(RESUMED.replace("DATA", str(tmp_path / "set.parquet")))
+    run = tmp_path / "run"
+    train(load([tmp_path / "tiny.yml"], [f"run_dir={run}"]))
+    lose_data(run)
+    write_set(tmp_path / "set.parquet", ("terrible", "good"))
+    on = ("training.max_steps=21", "training.checkpoint.resume=auto")
+    with pytest.raises(UserError, match=r"row 5: the label 'good' occurs in no training text"):
+        train(load([tmp_path / "tiny.yml"], [f"run_dir={run}", *on]))
+
+
+def test_words_that_are_others_when_data_are_made_again_are_refused_each_time(tmp_path: Path):
+    """Tokens of any task are compared with those of the checkpoint."""
+    write_set(tmp_path / "set.parquet", NAMES)
+    (tmp_path / "tiny.yml").write_text(RESUMED.replace("DATA", str(tmp_path / "set.jsonl")))
+    run = tmp_path / "run"
+    train(load([tmp_path / "tiny.yml"], [f"run_dir={run}"]))
+    lose_data(run)
+    table = (tmp_path / "set.jsonl").read_text()
+    (tmp_path / "set.jsonl").write_text(table.replace("great", "superb"))
+    message = r"step-00000020: its tokens are not those of .* again \('great' before, 'superb' now\): restore"
+    on = ("training.max_steps=21", "training.checkpoint.resume=auto")
+    for _ in range(2):
+        with pytest.raises(UserError, match=message):
+            train(load([tmp_path / "tiny.yml"], [f"run_dir={run}", *on]))
