@@ -28,7 +28,7 @@ import torch
 
 from vaak.audio.features.mel import MelSpectrogram, waveform_of
 from vaak.audio.mel_config import MelConfig
-from vaak.core.figures import in_words
+from vaak.config.metrics import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.tasks.tts.data import collate

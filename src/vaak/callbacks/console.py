@@ -16,8 +16,8 @@ from typing import Any
 
 from vaak.callbacks.notebook import NotebookProgress, in_notebook
 from vaak.callbacks.trackers import Tracker
+from vaak.config.metrics import in_words
 from vaak.core.callback import Callback, Run, StepReport
-from vaak.core.figures import in_words
 from vaak.core.terminal import hide, is_terminal, time_of
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import Record, json_line, read_history

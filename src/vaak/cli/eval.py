@@ -85,7 +85,7 @@ def evaluate(
     demand_run(run)  # before torch is imported
 
     from vaak.cli.output import create_folder, print_contents, print_figures
-    from vaak.core.figures import percents
+    from vaak.config.metrics import percents
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
 
@@ -224,7 +224,7 @@ def baseline(
     """
     from vaak.cli.output import print_contents
     from vaak.config.load import load
-    from vaak.core.figures import in_words
+    from vaak.config.metrics import in_words
     from vaak.core.left_out import files_to_json, noting_files
     from vaak.engine.evaluation import PREFIXES
     from vaak.runs.evaluate import below_baselines, evaluate_run, make_baselines

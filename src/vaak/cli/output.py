@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vaak.config.metrics import chance_in_words, in_words
 from vaak.core.errors import UserError
-from vaak.core.figures import chance_in_words, in_words
 from vaak.core.left_out import SplitContents
 from vaak.core.storage.files import write_text
 from vaak.core.storage.text_lines import split_lines

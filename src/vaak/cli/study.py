@@ -189,7 +189,7 @@ def crossval(
 
 def _fold_lines(report: dict[str, Any]) -> list[str]:
     """A row for each fold, and what they say together."""
-    from vaak.core.figures import in_words
+    from vaak.config.metrics import in_words
 
     figures = report["figures"]
     others = [name for name in figures if name != report["metric"] and "/" not in name]
@@ -270,7 +270,7 @@ def compare(
 
 
 def _comparison_lines(report: ComparisonReport) -> list[str]:
-    from vaak.core.figures import in_words
+    from vaak.config.metrics import in_words
 
     def shown(value: float) -> str:
         return in_words(report.metric, value)

@@ -26,9 +26,17 @@ from vaak.config.components import (
     without_folder,
 )
 from vaak.config.experiment import Experiment
-from vaak.config.optimization import SCHEDULES_THAT_END_LOW
-from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark
-from vaak.config.training import DIFFICULTIES, MOST_EXACT, AuxiliaryLoss, TrainingConfig
+from vaak.config.metrics import find_metric
+from vaak.config.optimization import SCHEDULES_THAT_END_LOW, SchedulerConfig
+from vaak.config.tasks import CheckFinding, built_in, impossible, impossible_if_given, no_effect, remark
+from vaak.config.training import (
+    DIFFICULTIES,
+    MOST_EXACT,
+    AuxiliaryLoss,
+    CheckpointConfig,
+    EarlyStoppingConfig,
+    TrainingConfig,
+)
 
 NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 """The parameters of a class that doesn't define ``__init__``."""
@@ -198,15 +206,17 @@ def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iter
     ``further_metrics`` are those that a program adds to the task's. A run that was trained may have others, and may
     have outlived the one whose weights it began with.
     """
-    training, metrics = experiment.training, experiment.spec.metrics
-    if metrics is not None:
-        known = [*metrics(experiment), *(f"val_{name}" for name in further_metrics)]
+    training, spec = experiment.training, experiment.spec
+    if spec.metrics is not None:
+        is_ours = experiment.reference in built_in()
+        own = () if is_ours else (one.name for one in spec.own_metrics)
+        known = [*spec.metrics(experiment), *(f"val_{name}" for name in (*own, *further_metrics))]
         for key, metric in watched_metrics(training).items():
             if not is_among(metric, known):
-                yield impossible(
-                    key, f"is {metric}, and evaluations give {_list_names(known)}{did_you_mean(metric, known)}"
-                )
+                found = f"is {metric}, and evaluations give {_list_names(known)}{did_you_mean(metric, known)}"
+                yield impossible(key, found if is_ours else f"{found}; SPEC.own_metrics of a task declares its own")
         yield from _unknown_logged(training, known)
+    yield from _watched_the_wrong_way(training)
     options = training.checkpoint
     resumes = options.resume is not None and (experiment.run_dir / "config.yml").exists()
     if options.init_from is not None and not resumes and not Path(options.init_from).exists():
@@ -216,6 +226,21 @@ def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iter
         )
     if options.resume not in (None, "auto") and not Path(str(options.resume)).exists():
         yield impossible("training.checkpoint.resume", f"{options.resume} doesn't exist; give a checkpoint, or auto")
+
+
+def _watched_the_wrong_way(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Yield remarks on metrics of which the worst is looked for: only who declares one knows which is better."""
+    watching: dict[str, CheckpointConfig | EarlyStoppingConfig | SchedulerConfig] = {
+        "training.checkpoint": training.checkpoint,
+        **({"training.early_stopping": training.early_stopping} if training.early_stopping is not None else {}),
+        **({"training.scheduler": training.scheduler} if training.scheduler.type == "plateau" else {}),
+    }
+    for section, options in watching.items():
+        declared = find_metric(options.metric)
+        if declared is None or declared.higher is None or declared.higher == (options.mode == "max"):
+            continue
+        better, mode = ("higher", "max") if declared.higher else ("lower", "min")
+        yield remark(f"{section}.metric", f"of {options.metric}, {better} is better: {section}.mode should be {mode}")
 
 
 def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[CheckFinding]:

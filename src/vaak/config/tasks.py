@@ -25,6 +25,7 @@ from vaak.config.components import resolve_class, unknown_name
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.aliases import SectionShortcuts
 from vaak.core.errors import UserError
+from vaak.core.figures import Metric
 
 FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"]
 
@@ -150,6 +151,9 @@ class TaskSpec:
     metrics
         The figures that evaluations in training may give in an experiment of this task, with the prefix of their split;
         a name that ends in ``/`` stands for all that begin with it. None: unknown.
+    own_metrics
+        The metrics that its meters compute: how each is read, and whether more of it is better. Those of a task from
+        outside Vaak may be watched (``training.checkpoint.metric``) besides what ``metrics`` gives.
     losses
         Those of Vaak's main losses that fit what the models predict, by short name; None: any may.
     auxiliary_losses
@@ -199,6 +203,7 @@ class TaskSpec:
     used_by_models: tuple[str, ...] = ()
     length_unit: Literal["tokens", "seconds"] | None = None
     metrics: Callable[[Any], Iterable[str]] | None = None
+    own_metrics: tuple[Metric, ...] = ()
     losses: Callable[[Any], Iterable[str]] | None = None
     auxiliary_losses: tuple[str, ...] | None = None
     refused_batching: Mapping[str, str] = field(default_factory=dict)
@@ -340,13 +345,22 @@ def spec_of(task: str) -> TaskSpec:
     return _lasting_spec(task)
 
 
-@cache
+_LASTING_SPECS: dict[str, TaskSpec] = {}
+
+
 def _lasting_spec(task: str) -> TaskSpec:
     """The spec of a task that isn't registered: it stays what it is."""
-    if task in built_in():
-        spec: TaskSpec = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC")
-        return spec
-    return _demand_spec(_find_class(task), task)
+    if task not in _LASTING_SPECS:
+        is_ours = task in built_in()
+        found = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC") if is_ours else _demand_spec(_find_class(task), task)
+        _LASTING_SPECS[task] = found
+    return _LASTING_SPECS[task]
+
+
+def specs_from_outside() -> list[TaskSpec]:
+    """Return the specs of tasks from outside Vaak that this program has: registered, or already looked up."""
+    looked_up = [spec for name, spec in _LASTING_SPECS.items() if name not in built_in()]
+    return [*map(spec_of, REGISTERED_TASKS), *looked_up]
 
 
 def spec_by_name(task: object) -> TaskSpec:

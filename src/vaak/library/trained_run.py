@@ -13,11 +13,11 @@ from typing import Any, cast
 import torch
 
 from vaak.config.experiment import Experiment
+from vaak.config.metrics import chance_in_words, in_words
 from vaak.config.tasks import TASKS, register_task
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import find, to_plain
 from vaak.core.errors import UserError
-from vaak.core.figures import chance_in_words, in_words
 from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from vaak.config.metrics import is_fraction
 from vaak.core.errors import UserError, optional_import
-from vaak.core.figures import is_fraction
 from vaak.core.storage.links import demand_no_link
 from vaak.report.tables import short_rate, shown_losses
 

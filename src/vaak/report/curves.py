@@ -9,10 +9,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vaak.config.metrics import is_fraction
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
-from vaak.core.figures import is_fraction
 from vaak.core.machine import THRESHOLDS
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.names import list_checkpoints, step_of

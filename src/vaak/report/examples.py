@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vaak.core.figures import chance_of, is_fraction
+from vaak.config.metrics import chance_of, is_fraction
 from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, html_of
 from vaak.report.model_card import json_of

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from vaak.config.metrics import is_fraction
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
-from vaak.core.figures import is_fraction
 from vaak.core.secrets import hide_arguments
 from vaak.core.significance import mean_of, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.changes import NOT_GIVEN, changes_between
+from vaak.config.metrics import is_fraction
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import built_in
+from vaak.config.tasks import built_in, spec_by_name
 from vaak.core.errors import UserError
-from vaak.core.figures import is_fraction
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
 from vaak.engine.metrics_file import read_history
@@ -122,6 +122,7 @@ def read_facts(run: Path) -> RunFacts:
     path = run / "sessions.jsonl"
     sessions = [one for _, one in read_json_lines(path).objects] if is_own(run, path) else []
     name = options.get("name")
+    spec_by_name(options.get("task"))  # of an installed task, so that its metrics are known from here on
     return RunFacts(
         directory=run,
         name=name if isinstance(name, str) and name else run.resolve().name,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.load import Loaded
+from vaak.config.metrics import in_words
 from vaak.core.errors import UserError
-from vaak.core.figures import in_words
 from vaak.core.left_out import files_to_json, noting_files
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.task import Baselines, Meters

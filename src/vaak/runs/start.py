@@ -18,6 +18,7 @@ from torch import nn
 
 import vaak
 from vaak.config.load import Loaded
+from vaak.config.metrics import in_words
 from vaak.config.optimization import UPDATE_RULES
 from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
@@ -25,7 +26,6 @@ from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.core.figures import in_words
 from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
 from vaak.core.secrets import hide_secrets, mask

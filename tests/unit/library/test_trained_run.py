@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vaak
-from vaak.core.figures import in_words
+from vaak.config.metrics import in_words
 from vaak.report.charts import draw_histories
 from vaak.runs.evaluate import evaluate_run
 

@@ -21,6 +21,7 @@ from vaak.cli.table import imported
 from vaak.config.load import load
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, load_name
+from vaak.core.figures import Metric
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
@@ -168,6 +169,14 @@ def test_each_line_on_the_page_of_a_run_works(
     assert len(found) > 3
 
 
+class RightLetters(vowels.VowelMeters):
+    """Gives a metric that no task of Vaak's has."""
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        found = super().results(sums)
+        return {"loss": found["loss"], "right_letters": found["accuracy"]}
+
+
 class Sorter(vowels.VowelTask):
     """A task of another package: it has commands, a format and a tag of its own."""
 
@@ -181,7 +190,12 @@ class Sorter(vowels.VowelTask):
             "table": ExportFormat("sorters"),
         },
         hub_tag="token-classification",
+        metrics=lambda experiment: ("val_loss",),
+        own_metrics=(Metric("right_letters", percent=True, higher=True),),
     )
+
+    def meters(self, split: str) -> Any:
+        return RightLetters(split)
 
     def refused_exports(self) -> dict[str, str]:
         return {"table": "this sorter has no table"}
@@ -198,7 +212,8 @@ def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(EntryPoint, "load", lambda self: Sorter)
     monkeypatch.setattr(vaak.config.tasks, "installed", lambda: {"sorter": point})
     yield
-    for cached in (vaak.config.tasks.why_unusable, vaak.config.tasks._lasting_spec, vaak.config.tasks.usable):
+    vaak.config.tasks._LASTING_SPECS.pop("sorter", None)
+    for cached in (vaak.config.tasks.why_unusable, vaak.config.tasks.usable):
         cached.cache_clear()
 
 
@@ -223,6 +238,25 @@ def test_an_installed_task_has_all_that_vaaks_own_have(vaak: Vaak, tmp_path: Pat
         assert said in card
     code, _, err = vaak("export", run, "--format", "table")
     assert (code, err) == (2, "--format table: this sorter has no table; use --format width\n")
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_a_metric_of_ones_own_is_declared_once_and_then_watched_and_read_as_it_says(vaak: Vaak, tmp_path: Path) -> None:
+    """A metric that only the task's own meters give was refused as ``training.checkpoint.metric``."""
+    (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
+    run, watched = tmp_path / "run", "training.checkpoint.metric=val_right_letters"
+    code, out, err = vaak("train", tmp_path / "sorter.yml", f"run_dir={run}", watched, "training.checkpoint.mode=max")
+    assert code == 0, err
+    assert re.search(r"val_right_letters +\d+\.\d\d %", out)
+    assert re.search(r"best checkpoint: .*val_right_letters \d+\.\d\d %", out)
+    assert "warning" not in err
+    assert re.search(r"val_right_letters.{0,40}?\d %", run_page(read_facts(run)), re.DOTALL)
+    code, _, err = vaak("config", "check", tmp_path / "sorter.yml", watched)
+    assert code == 0
+    assert "of val_right_letters, higher is better: training.checkpoint.mode should be max" in err
+    code, _, err = vaak("train", tmp_path / "sorter.yml", "training.checkpoint.metric=val_rihgt_letters")
+    assert code == 2
+    assert "did you mean val_right_letters?; SPEC.own_metrics of a task declares its own" in err.replace("'", "")
 
 
 def test_a_format_that_is_declared_and_not_written_says_so(tmp_path: Path, installed_sorter: None, vaak: Vaak) -> None:

@@ -1,8 +1,15 @@
 """Speech recognition: a transformer that listens and writes, and mixtures of experts on it (README.md)."""
 
 from vaak.config.tasks import RecognisedBy
+from vaak.core.figures import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=("model.base", "model.scratch", "model.lora", "model.experts", "whisper_model", "data.normaliser"),
     reads_audio=True,
+)
+METRICS = (
+    Metric("accuracy", percent=True, higher=True),
+    *(Metric(name, percent=True) for name in ("wer", "cer", "expert_wer")),
+    *(Metric(name, higher=None) for name in ("routing_entropy", "expert_use", "expert_weight")),
+    *(Metric(name) for name in ("dead_experts", "load_balancing")),
 )

@@ -21,6 +21,7 @@ from vaak.config.tasks import (
     unread_input,
 )
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
+from vaak.tasks.asr import METRICS
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
@@ -296,6 +297,7 @@ SPEC = TaskSpec(
     defaults=DEFAULTS,
     aliases=ALIASES,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses_of_tokens,
     loss_reads_head=True,
     auxiliary_losses=(LOAD_BALANCING,),

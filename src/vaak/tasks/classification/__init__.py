@@ -1,6 +1,7 @@
 """Text classification: labelled texts in, a model that labels texts out (README.md)."""
 
 from vaak.config.tasks import RecognisedBy
+from vaak.core.figures import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(
@@ -16,4 +17,8 @@ RECOGNISED_BY = RecognisedBy(
         "data.corpus.label_column",
         "data.label_column",
     ),
+)
+METRICS = (
+    *(Metric(name, percent=True, higher=True) for name in ("accuracy", "macro_f1", "micro_f1", "weighted_f1", "auroc")),
+    *(Metric(name, percent=True) for name in ("ece", "fpr95")),
 )

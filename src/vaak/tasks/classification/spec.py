@@ -23,6 +23,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILES, ClassificationDataConfig, ClassifierConfig
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
@@ -176,6 +177,7 @@ SPEC = TaskSpec(
     defaults=DEFAULTS,
     aliases=ALIASES,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses,
     auxiliary_losses=(),
     has_class_weights=True,

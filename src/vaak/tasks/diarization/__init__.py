@@ -1,6 +1,7 @@
 """Speaker diarization: who spoke when."""
 
 from vaak.config.tasks import RecognisedBy
+from vaak.core.figures import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(
@@ -21,4 +22,9 @@ RECOGNISED_BY = RecognisedBy(
     ),
     shared=("training.eval_knobs",),
     reads_audio=True,
+)
+METRICS = (
+    Metric("frame_accuracy", percent=True, higher=True),
+    *(Metric(name, percent=True) for name in ("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling")),
+    Metric("speaker_error"),
 )

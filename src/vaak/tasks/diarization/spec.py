@@ -8,6 +8,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
 from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
+from vaak.tasks.diarization import METRICS
 from vaak.tasks.diarization.config import (
     ALIASES,
     DEFAULTS,
@@ -204,6 +205,7 @@ SPEC = TaskSpec(
     shared=SHARED,
     sides=SIDES,
     metrics=metrics,
+    own_metrics=METRICS,
     auxiliary_losses=("clustering", "speaker", "attractor", "norm_reg"),
     refused_batching={
         "stratified": "recordings have no classes to keep in proportion; expected fixed or bucketed",

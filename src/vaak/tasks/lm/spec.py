@@ -16,6 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.formats import ONNX, PEFT, code_from, ct2_format, transformers_format
+from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
     ALIASES,
     DEFAULTS,
@@ -210,6 +211,7 @@ SPEC = TaskSpec(
     shared=SHARED,
     sides=SIDES,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses,
     loss_reads_head=True,
     auxiliary_losses=("norm_reg",),

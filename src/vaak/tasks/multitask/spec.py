@@ -11,6 +11,7 @@ from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
+from vaak.tasks.multitask import METRICS
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
 
 Experiments = Mapping[str, Experiment[Any, Any]]
@@ -114,6 +115,7 @@ SPEC = TaskSpec(
     defaults=DEFAULTS,
     aliases=ALIASES,
     metrics=metrics,
+    own_metrics=METRICS,
     auxiliary_losses=(),
     refused_batching={"packed": "rows of several tasks aren't packed; expected fixed, bucketed or stratified"},
     refused_difficulties=refused_difficulties,

@@ -1,6 +1,7 @@
 """Text from text: translation, and any other task that turns one sequence into another."""
 
 from vaak.config.tasks import RecognisedBy
+from vaak.core.figures import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(
@@ -13,4 +14,10 @@ RECOGNISED_BY = RecognisedBy(
         "data.corpus.target_column",
     ),
     shared=("model.encoder",),
+)
+METRICS = (
+    *(Metric(name) for name in ("perplexity", "max_violation", "dead_experts")),
+    *(Metric(name, percent=True, higher=True) for name in ("accuracy", "token_accuracy")),
+    *(Metric(name, higher=True) for name in ("bleu", "chrf", "chrf_plus_plus")),
+    Metric("expert_load", higher=None),
 )

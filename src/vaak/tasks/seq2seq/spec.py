@@ -16,6 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
+from vaak.tasks.seq2seq import METRICS
 from vaak.tasks.seq2seq.config import (
     ALIASES,
     DEFAULTS,
@@ -139,6 +140,7 @@ SPEC = TaskSpec(
     shared=SHARED,
     sides=SIDES,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses_of_tokens,
     loss_reads_head=True,
     auxiliary_losses=("norm_reg",),

@@ -1,6 +1,7 @@
 """Speech from text: phonemes to mel spectrograms to audio."""
 
 from vaak.config.tasks import RecognisedBy
+from vaak.core.figures import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(
@@ -12,4 +13,9 @@ RECOGNISED_BY = RecognisedBy(
         "global_config.feature_type=mel",
     ),
     reads_audio=True,
+)
+METRICS = (
+    *(Metric(name) for name in ("duration_error_ms", "mcd_db", "f0_rmse_hz", "f0_rmse_cents", "real_time_factor")),
+    *(Metric(name, percent=True) for name in ("voicing_error", "wer", "skipped_words", "repeated_words")),
+    *(Metric(f"recorded_{name}", percent=True) for name in ("wer", "skipped_words", "repeated_words")),
 )

@@ -25,6 +25,7 @@ from vaak.nn.config import (
 )
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import ONNX, PEFT, SHERPA
+from vaak.tasks.tts import METRICS
 from vaak.tasks.tts.config import (
     ALIASES,
     DEFAULTS,
@@ -234,6 +235,7 @@ SPEC = TaskSpec(
     aliases=ALIASES,
     shared=SHARED,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses,
     auxiliary_losses=LOSSES,
     refused_batching={

@@ -10,6 +10,7 @@ from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, onl
 from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import ONNX, PEFT
+from vaak.tasks.vocoder import METRICS
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     ALIASES,
@@ -94,6 +95,7 @@ SPEC = TaskSpec(
     defaults=DEFAULTS,
     aliases=ALIASES,
     metrics=metrics,
+    own_metrics=METRICS,
     losses=losses,
     auxiliary_losses=LOSSES,
     refused_batching={

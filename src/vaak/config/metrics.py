@@ -1,0 +1,88 @@
+"""What is known of metrics by their names: how people read their values, and which are better.
+
+Each task declares its own: Vaak's as METRICS of their folders, so that nothing else is imported for a name; others in
+their spec (``TaskSpec.own_metrics``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from vaak.config.tasks import TASKS_PACKAGE, built_in, load_name, specs_from_outside
+from vaak.core.figures import Metric
+
+
+def find_metric(name: str) -> Metric | None:
+    """Return the metric of a figure, whose name may begin with a split, and be of a part, or of one task of several.
+
+    >>> [find_metric(name).name for name in ("val_accuracy", "val_wer/hi", "val_rules/accuracy", "val_expert_wer/0")]
+    ['accuracy', 'wer', 'accuracy', 'expert_wer']
+    >>> find_metric("val_rules/unheard_of") is None
+    True
+    """
+    return _among(name, built_in_metrics()) or _among(name, _by_name(one.own_metrics for one in specs_from_outside()))
+
+
+def _among(name: str, declared: Mapping[str, Metric]) -> Metric | None:
+    """Return the declared metric whose name is the longest that a figure's name ends with."""
+    whole, _, part = name.partition("/")
+    words = whole.split("_")
+    ends = ("_".join(words[first:]) for first in range(len(words)))
+    return next((declared[end] for end in (*ends, part.partition("/")[0]) if end in declared), None)
+
+
+@cache
+def built_in_metrics() -> dict[str, Metric]:
+    """Return the metrics of Vaak's tasks, and the loss that all have, by their names."""
+    declared = (load_name(f"{TASKS_PACKAGE}.{task}:METRICS") for task in sorted(built_in()))
+    return _by_name([(Metric("loss"),), *declared])
+
+
+def _by_name(declared: Iterable[Iterable[Metric]]) -> dict[str, Metric]:
+    return {metric.name: metric for metrics in declared for metric in metrics}
+
+
+def is_fraction(name: str) -> bool:
+    """Return whether a figure is read as percent.
+
+    >>> is_fraction("val_accuracy/number"), is_fraction("val_rules/accuracy"), is_fraction("val_rules/loss")
+    (True, True, False)
+    """
+    metric = find_metric(name)
+    return metric is not None and metric.percent
+
+
+def chance_of(name: str) -> float | None:
+    """Return what a guess has of a figure, of a split or of a part, too; None where that depends on the data.
+
+    >>> chance_of("val_pairs_accuracy"), chance_of("pairs_accuracy/gender"), chance_of("val_loss")
+    (0.5, 0.5, None)
+    """
+    metric = find_metric(name)
+    return None if metric is None else metric.chance
+
+
+def chance_in_words(name: str) -> str:
+    """What a guess has of a figure, as people read it; nothing where that isn't known."""
+    chance = chance_of(name)
+    return "" if chance is None else in_words(name, chance)
+
+
+def in_words(name: str, value: float) -> str:
+    """A figure's value as people read it: fractions in percent, all else with four decimals.
+
+    >>> in_words("val_accuracy", 0.0264), in_words("val_accuracy/number", 0.5), in_words("val_loss", 5.765)
+    ('2.64 %', '50.00 %', '5.7650')
+    """
+    return f"{100 * value:.2f} %" if is_fraction(name) else f"{value:.4f}"
+
+
+def percents(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures that people read as percent, so.
+
+    >>> percents({"test_loss": 2.0, "test_wer": 0.25})
+    {'test_wer': 25.0}
+    """
+    return {name: round(100 * value, 2) for name, value in figures.items() if is_fraction(name)}
