@@ -37,6 +37,7 @@ LARGE = 64 << 20
 MOST_BYTES, MOST_RATIO = 1 << 30, 200
 """What an archive may declare without being asked, and how many times its own size above that."""
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_THROUGH = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})/", re.IGNORECASE)
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX)")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 _DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
@@ -367,9 +368,11 @@ def find_archive(path: Path) -> tuple[Path, str] | None:
 
     A folder may have the name of an archive; then it is a folder.
     """
-    for parent in path.parents:
-        if is_archive(parent) and parent.is_file():
-            return parent, path.relative_to(parent).as_posix()
+    text = str(path)
+    for found in _THROUGH.finditer(text):  # paths' own methods would cost most of what reading short texts costs
+        archive = text[: found.end() - 1]
+        if os.path.isfile(archive):
+            return Path(archive), text[found.end() :]
     return None
 
 
