@@ -120,7 +120,8 @@ class SplitContents:
         'valid: 40 recordings; left out: 2 without a text (a and 1 more)'
         """
         reasons = [f"{number:,} {why}{self._list_first(why, number)}" for why, number in self.left_out.items()]
-        return f"{split}: {self.number:,} {self.unit}" + (f"; left out: {'; '.join(reasons)}" if reasons else "")
+        unit = self.unit.removesuffix("s") if self.number == 1 else self.unit
+        return f"{split}: {self.number:,} {unit}" + (f"; left out: {'; '.join(reasons)}" if reasons else "")
 
     def lines(self, where: str) -> Iterator[str]:
         """A line for each reason."""

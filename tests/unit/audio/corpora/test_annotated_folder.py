@@ -262,7 +262,7 @@ def test_what_is_left_out_is_named_and_other_files_are_counted(
     there = corpus(tmp_path)
     assert [cut.id for cut in there.cuts("train")] == ["a"]
     contents = there.statistics["train"].contents()
-    assert contents.describe("train") == f"train: 1 recordings; left out: 2 {UNLABELLED} (b, c); 1 {BAD_LABELS}"
+    assert contents.describe("train") == f"train: 1 recording; left out: 2 {UNLABELLED} (b, c); 1 {BAD_LABELS}"
     assert [line for line in caplog.messages if "files are read" in line] == [
         f"{tmp_path}: 3 files are read; 1 file left out (hidden): .d.wav",
         f"{tmp_path}: 3 files are read; other files in this folder: 2 .txt, 1 .docx",

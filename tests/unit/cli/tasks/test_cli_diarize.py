@@ -237,3 +237,43 @@ def test_a_recording_longer_than_memory_should_hold_is_read_in_windows(
     assert report["recordings"][0]["speakers"] == ["speaker_1", "speaker_2"]
     assert len(asked) > 100
     assert max(asked) < 8.2 * RATE
+
+
+def test_recordings_of_one_name_are_called_alike_by_diarize_and_predict(
+    vaak, diarizer_run: Path, recording: Path, tmp_path: Path
+):
+    for folder in ("a", "b"):
+        (tmp_path / "calls" / folder).mkdir(parents=True)
+        shutil.copy(recording, tmp_path / "calls" / folder / "1.wav")
+    (tmp_path / "calls" / "notes.docx").write_bytes(b"PK")
+    code, out, err = vaak("diarize", diarizer_run, tmp_path / "calls", "--output", tmp_path / "rttm", "--json")
+    assert code == 0, err
+    assert sorted(path.stem for path in (tmp_path / "rttm").iterdir()) == ["a-1", "b-1"]
+    found = json.loads(out)
+    assert [one["name"] for one in found["recordings"]] == ["a-1", "b-1"]
+    where = str(tmp_path / "calls")
+    assert found["files"] == [{"where": where, "read": 2, "left_out": {}, "other_files": {".docx": 1}}]
+    code, out, err = vaak("predict", diarizer_run, tmp_path / "calls", "--json")
+    assert (code, [json.loads(line)["name"] for line in out.splitlines()]) == (0, ["a-1", "b-1"])
+    assert err.endswith("2 of 2 recordings predicted\n")
+    code, out, err = vaak("predict", diarizer_run, tmp_path / "rttm")
+    assert (code, out) == (2, "")
+    assert "no audio in this folder" in err
+    assert "there are 2 .rttm" in err
+
+
+def test_an_evaluation_on_other_recordings_says_what_it_left_out(
+    vaak, diarizer_run: Path, recording: Path, tmp_path: Path
+):
+    shutil.copy(recording, recording.with_name("unlabelled.wav"))
+    (recording.parent / "notes.docx").write_bytes(b"PK")
+    data = f"datasets=[{{name: d, type: folder, train: [/gone], valid: [{recording.parent}]}}]"
+    code, out, err = vaak("eval", diarizer_run, data, "--json")
+    assert code == 0, err
+    report, reason = json.loads(out), "audio files without RTTM or TextGrid"
+    contents = {"unit": "recordings", "number": 1, "left_out": {reason: 1}, "names": {reason: ["unlabelled"]}}
+    assert report["data"] == {"valid": contents}
+    where = str(recording.parent)
+    assert report["files"] == [{"where": where, "read": 2, "left_out": {}, "other_files": {".docx": 1}}]
+    code, out, err = vaak("eval", diarizer_run, data)
+    assert out.splitlines()[-1] == f"valid: 1 recording; left out: 1 {reason} (unlabelled)"
