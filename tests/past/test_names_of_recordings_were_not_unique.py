@@ -64,7 +64,7 @@ def test_names_are_made_of_what_distinguishes_and_stay(tmp_path: Path, kind: str
 
 def test_what_is_there_twice_is_an_error_that_says_what_to_do(tmp_path: Path):
     write_audio(tmp_path / "a.wav", 1.0)
-    with pytest.raises(DataError, match=r"two cuts with the name a.*: give each an id of its own, or remove"):
+    with pytest.raises(DataError, match=r"two cuts with the name a.*: give each its own id, or remove"):
         names(tmp_path, "json", [section("json", "a.wav"), section("json", "a.wav")])
 
 

@@ -41,11 +41,11 @@ MOST_FRAMES = 2**18
 LONGEST = 1e12
 """Samples; libsndfile returns more if a header doesn't contain the length."""
 TOLERATED_SECONDS = 0.025
-"""What may be missing of the length in a header, as in Lhotse; it is reported. Where more is, a file is truncated."""
+"""Share of a header's length that may be missing, as in Lhotse; it is reported. Where more is, a file is truncated."""
 SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
 """Codings of which samples are the same after a seek; those of FLAC are PCM."""
 LEAST_HEARD = 2
-"""Seconds of channels, at least, before something is said about them; all of a shorter file."""
+"""Seconds of channels, at least, before they are judged; all of a shorter file."""
 Channels = Literal["mix", "first"] | Sequence[int]
 
 
@@ -59,7 +59,7 @@ class Header(NamedTuple):
     said: int | None = None
     """Samples by the file's own header; None if it doesn't say."""
     note: str = ""
-    """What is odd about the file besides, in words."""
+    """Further oddities of the file, in words."""
 
     @property
     def duration(self) -> float:
@@ -196,7 +196,7 @@ class AudioFile:
         )
 
     def close(self) -> None:
-        """Close the file. What was odd about the channels that were averaged is reported, once for a file."""
+        """Close the file. Oddities of averaged channels are reported, once for a file."""
         self._file.close()
         if self._from_start is not None:
             self._from_start.close()

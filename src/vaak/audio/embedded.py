@@ -25,7 +25,7 @@ ROWS_AT_ONCE = 8
 
 
 class ParquetCell(NamedTuple):
-    """A cell of a column of bytes; of a struct's field, ``column`` is ``audio.bytes``."""
+    """A cell of a column of bytes; for a field of a struct, ``column`` is ``audio.bytes``."""
 
     path: Path
     group: int
@@ -108,7 +108,7 @@ def rows_of(file: Any, columns: list[str], group: int) -> Any:
 
 
 def value_in(batch: Any, column: str, row: int) -> Any:
-    """A cell of a record batch; of a field of a struct, where ``column`` has a dot. None where it is null."""
+    """A cell of a record batch, or of a field of a struct, where ``column`` has a dot. None where it is null."""
     name, _, field = column.partition(".")
     value = batch.column(batch.schema.get_field_index(name))[row].as_py()
     return value[field] if field and value is not None else value

@@ -38,7 +38,7 @@ class MelConfig(Section):
         "slaney: linear up to 1 kHz, then logarithmic (librosa); htk: logarithmic.", "slaney"
     )
     norm: Literal["slaney", "none"] = option("slaney: filters of equal area; none: of equal height.", "slaney")
-    spectrum: Literal["magnitude", "power"] = option("What the filters add up.", "magnitude")
+    spectrum: Literal["magnitude", "power"] = option("The values that the filters add up.", "magnitude")
     log: Literal["natural", "base10", "none"] = option("The logarithm of the result.", "natural")
     floor: float = option("Minimum before the logarithm.", 1e-5, gt=0)
 

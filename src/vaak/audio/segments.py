@@ -137,7 +137,7 @@ class PlacedRegion(Region):
 
 
 PAUSE = ""
-"""The text of an interval in which nothing is said. Where a tier has no interval, nothing is said either."""
+"""The text of an interval of silence. Where a tier has no interval, there is silence, too."""
 Alignment = Mapping[str, tuple[Interval, ...]]
 """When each ``word`` and each ``phone`` is spoken: tiers of intervals by start."""
 

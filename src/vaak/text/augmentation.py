@@ -64,7 +64,7 @@ class Word(NamedTuple):
 
 
 class Augmenter:
-    """Changes texts; what it does to one is a function of the text and the generator alone."""
+    """Changes texts; the result is a function of the text and the generator alone."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class DataAugmenter:
         """``augmentation_prob`` is each word's, for each of the ``techniques``; ``synonyms`` default to WordNet's.
 
         They are a function, a file with words that mean the same in each line (separated by tabs or commas), or
-        "wordnet". The same ``seed`` gives the same texts. ``keep_negation`` leaves words such as "not" as they are.
+        "wordnet". The same ``seed`` gives the same texts. ``keep_negation`` leaves words such as "not" unchanged.
 
         Raises UserError where the file can't be read, or WordNet was asked for and is missing; where no synonyms were
         named and it is missing, a warning says that words are exchanged and deleted only.

@@ -6,7 +6,7 @@ marks, what it adds to the messages before an answer, with the prompt for one, t
 after the token that ends an answer is not part of it.
 
 Special tokens are written by templates only: in a message ``<s>`` is three letters. Differs from transformers in that,
-and has no ``strftime_now``: what a conversation becomes doesn't depend on the day.
+and has no ``strftime_now``: the text of a conversation doesn't depend on the day.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_CHATML = ("<|im_start|>", "<|im_end|>")
 _KEY = "chat_template"
 
 BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
-"""Characters of no text (Unicode says so): around answers, and inside of what only looks like a special token."""
+"""Noncharacters of Unicode, which no text has: around answers, and inside of what only looks like a special token."""
 _NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN)
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})

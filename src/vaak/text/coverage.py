@@ -30,7 +30,7 @@ _PROBE = "".join(map(chr, (*range(0x21, 0x7F), *range(0xA1, 0x800), 0x915, 0x4E0
 
 
 class Writer(Protocol):
-    """What texts are written by."""
+    """A tokenizer or a front end that writes texts."""
 
     def find_unwritable(self, words: Sequence[str]) -> list[str]:
         """Return of each word its characters that can't be written."""

@@ -96,7 +96,7 @@ def words_of(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """A Hindi word without its longest inflectional ending, of which at least two signs are left; others as they are.
+    """A Hindi word without its longest inflectional ending, of which at least two signs are left; others unchanged.
 
     Source: Ramanathan, Rao 2003.
 

@@ -1,4 +1,4 @@
-"""An n-gram model of words, read from an ARPA file: what KenLM, SRILM and IRSTLM write.
+"""An n-gram model of words, read from an ARPA file, as KenLM, SRILM and IRSTLM write it.
 
     \\data\\              log10 p(word | words before)   the n-gram   log10 of its back-off, if it is continued
     ngram 1=3

@@ -412,7 +412,7 @@ def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
 
 
 def _code_of(options: UsersOptions, folder: Path) -> str:
-    """A hash of the user's file; of a class in a package of its module, of a registered one of the class."""
+    """A hash of the user's file; or of the module, where the class is in a package; or of a registered class."""
     file = source_file(options.type, folder)
     if file is not None:
         return sha256_of(file)

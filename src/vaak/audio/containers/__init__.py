@@ -1,1 +1,1 @@
-"""What audio files hold, counted: their headers are compared with it, and not believed."""
+"""Counts of what audio files hold: headers are compared with them, and not believed."""

@@ -1,4 +1,4 @@
-"""What was counted in a file, and the file as libsndfile is to read it."""
+"""The counts of a file, and the file as libsndfile is to read it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Contents(NamedTuple):
     held: int | None = None
     """Samples that are there; None: as many as libsndfile finds in the pieces."""
     pieces: tuple[Piece, ...] = ()
-    """What libsndfile is to read in place of the file; empty: the file as it is."""
+    """Bytes that libsndfile is to read in place of the file; empty: the file itself."""
     note: str = ""
-    """What is odd about the file besides, in words."""
+    """Further oddities of the file, in words."""
 
 
 def open_bytes(path: Path | Part) -> BinaryIO:

@@ -27,7 +27,7 @@ HEAD = 64
 
 
 def count_contents(path: Path | Part) -> Contents:
-    """What the file holds. Raises DataError for one that can't be read, is empty, or lacks its last page."""
+    """Count the samples of a file. Raises DataError for one that can't be read, is empty, or lacks its last page."""
     file = path if isinstance(path, Path) else path.path
     try:
         stamp = file.stat()
@@ -54,5 +54,5 @@ def _count_contents(path: Path | Part, size: int, changed: int) -> Contents:
 
 
 def file_name(path: Path | Part) -> str:
-    """The name of the file, in lower case; of a part of a file, nothing."""
+    """The name of the file, in lower case; empty for a part of a file."""
     return path.name.lower() if isinstance(path, Path) else ""

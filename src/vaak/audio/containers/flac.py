@@ -45,7 +45,7 @@ CRC8 = _crc_table(0x107)
 
 
 def count_frames(file: BinaryIO) -> Contents:
-    """What a FLAC file holds; the header's number of samples may be 0, which says nothing.
+    """Count the samples of a FLAC file; the header's number may be 0, which says nothing.
 
     Of frames that end where the header says, no other is looked for. Else the last one counts.
     """

@@ -32,7 +32,7 @@ LONGEST_JUNK = 2**17
 
 
 def _frame_sizes() -> list[int]:
-    """Bytes of a frame by the second and third byte of its header; 0 for what is no header, or of free format."""
+    """Bytes of a frame by the second and third byte of its header; 0 for bytes that aren't one, or of free format."""
     sizes = [0] * 2**16
     for second in range(0xE0, 0x100):
         version, layer = second >> 3 & 3, 4 - (second >> 1 & 3)
@@ -81,12 +81,12 @@ class Summary(NamedTuple):
 
 
 def _describe_odd(before: bytes, between: int, is_cut: bool) -> str:
-    """What is in a file that isn't a frame: zeros before the first one are padding."""
+    """Describe the bytes of a file outside its frames: zeros before the first one are padding."""
     found = []
     if any(before):
-        found.append(f"{len(before):,} bytes before its first frame are no audio")
+        found.append(f"{len(before):,} bytes before its first frame are not audio")
     if between:
-        found.append(f"{between:,} bytes between its frames are no audio: it is damaged there")
+        found.append(f"{between:,} bytes between its frames are not audio: it is damaged there")
     if is_cut:
         found.append("its last frame is cut short, and isn't read")
     return "; ".join(found)
@@ -98,7 +98,7 @@ def may_begin(head: bytes) -> bool:
 
 
 def count_frames(file: BinaryIO) -> Contents:
-    """What MPEG audio holds; nothing is counted in a file without frames."""
+    """Count the samples of MPEG audio; nothing is counted in a file without frames."""
     file.seek(0)
     content = file.read()
     begin = _skip_tags(content)
@@ -212,7 +212,7 @@ def _side_bytes(header: bytes) -> int:
 
 
 def _read_summary(content: bytes, first: int) -> Summary | None:
-    """What the first frame says about the others; None if it is audio."""
+    """The header in the first frame that describes the others; None if it is audio."""
     header = content[first : first + 4]
     size = SIZES[header[1] << 8 | header[2]]
     frame = content[first : first + size]
@@ -235,7 +235,7 @@ def _read_summary(content: bytes, first: int) -> Summary | None:
 def _make_summary(header: bytes, number: int, summary: Summary) -> bytes:
     """A frame with a Xing header, before frames such as the one with this header (4 bytes).
 
-    Nothing is cut off at the end: what the encoder added there isn't where it was.
+    Nothing is cut off at the end: the padding of the encoder isn't where it was.
     """
     second, rate = header[1] | 1, header[2] & 0x0C  # without a checksum
     start = 4 + _side_bytes(header)

@@ -39,7 +39,7 @@ class Page(NamedTuple):
 
 
 def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
-    """What a file holds. Raises DataError for one without its last page; libsndfile takes what is there for the whole.
+    """What a file holds. Raises DataError for one without its last page; libsndfile takes the rest for the whole.
 
     Nothing is counted where libsndfile counts well: only Opus that doesn't begin at 0.
     """
@@ -67,7 +67,7 @@ def _demand_last_page(file: BinaryIO, path: Path | Part) -> None:
     length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
     if len(page) < length or not page[5] & 4:
         raise DataError(
-            f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
+            f"{path}: its last page is missing: it is truncated; download it again, or keep the rest: "
             f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
             if isinstance(path, Path)
             else f"{path}: its last page is missing: it was truncated before it was packed; leave it out"

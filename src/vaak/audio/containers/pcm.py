@@ -39,7 +39,7 @@ class Samples(NamedTuple):
 
 
 def count_bytes(file: BinaryIO, head: bytes) -> Contents | None:
-    """What a file made of chunks holds; None for other formats."""
+    """Count the samples of a file made of chunks; None for other formats."""
     name = head[:4]
     if name in (b"RIFF", b"RIFX", b"RF64", b"BW64") and head[8:12] == b"WAVE":
         return _count_wav(file, name)

@@ -1,4 +1,4 @@
-"""Meetings of AMI with its manual annotations, as they are downloaded: who says what when, on a microphone.
+"""Meetings of AMI with its manual annotations, as downloaded: who says what when, on a microphone.
 
 amicorpus/MEETING/audio/MEETING.MIC.wav
 ami_public_manual_1.6.2/words/MEETING.A.words.xml  segments/MEETING.A.segments.xml  corpusResources/meetings.xml

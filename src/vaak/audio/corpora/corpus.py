@@ -7,7 +7,7 @@ folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corp
 json      JSON lines and tables (vaak.audio.corpora.json_manifest)
 ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.folders)
 splits    folders Train, Dev and Test (vaak.audio.corpora.json_manifest)
-others    corpora as they are downloaded (vaak.audio.corpora.downloads)
+others    corpora as downloaded (vaak.audio.corpora.downloads)
 voices    speech of espeak-ng (vaak.audio.corpora.voices)
 
 Splits that are given are kept; others are split off from train by the hash of a recording's name, or of its
@@ -219,7 +219,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             counts.remarks.update(remarks)
             try:
                 if digest_of(cut.id) in seen:
-                    remedy = "give each an id of its own, or remove what is there twice"
+                    remedy = "give each its own id, or remove the doubled ones"
                     raise DataError(
                         f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique: {remedy}"
                     )

@@ -1,4 +1,4 @@
-"""The readers of corpora as they are downloaded, by type."""
+"""The readers of corpora as downloaded, by type."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ from vaak.core.terminal import followed
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
-"""Keys that name files, unless they have what is in one."""
+"""Keys that name files, unless they hold the content of one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 PLACE, PROBLEM = "\0where", "\0problem"
 """Keys of a segment's file and line, where a reader knows them, and why its times can't be used; no file has them."""
@@ -166,7 +166,7 @@ class JsonReader(CorpusReader):
 
 
 class EntryNames:
-    """What cuts of lines without an ``id`` are called: the file's name; of a section, with where it begins.
+    """What cuts of lines without an ``id`` are called: the file's name; for a section, with where it begins.
 
     Where several lines of a manifest would have one name, each has its folders before it, as the manifest writes them,
     and a section its end: ``a/1.wav`` and ``b/1.wav`` are ``a-1`` and ``b-1``. So a name depends on its line, and on

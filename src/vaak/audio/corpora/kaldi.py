@@ -1,4 +1,4 @@
-"""Folders of Kaldi's, and those that ESPnet dumps: the audio of each recording, and what is said in it by whom.
+"""Folders of Kaldi's, and those that ESPnet dumps: the audio of each recording, and who says what in it.
 
 kaldi    {train,dev,test}/ or data/…: wav.scp, text, utt2spk (segments, rttm, utt2lang, spk2gender)
 espnet   dump/raw/{train_nodev,train_dev,test}/: the same; audio in files, or in archives (ark) of wav and flac

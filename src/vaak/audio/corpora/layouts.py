@@ -1,4 +1,4 @@
-"""Corpora as they are downloaded, read in place: what is where in them, and which splits they have.
+"""Corpora as downloaded, read in place: their folders and files, and their splits.
 
 type          the folder, ``corpus_dir``, or one up to two levels below it
 commonvoice   clips/  train.tsv dev.tsv test.tsv (validated.tsv, other.tsv, …)      a language of Common Voice
@@ -158,7 +158,7 @@ class LayoutReader(CorpusReader):
         """The files or folders of each split, as downloaded."""
 
     def files_of(self, part: Path) -> list[Path]:
-        """The files that say what is in a part."""
+        """The files that describe a part."""
         return [part]
 
     @abstractmethod
@@ -178,7 +178,7 @@ class LayoutReader(CorpusReader):
 
     @cached_property
     def names(self) -> dict[Path, tuple[EntryNames, int]]:
-        """What lines without an id are called, by the part of a split that they are in, and its number."""
+        """Names for lines without an id, by the part of a split that they are in, and its number."""
 
         def entries(parts: Sequence[Path]) -> Iterator[tuple[int, Row]]:
             return ((number, line.entry) for number, part in enumerate(parts) for line in self.lines(part))

@@ -491,7 +491,7 @@ def _place_of(path: Path, folders: Iterable[Path]) -> Path:
 
 
 def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
-    """The files that are read of a line; of a broken one, none."""
+    """The files that a line names; none for a broken line."""
     with contextlib.suppress(KeyError, TypeError, DataError):
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"] if is_read else ():

@@ -84,7 +84,7 @@ def recipe_named(name: str) -> LhotseRecipe:
 
 
 def _recipes_of(module: Any, name: str, exported: set[str]) -> Iterator[LhotseRecipe]:
-    """The recipes of a module: what it exports, or what is named like it."""
+    """The recipes of a module: those it exports, or those named like it."""
     own = {
         key: one for key, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
     }

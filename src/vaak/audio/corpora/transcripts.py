@@ -201,7 +201,7 @@ def files_in(part: Path, root: Path) -> list[File]:
 
 
 def pair(files: list[File], root: Path) -> Iterator[Line]:
-    """Yield a line for each recording, with its text; what has no other half says so."""
+    """Yield a line for each recording, with its text; half a pair has the reason why it is left out."""
     audio = [one for one in files if one.ending in AUDIO]
     own, used = _texts_by_name(audio, files), set[File]()
     listed = {} if own else _texts_of_lists(audio, files)

@@ -1,7 +1,7 @@
 """Defects in the audio of stored cuts: clipping, silence, gaps; found without any label.
 
-Audio is looked at as it is in the file, before it is resampled, some minutes at a time; its channels also before they
-are averaged. What headers and manifests say is compared with what is there.
+Audio is examined as stored, before it is resampled, some minutes at a time; its channels also before they
+are averaged. Headers and manifests are compared with the files.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def _our_files() -> Iterator[None]:
 
 @functools.cache
 def _backend() -> Any:
-    """A reader of audio for Lhotse; what is no file is read by libsndfile."""
+    """A reader of audio for Lhotse; sources other than files are read by libsndfile."""
     from lhotse.audio.backend import LibsndfileBackend
 
     class VaakBackend(LibsndfileBackend):  # type: ignore[misc]

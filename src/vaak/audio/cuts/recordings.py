@@ -1,6 +1,6 @@
 """A file with its labels becomes a Lhotse cut, for corpora of all kinds; a cut becomes utterances, one for each label.
 
-What is left out is counted and listed with the reason (``LeftOut``).
+Recordings that are left out are counted and listed with the reason (``LeftOut``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OTHER_LENGTH = "recordings whose headers say another length than they have, or w
 
 BAD_LABELS = "labels of no length, outside of their recording, or that can't be read"
 SHORTEST_SECONDS = 1e-4
-"""Of a label: less is no sample of most audio."""
+"""Shortest duration of a label: less is not a sample of most audio."""
 MOST_NAMED = 20
 """Labels of a file that are named; of further ones there is the number."""
 
@@ -231,7 +231,7 @@ _named: dict[str, set[str]] = {}
 
 
 def name_label(where: str, reason: str) -> None:
-    """Log, once in a process, that the label at a place is left out, and why; of many in a file, the first ones."""
+    """Log, once in a process, that the label at a place is left out, and why; only the first ones of a file."""
     named = _named.setdefault(where.rpartition(":")[0], set())
     if where in named or len(named) > MOST_NAMED:
         return

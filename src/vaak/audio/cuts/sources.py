@@ -2,7 +2,7 @@
 
 Windows begin at a frame of the features of the whole recording, so that stored features can be used for them.
 
-What was read is cached, up to ``cache_gigabytes`` (``BoundedCache``). Windows that begin at different places each time
+Samples are cached, up to ``cache_gigabytes`` (``BoundedCache``). Windows that begin at different places each time
 are never read twice, so they are cached only if the whole split fits: then whole recordings are, and windows are cut
 from them.
 """

@@ -28,7 +28,7 @@ VOICING_CHANGE = 0.2
 SILENCE_DECIBELS = 40.0
 """Frames that are quieter than the loudest one by this are unvoiced."""
 LOWEST_FREQUENCY = 40.0
-"""In Hz; what is below is removed: hum and handling noise are periodic, too."""
+"""In Hz; lower frequencies are removed: hum and handling noise are periodic, too."""
 LOWEST_RATE = 16_000
 """Below it, audio is interpolated: a period between two samples would have no dip, and three of it one."""
 FRAMES_AT_ONCE = 1024
@@ -95,7 +95,7 @@ def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
 
 
 def _candidates(differences: np.ndarray, shortest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Periods in samples, and their differences, ``(frame, NUM_CANDIDATES)`` each; what isn't there costs infinity."""
+    """Periods in samples, and their differences, ``(frame, NUM_CANDIDATES)`` each; missing ones cost infinity."""
     before, here, after = differences[:, shortest - 1 : -2], differences[:, shortest:-1], differences[:, shortest + 1 :]
     longer = LONGER_PERIOD * np.log2(np.arange(shortest, shortest + here.shape[1]) / shortest)
     dips = np.where((here < before) & (here <= after), here + longer.astype(here.dtype), np.inf)

@@ -223,7 +223,7 @@ LeftOutLabels = list[tuple[str, str]]
 
 
 def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLabels | None = None) -> Alignment:
-    """The alignment in a file; of a CTM, that of the ``recording``, or of the only one.
+    """The alignment in a file; in a CTM, that of the ``recording``, or of the only one.
 
     Where ``left_out`` is given, words and phones without times that can be used go there. Raises DataError, naming the
     file, for one that has no alignment, for intervals that overlap, and without ``left_out`` for times that can't be.

@@ -202,7 +202,7 @@ def _read_labels(
 
 
 Reader = Callable[[Path], dict[str, Annotations]]
-"""What reads one file: its annotations by recording."""
+"""A reader of one file: its annotations by recording."""
 
 
 def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) -> dict[str, Annotations]:
@@ -253,7 +253,7 @@ def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
 
 
 def _demand_no_other_copy(files: Collection[Path], readers: Mapping[str, Any]) -> None:
-    """Raise DataError for a file such as ``b.rttm.txt``: what it says would be missing from what is read."""
+    """Raise DataError for a file such as ``b.rttm.txt``: its annotations would be missing."""
     read = {file.with_suffix("").name.lower() for file in files if file.suffix.lower() in readers}
     for file in files:
         endings = [ending.lower() for ending in file.suffixes[:-1]]

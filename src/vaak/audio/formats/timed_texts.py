@@ -5,10 +5,10 @@ VTT   ``WEBVTT``, the same with dots; ``<v Ann>`` is a speaker; NOTE, STYLE and 
       a line of YouTube's captions that repeats the one before it is passed over (``<00:00:01.200>`` is in such files)
 TXT   of Audacity: start, end and text of a label, with tabs between them
 JSON  of Whisper, WhisperX, CHiME: a list of segments, or ``segments`` in an object; or an object with a ``text``
-EAF   XML: time slots in milliseconds, and tiers. Tiers with times of their own are read, those below others are not;
+EAF   XML: time slots in milliseconds, and tiers. Tiers with their own times are read, those below others are not;
       the speaker is the tier's PARTICIPANT, or else its name
 
-Tags (``<i>``, ``{\\an8}``) are no text. Of an EAF only times, texts and speakers of tiers are needed, so there is no
+Tags (``<i>``, ``{\\an8}``) are not text. Only times, texts and speakers of tiers are needed from an EAF, so there is no
 further package for it, such as pympi.
 Sources: W3C 2019, "WebVTT: The Web Video Text Tracks Format"; Max Planck Institute for Psycholinguistics, "EAF 3.0".
 """
@@ -153,7 +153,7 @@ def _json_time(value: Any) -> float | None:
 def _times_in(line: str) -> dict[str, Any]:
     times = _TIMES.match(line)
     if times is None:
-        return {"start": None, "end": None, "problem": f"{line.strip()!r} is no start --> end of a subtitle"}
+        return {"start": None, "end": None, "problem": f"{line.strip()!r} is not start --> end of a subtitle"}
     return {"start": _seconds(times.groups()[:4]), "end": _seconds(times.groups()[4:])}
 
 
@@ -163,7 +163,7 @@ def _seconds(parts: tuple[str | None, ...]) -> float:
 
 
 def read_eaf(content: bytes, where: str) -> Segments:
-    """Return the annotations of ELAN. Raises DataError for what is no EAF, or has entities."""
+    """Return the annotations of ELAN. Raises DataError for a file that isn't an EAF, or has entities."""
     if b"<!ENTITY" in content or b"\0" in content:  # \0: UTF-16, in which the first would not be seen
         raise DataError(f"{where}: XML that defines entities, or isn't UTF-8, is refused")
     try:
@@ -171,7 +171,7 @@ def read_eaf(content: bytes, where: str) -> Segments:
     except (xml.etree.ElementTree.ParseError, ValueError) as error:
         raise DataError(f"{where}: this is not XML, or it is damaged: {error}") from error
     if root.tag != "ANNOTATION_DOCUMENT":
-        raise DataError(f"{where}: this is no annotation of ELAN, but {root.tag!r}")
+        raise DataError(f"{where}: this is not an annotation of ELAN, but {root.tag!r}")
     slots = {one.get("TIME_SLOT_ID"): one.get("TIME_VALUE") for one in root.iter("TIME_SLOT")}
     found = [one for tier in root.iter("TIER") for one in _annotations_of(tier, slots, where)]
     return sorted(found, key=lambda one: (one["start"] or 0.0, one["end"] or 0.0))

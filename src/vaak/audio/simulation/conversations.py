@@ -161,7 +161,7 @@ class SimulatedConversations:
             piece = next(pieces).at_speed(factor)
             if rng.random() < CUT:
                 piece = piece.cut_inside(*rng.integers(0, round(CUT_INSIDE * rate), 2, endpoint=True).tolist())
-            # the speech begins at ``place``; what is left of the pause before it overlaps with what is there
+            # the speech begins at ``place``; the rest of the pause before it overlaps with the samples so far
             begin = place - piece.first
             first, last = max(begin, 0), min(begin + len(piece.samples), num_samples)
             track[first:last] += (piece.samples * np.float32(gain))[first - begin : last - begin]
@@ -213,7 +213,7 @@ def at_speed_name(speaker: str, factor: float) -> str:
 
 
 def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
-    """The names of the speakers at these speeds, sorted; without any, as they are."""
+    """The names of the speakers at these speeds, sorted; without speeds, unchanged."""
     return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
 
 

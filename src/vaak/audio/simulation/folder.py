@@ -112,7 +112,7 @@ def demand_room(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _only_writer_of(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which is made; one that contains something else stays as it is."""
+    """Hold the lock of the folder, which is made; one that contains something else stays unchanged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         own = {LOCK, *(path.name for path in folder.glob(f".{ABOUT}.*.tmp"))}
@@ -143,7 +143,7 @@ def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
             bad.append(number)
     if bad:
         raise UserError(
-            f"{manifest}, line {min(bad)}: this isn't a conversation as it was written; delete that line and those "
+            f"{manifest}, line {min(bad)}: this isn't a conversation that was written here; delete that line and those "
             "after it, and they are written again"
         )
     return [line for _, line in lines.objects]

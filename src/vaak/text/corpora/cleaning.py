@@ -84,7 +84,7 @@ class CleaningOptions:
 
 
 class CleaningSource(NamedTuple):
-    """Documents of files or of a dataset, with their share of the mixture (None: what they have)."""
+    """Documents of files or of a dataset, with their share of the mixture (None: in proportion to their size)."""
 
     name: str
     weight: float | None
@@ -186,7 +186,7 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
 
 
 def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOptions) -> CleaningReport:
-    """Write what is kept of the sources to ``output``, whole or not at all; returns what became of them.
+    """Write the kept documents of the sources to ``output``, whole or not at all; returns counts of each source.
 
     Raises UserError for an output that has something in it, and for weights of some sources only; DataError for what
     can't be read, and where nothing is kept.
@@ -420,7 +420,7 @@ def _write(
     report: CleaningReport,
     shard_bytes: int,
 ) -> int:
-    """Write the shards of what is kept; returns how many. Raises DataError if a source isn't what it was before."""
+    """Write the shards of kept documents; returns how many. Raises DataError if a source isn't what it was before."""
     names = [source.name for source in sources]
     report.written = dict.fromkeys(names, 0)
     number = 0

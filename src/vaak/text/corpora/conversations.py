@@ -32,7 +32,7 @@ ROLES = ("system", "user", ANSWERS, "tool")
 
 
 class Keys(NamedTuple):
-    """How a form calls its list of messages, who speaks and what is said; and the roles by its names of them."""
+    """The keys by which a form names its messages, their speaker and their text; and its names of the roles."""
 
     messages: str
     role: str
@@ -52,7 +52,7 @@ Outcome = Literal["read", "refused", "not read"]
 
 
 class KeyRule(NamedTuple):
-    """What becomes of a key: ``formats`` that have it, and what is done, in words.
+    """How a key is handled: the ``formats`` that have it, and the rule in words.
 
     A refused key may be there as long as it says nothing: null, false, an empty text or list.
     """
@@ -187,7 +187,7 @@ def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
 
 
 def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
-    """The pairs of answers of a file; the text of each is what was asked and both answers, one after another.
+    """The pairs of answers of a file; the text of each is the prompt and both answers, one after another.
 
     Raises DataError naming file and line for what isn't such a pair; with ``skip_bad``, that has a ``problem``.
     """
@@ -432,7 +432,7 @@ def _message(message: Any, keys: Keys, where: str) -> dict[str, str]:
 
 
 def _text_of_parts(content: Any, where: str) -> Any:
-    """The texts of a content's parts together; a content that isn't a list of parts as it is."""
+    """The texts of a content's parts together; a content that isn't a list of parts is returned unchanged."""
     if not isinstance(content, list) or not content:
         return content
     if not all(isinstance(part, dict) and "type" in part for part in content):
@@ -461,7 +461,7 @@ def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[st
         chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         if [message["role"] for message in answer] != [ANSWERS]:
-            raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to what was asked (prompt)")
+            raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to the prompt")
     if not asked:
         raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
     if chosen == rejected:
@@ -472,7 +472,7 @@ def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[st
 
 
 def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[dict[str, str]]:
-    """What was asked, or one of the answers: text of a ``role``, or messages; of those asked, none is learned."""
+    """The prompt, or one of the answers: text of a ``role``, or messages; those of a prompt are never learned."""
     given = row.get(name) or []
     given = [{"role": role, "content": given}] if isinstance(given, str) else given
     if not isinstance(given, list):

@@ -142,7 +142,7 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 
 def _find_matches(path: Path) -> list[Path]:
-    """What a name or a pattern matches: files and folders, or members of archives."""
+    """The matches of a name or a pattern: files and folders, or members of archives."""
     if path.is_file():
         return [path]
     members = find_in_archives(str(path))

@@ -152,7 +152,7 @@ class PairFilter:
                 digests.update(map(digest_of, texts))
 
     def why_dropped(self, sides: Sides) -> Reason | None:
-        """The reason, or None for what is kept, and then remembered. A side in an evaluation is enough."""
+        """The reason, or None for a pair that is kept, and then remembered. A side in an evaluation is enough."""
         for digests, texts in zip(self._evaluated, sides, strict=False):
             if any(digest_of(text) in digests for text in texts):
                 return "also_in_evaluation"

@@ -1,8 +1,8 @@
 """Normalisers of texts before their words are compared; the name belongs to the protocol of every figure.
 
 whisper-english   Whisper's own for English: case, punctuation, contractions, British spelling, numbers, fillers
-basic             case, punctuation and what is in brackets; letters of any script keep their vowel signs and accents
-none              texts as they are
+basic             case, punctuation and text in brackets; letters of any script keep their vowel signs and accents
+none              texts unchanged
 
 All of them leave out what isn't a sign of its own: characters that Unicode ignores, what encloses a sign (a digit and
 U+20E3 are a key of a telephone, and here a digit), and marks without a letter.
@@ -89,7 +89,7 @@ def _find_function(name: str) -> Callable[[str], str]:
 def basic(text: str) -> str:
     """Lower case; letters, marks and digits, with one space where anything else was.
 
-    A mark without a letter before it (an emoji's, a stray vowel sign) is no word.
+    A mark without a letter before it (an emoji's, a stray vowel sign) is not a word.
 
     Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C.
     Differs: marks are kept, for without its vowel signs a Hindi word is another one.

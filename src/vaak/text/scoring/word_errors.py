@@ -85,7 +85,7 @@ class TextScores:
 
 
 def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
-    """The errors of a text, both as they are: normalise them before.
+    """The errors of a text, neither of them normalised: do that before.
 
     >>> count_errors("so it is", "so is it is")[:4]
     (0, 0, 1, 3)

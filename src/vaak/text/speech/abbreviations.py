@@ -30,7 +30,7 @@ ABBREVIATIONS = table(
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
-"""With a full stop; what follows may be a new sentence."""
+"""Words with a full stop that may end a sentence."""
 BEFORE_NUMBERS = table(
     """
     No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
@@ -399,7 +399,7 @@ def _read_postcode(match: re.Match[str]) -> str:
 
 
 def _read_ip(match: re.Match[str]) -> str:
-    """An address of four bytes and its port; what has a larger number is a version."""
+    """An address of four bytes and its port; a larger number makes it a version."""
     if any(int(part) > 255 for part in match.groups()[:4]) or not any(len(part) > 1 for part in match.groups()[:4]):
         return match[0]
     said = " dot ".join(cardinal(int(part)) for part in match.groups()[:4])

@@ -83,7 +83,7 @@ _EARLY_YEAR = re.compile(
 def dates_and_times(text: str) -> str:
     """Dates, times and years that can't be anything else; a number alone is left to ``numerals``.
 
-    A day is read as it is written: ``May 4`` as "May four", ``May 4th`` and a date in figures alone with an ordinal.
+    A day is read as written: ``May 4`` as "May four", ``May 4th`` and a date in figures alone with an ordinal.
     Of a date in figures, the month comes first unless it can't.
 
     >>> dates_and_times("On Nov. 22, 1963, at 12:30 p.m.")

@@ -1,6 +1,6 @@
-"""English text as it is spoken, in words and punctuation: characters in one form, then rules for each written form.
+"""English text as spoken, in words and punctuation: characters in one form, then rules for each written form.
 
-Each rule rewrites one class of written forms; what it has written is words, which later rules leave alone. So rules
+Each rule rewrites one class of written forms as words, which later rules leave alone. So rules
 for the longest forms come first: an address before its dots, a date before its numbers, a measure before its unit's
 letters. Figures are read as in the recordings of LJ Speech: "one hundred ninety-nine" without "and", "May four" where
 "May 4" is written, "thirteen dollars, eighty-seven cents", years by their hundreds.
@@ -174,7 +174,7 @@ _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 
 
 def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None = None) -> str:
-    """``text`` as it is spoken: words and punctuation, without figures and symbols; characters ``kept`` stay.
+    """``text`` as spoken: words and punctuation, without figures and symbols; characters ``kept`` stay.
 
     Symbols that no rule reads are added to ``unspoken``.
 

@@ -1,6 +1,6 @@
 """Figures in words: amounts of money, measures with a unit, and all figures that are left after these and dates.
 
-Measures are in powers of ten too, percentages, temperatures, feet and inches; what is left are ordinals, fractions,
+Measures are in powers of ten too, percentages, temperatures, feet and inches; the rest are ordinals, fractions,
 ranges, codes, house numbers and counts.
 """
 
@@ -261,7 +261,7 @@ def _scientific(match: re.Match[str]) -> str:
 
 
 def _measure_per_unit(match: re.Match[str]) -> str:
-    """``50 mg/dL``; a quotient that has a name of its own (km/h) is left to it."""
+    """``50 mg/dL``; a quotient with a name (km/h) is left to the rule of that name."""
     amount, above, power, below, power_below = match.groups()
     if f"{above}/{below}{power_below}" in UNITS:
         return match[0]

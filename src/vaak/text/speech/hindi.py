@@ -1,6 +1,6 @@
-"""Hindi as it is spoken: figures, dates, times, money and abbreviations in words, in Devanagari.
+"""Hindi as spoken: figures, dates, times, money and abbreviations in words, in Devanagari.
 
-Numbers below a hundred each have a word of their own; above, they are counted in hundreds, thousands, lakhs (10⁵),
+Each number below a hundred has its own word; above, they are counted in hundreds, thousands, lakhs (10⁵),
 crores (10⁷), arabs (10⁹) and kharabs (10¹¹). Spellings are those of Unicode's CLDR (``spellout-cardinal`` of hi), but
 for पंद्रह and हज़ार, which are more usual now. Of 15/8/1947, the day comes first.
 """
@@ -74,7 +74,7 @@ def digits(text: str) -> str:
 
 
 def decimal(text: str) -> str:
-    """A number as it is written, in ASCII digits; one that begins with 0, or is very long, is read digit by digit.
+    """A number as written, in ASCII digits; one that begins with 0, or is very long, is read digit by digit.
 
     >>> decimal("1,25,000"), decimal("3.14"), decimal("007")
     ('एक लाख पच्चीस हज़ार', 'तीन दशमलव एक चार', 'शून्य शून्य सात')
@@ -135,7 +135,7 @@ def _rupees(found: re.Match[str]) -> str:
 
 
 def _quarters(found: re.Match[str]) -> str:
-    """1½ and 2½ have words of their own; others are a half more, a quarter more, or a quarter less than the next."""
+    """1½ and 2½ have their own words; others are a half more, a quarter more, or a quarter less than the next."""
     whole, part = int(found["whole"] or 0), found["part"]
     if not whole:
         return {"½": "आधा", "¼": "चौथाई", "¾": "तीन चौथाई"}[part]
@@ -190,7 +190,7 @@ RULES: tuple[Rule, ...] = (
     (re.compile(r"\d+(?:,\d+)*(?:\.\d+)?"), lambda found: f" {decimal(found[0])} "),
     (re.compile(f"[{re.escape(''.join(_SYMBOLS))}]"), lambda found: _SYMBOLS[found[0]]),
 )
-"""What is written, and how it is said, the longest forms first."""
+"""Written forms and their spoken ones, the longest first."""
 
 
 def in_words(text: str, unspoken: list[str] | None = None) -> str:

@@ -16,7 +16,7 @@ from vaak.text.speech.words import table
 
 
 def nfc(text: str) -> str:
-    """The text composed, as what is read is."""
+    """The text composed, as the input is."""
     return unicodedata.normalize("NFC", text)
 
 
@@ -30,7 +30,7 @@ def _any(written: Iterable[str]) -> str:
 
 LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
 BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
-"""The borders of a word: signs of vowels are no word characters to ``re``."""
+"""The borders of a word: to ``re``, vowel signs aren't word characters."""
 
 DOTTED = _words(
     """
@@ -66,7 +66,7 @@ _NAMES = _words(
     """
 )
 DROPPED = "*|_•●▪■◦‣►®™†‡"
-"""What isn't spoken where no rule takes it."""
+"""Characters that aren't spoken where no rule takes them."""
 VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
 READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *"★☆⭐‰"))
 """Characters that are read here."""

@@ -20,7 +20,7 @@ _OF_PHONES = re.compile(
 )
 _LONG = re.compile(rf"{_BEGINS}\d{{11,}}{_ENDS}")
 LEAST, MOST = 7, 19
-"""Digits of a number that is known by its form."""
+"""Digits of a number that is recognized by its form."""
 
 
 def compile_cues(strong: str, weak: str, number: str, least: int = 4) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""Text in any language of espeak-ng as it is spoken: characters in one form, figures in words, and its phrases.
+"""Text in any language of espeak-ng as spoken: characters in one form, figures in words, and its phrases.
 
 Figures are written in words where num2words has the language, and of Hindi by ``vaak.text.speech.hindi``; others are
 left to espeak-ng, which reads them in all of its languages, as it reads signs such as %. Digits of any script count as
@@ -80,7 +80,7 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
 
 
 def normalise(text: str, language: str, kept: Container[str] = (), unspoken: list[str] | None = None) -> str:
-    """``text`` as it is spoken in a language of espeak-ng. Raises DataError as ``cleaned``.
+    """``text`` as spoken in a language of espeak-ng. Raises DataError as ``cleaned``.
 
     Symbols that nothing reads, such as those of markup, are added to ``unspoken``.
 
@@ -105,7 +105,7 @@ def _tidied(text: str) -> str:
 
 
 class _Either:
-    """What is in one of two."""
+    """A container of the members of both."""
 
     def __init__(self, *both: Container[str]) -> None:
         self._both = both

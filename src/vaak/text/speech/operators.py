@@ -122,7 +122,7 @@ def _rate(found: re.Match[str]) -> str:
 
 
 def _several(found: re.Match[str]) -> str:
-    """``$1,000s`` are thousands of dollars, ``$20s`` twenties; what is no power of ten is counted otherwise."""
+    """``$1,000s`` are thousands of dollars, ``$20s`` twenties; other amounts are counted otherwise."""
     amount = int((found[2] or found[3]).replace(",", ""))
     many = _ROUND.get(amount)
     if found[1] is None:

@@ -112,7 +112,7 @@ class PhonemeProcessor:
     def normalise(
         self, text: str, kept: Container[str] = (), unspoken: list[str] | None = None, *, pictures: bool = False
     ) -> str:
-        """The text as it is spoken; with ``normalise: false`` only its characters are brought into one form.
+        """The text as spoken; with ``normalise: false`` only its characters are brought into one form.
 
         Characters that are ``kept`` stay. Symbols that no rule reads are added to ``unspoken``, among them emoji, with
         ``pictures``; otherwise these are unknown. Raises DataError for letters of another script and for unknown
@@ -220,7 +220,7 @@ class PhonemeProcessor:
         return found
 
     def of_phone(self, label: str) -> tuple[str, ...]:
-        """The symbols of one phone of an alignment: of the Montreal Forced Aligner's (ARPAbet), or espeak-ng's (IPA).
+        """The symbols of one phone of an alignment by the Montreal Forced Aligner (ARPAbet) or espeak-ng (IPA).
 
         A few give two (``əl`` in ARPAbet is ``AH0 L``), pauses ``sil``, ``spn`` itself.
 

@@ -292,7 +292,7 @@ def _said_in(language: str, text: str, attributes: dict[str, str]) -> str:
         raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join((*KINDS, 'currency'))}")
     found = languages.said_as(text, kind, language, attributes.get("format", "dmy"))
     if found is None:
-        raise DataError(f"SSML: {shown(text)} can't be read as {kind} in {language}; write what is to be said")
+        raise DataError(f"SSML: {shown(text)} can't be read as {kind} in {language}; write it in words")
     return found
 
 

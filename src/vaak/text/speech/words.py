@@ -31,7 +31,7 @@ DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 GROUPED = r"(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})"
 """A whole number with commas, in thousands or (in India) in lakhs."""
 NUMBER = rf"(?:{GROUPED}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
-"""A number as it is written, without sign."""
+"""A number as written, without sign."""
 LONGEST = 15
 """Digits of the longest whole number that is read as one; longer ones are read digit by digit."""
 
@@ -70,7 +70,7 @@ def digits(text: str, zero: str = "zero") -> str:
 
 
 def whole(text: str) -> str:
-    """A whole number as it is written: ``1,308`` is a count, ``007`` is read digit by digit.
+    """A whole number as written: ``1,308`` is a count, ``007`` is read digit by digit.
 
     >>> whole("1,308"), whole("007"), whole("0")
     ('one thousand three hundred eight', 'zero zero seven', 'zero')

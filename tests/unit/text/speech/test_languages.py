@@ -165,7 +165,7 @@ def test_say_as_in_hindi(kind: str, text: str, expected: str) -> None:
     ],
 )
 def test_what_no_rule_reads_is_one_line(language: str, kind: str, text: str) -> None:
-    with pytest.raises(DataError, match=f"{text}' can't be read as {kind} in {language}; write what is to be said"):
+    with pytest.raises(DataError, match=f"{text}' can't be read as {kind} in {language}; write it in words"):
         spans_of(f'<speak><say-as interpret-as="{kind}">{text}</say-as></speak>', Marks(language=language))
 
 

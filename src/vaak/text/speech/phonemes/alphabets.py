@@ -125,7 +125,7 @@ def from_arpabet(phoneme: str, alphabet: Alphabet, stress: bool) -> tuple[str, .
 
 
 _WRITTEN = str.maketrans({"g": "ɡ", ":": "ː", "'": "ˈ", ".": None, "\u0361": None})
-"""Characters of IPA as they are often written; syllables aren't divided, and affricates have no tie."""
+"""Characters of IPA as often written; syllables aren't divided, and affricates have no tie."""
 
 
 def from_either(phonemes: str, alphabet: Alphabet, stress: bool) -> tuple[str, ...]:

@@ -192,13 +192,13 @@ _UTF8 = 1
 _IPA_SEPARATED = 2 | ord("_") << 8
 """espeakPHONEMES_IPA, with a character between phonemes."""
 Spoken = tuple[tuple[str, ...], ...]
-"""Words, each of its phonemes with their stress marks; what espeak-ng says as one word is one here (of the)."""
+"""Words, each of its phonemes with their stress marks; words that espeak-ng joins (of the) are one here."""
 
 
 def espeak_phonemes(phrases: Sequence[str], voice: str) -> list[Spoken]:
     """The words of each phrase; a phrase has no punctuation.
 
-    The library is loaded once for all. What it says of a phrase doesn't depend on other phrases.
+    The library is loaded once for all. The phonemes of a phrase don't depend on other phrases.
 
     Raises UserError if the voice or the wheel is missing.
     """
@@ -269,7 +269,7 @@ def has_stress(entries: Mapping[str, str]) -> bool:
 
 
 def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The phonemes of a word; of a possessive, those of the word and its ending. None if it isn't there.
+    """The phonemes of a word; for a possessive, those of the word and its ending. None if it isn't there.
 
     >>> looked_up("cat's", {"cat": "K AE1 T"}), looked_up("fox's", {"fox": "F AA1 K S"}), looked_up("cats'", {})
     (('K', 'AE1', 'T', 'S'), ('F', 'AA1', 'K', 'S', 'IH0', 'Z'), None)
