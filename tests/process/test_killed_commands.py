@@ -182,7 +182,7 @@ def test_a_command_killed_at_an_operation_is_done_by_the_same_command(
         circumstances = [] if fault is None else ["storage fault"]
         ended = commands.start(words, tmp_path, environment, circumstances=circumstances).wait()
         assert "Traceback" not in ended.errors, ended.errors
-        if going_on := re.search(r"go on with it: vaak (train .*?);", ended.errors):  # a fork that was finished
+        if going_on := re.search(r"resume it: vaak (train .*?);", ended.errors):  # a fork that was finished
             ended = commands.start([*going_on[1].split(), *FAST], tmp_path).wait()
         if ended.status == 2 and "exists and is not an empty folder" in ended.errors:  # an export that was finished
             return 0

@@ -112,7 +112,7 @@ def test_a_divided_run_that_can_no_longer_be_saved_ends_and_goes_on(strategy: st
     assert said[1].startswith("rank 0 (process ")
     assert all("\n" not in line for line in said)
     (warned,) = re.findall(
-        "step ([234]) was reached, but its state .* goes on from (.*)", (cut / "run/train.log").read_text()
+        "step ([234]) was reached, but its state .* resumes from (.*)", (cut / "run/train.log").read_text()
     )
     checkpoints = sorted(path.name for path in (cut / "run/checkpoints").glob("step-*"))
     assert warned[1].endswith(checkpoints[-1])

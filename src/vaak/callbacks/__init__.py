@@ -1,4 +1,4 @@
-"""Callbacks, which watch a run, one idea in a file. What a callback may do is described in vaak.core.callback."""
+"""Callbacks, which observe a run, one idea in a file. vaak.core.callback describes their interface."""
 
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager

@@ -136,7 +136,7 @@ def _memory(trainer: Run) -> str:
 
 
 class JsonLinesCallback(Tracker):
-    """Prints each record as it is in ``metrics.jsonl``. A reader that goes away doesn't end training."""
+    """Prints each record in the form of ``metrics.jsonl``. A reader that goes away doesn't end training."""
 
     name = "standard output"
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run while it trains: how far it is, and its curves, drawn anew in one place.
+"""The display of a run in a notebook while it trains: its progress and its curves, redrawn in place.
 
 Jupyter, Colab and editors show it alike: it is HTML without scripts, and stays in the notebook when it is saved.
 """
@@ -16,7 +16,7 @@ from vaak.engine.metrics_file import Record
 
 WIDTH, HEIGHT, MARGIN = 640, 200, 52
 MOST_POINTS = 300
-"""A curve with more points is thinned: a pixel has room for half of one."""
+"""A curve with more points is thinned: more would be less than two pixels apart."""
 COLOURS = {"train": "#3b8ede", "val_loss": "#e6702e"}
 """They can be told apart on light and dark pages, and by most who are colour-blind."""
 
@@ -29,7 +29,7 @@ def in_notebook() -> bool:
 
 
 class NotebookProgress:
-    """The display of a run, which ``update`` draws anew; ``history`` are records of the run before it was resumed."""
+    """The display of a run, which ``update`` redraws; ``history`` are records of the run before it was resumed."""
 
     def __init__(self, step: int, total_steps: int, evaluated: str, history: Iterable[Record]) -> None:
         from IPython.display import display
@@ -48,7 +48,7 @@ class NotebookProgress:
             self.curves["train" if record["kind"] == "step" else "val_loss"].append((record["step"], value))
 
     def update(self, task: int, *, completed: int, **fields: str) -> None:
-        """Show that so many steps are done; ``fields`` are what a progress bar shows (``task`` is always 0)."""
+        """Show the number of ``completed`` steps; ``fields`` are those of a progress bar (``task`` is always 0)."""
         self.step, self.fields = completed, {**self.fields, **fields}
         self.handle.update(self)
 
@@ -83,7 +83,7 @@ def curves_svg(curves: dict[str, list[tuple[int, float]]]) -> str:
         placed, style = [place(*point) for point in found], f'stroke="{COLOURS[name]}" fill="none" stroke-width="1.5"'
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         drawn.append(f'<polyline points="{line}" {style}/>')
-        if len(placed) < MOST_POINTS / 10:  # one point is no line
+        if len(placed) < MOST_POINTS / 10:  # a single point draws no line
             drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" {style}/>' for x, y in placed]
         drawn.append(_text(WIDTH - 10, 22 + 16 * number, "end", name, COLOURS[name]))
     drawn += [_text(MARGIN - 6, 14, "end", f"{high:.4g}"), _text(MARGIN - 6, HEIGHT - 27, "end", f"{low:.4g}")]

@@ -29,7 +29,7 @@ WIDE, WIDEST = 78, 140
 
 
 class Bar(Progress):
-    """The bar, and a second line for what the first has no room for."""
+    """The bar, and a second line for values that don't fit the first."""
 
     def __init__(self, first: list[ProgressColumn], second: list[str]) -> None:
         """``first`` are the columns of the first line; ``second`` names figures, the most wanted first."""

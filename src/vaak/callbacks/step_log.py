@@ -228,7 +228,7 @@ class SystemMetricsCallback(Callback):
         return values
 
     def _device(self, device: torch.device) -> dict[str, float]:
-        """The pressure on the memory that training uses; of a GPU, also what is used, and how busy it is."""
+        """Return the pressure on the memory that training uses; for a GPU, also the memory used and its utilisation."""
         reading = read_memory(device)
         values = {"memory_pressure": reading.pressure, "memory_limit_gib": reading.limit / GIBIBYTE}
         if device.type == "cpu":

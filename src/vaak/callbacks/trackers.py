@@ -281,7 +281,7 @@ def log_media(run: Any, library: ModuleType, step: int, pictures: Mapping[str, b
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
-    """Options by their dotted names, as trackers take them: what isn't a number or text is JSON.
+    """Return options by their dotted names for trackers: values other than numbers and text become JSON.
 
     >>> flat({"name": "run", "training": {"epochs": 3, "freeze": [], "ema": None}})
     {'name': 'run', 'training.epochs': 3, 'training.freeze': '[]', 'training.ema': 'null'}

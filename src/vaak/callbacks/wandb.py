@@ -66,7 +66,7 @@ class CheckpointUploads:
             self.thread.start()
 
     def finish(self) -> None:
-        """Hand over what is left; every checkpoint is whole by now."""
+        """Hand over the rest; every checkpoint is whole by now."""
         if self.thread is not None:
             self.thread.join()
         self._upload(self.waiting)
@@ -97,8 +97,8 @@ SUPERSEDED = "a later session has all of this\n"
 class WandbCallback(Tracker):
     """One W&B run for one run directory, under an id that RUN/wandb/id keeps.
 
-    ``settings`` are those of the section ``wandb``. What W&B lacks of ``metrics.jsonl`` (killed before it was sent, W&B
-    not reached then) is sent when the run resumes. An offline session begins with all of it, so the newest offline
+    ``settings`` are those of the section ``wandb``. Records of ``metrics.jsonl`` that W&B lacks (killed before sending,
+    W&B not reached then) are sent when the run resumes. An offline session begins with all of it, so the newest offline
     folder alone is the whole run; those before it are marked as synced. If one was sent already, the session takes a
     new id: W&B would put the rows after those that it has. Raises UserError without the package wandb.
     """
@@ -172,7 +172,7 @@ class WandbCallback(Tracker):
 
 
 def run_id(folder: Path, is_new: bool) -> str:
-    """The id that RUN/wandb keeps; of a run that begins, also one that begins again, a new one."""
+    """Return the id that RUN/wandb keeps; a new one for a run that starts, or starts over."""
     path = folder / "id"
     if is_new or not path.exists():
         folder.mkdir(exist_ok=True)

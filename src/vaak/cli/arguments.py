@@ -1,9 +1,8 @@
 """The arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
 
-The commands that use a trained model (``on_a_run``) have the options of ``ChosenRun``, and those of the section of the
-configuration that says how the task predicts (``with_options_of``), with the meaning and the help that they have there:
-a new option is written in one of these, once. Texts are an argument itself, the lines of a file, or those of standard
-input.
+The commands that use a trained model (``on_a_run``) have the options of ``ChosenRun`` and those of the configuration's
+section on prediction (``with_options_of``), with the same meaning and help. A new option is written in one of these,
+once. Texts are an argument itself, the lines of a file, or those of standard input.
 """
 
 from __future__ import annotations
@@ -126,10 +125,10 @@ TrainingDevice = Annotated[
     str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="What is between cells of tables: one character, or tab; default: by evidence.")
+    str | None, typer.Option(help="Separator of cells in tables: one character, or tab; default: by evidence.")
 ]
 Quotes = Annotated[
-    str | None, typer.Option(help="What quotation marks in tables are: cells, lines or text; default: by evidence.")
+    str | None, typer.Option(help="Meaning of quotation marks in tables: cells, lines or text; default: by evidence.")
 ]
 Encoding = Annotated[
     str | None, typer.Option(help="The encoding of tables, such as cp1252; default: UTF-8 or UTF-16, by evidence.")

@@ -60,7 +60,7 @@ def check(
 
 
 def _unread_warmup(training: TrainingConfig) -> str | None:
-    """What only the data tell of a warm-up that must fit into training."""
+    """Describe the check of a warm-up's length that requires reading the data; None where it isn't needed."""
     scheduler = training.scheduler
     if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2 or training.max_steps is not None:
         return None
@@ -101,7 +101,7 @@ def show(
     ] = None,
     all_options: Annotated[bool, typer.Option("--all-options", hidden=True)] = False,
     on_resume: Annotated[
-        bool, typer.Option("--on-resume", help="What may change when a run is resumed, as a table.")
+        bool, typer.Option("--on-resume", help="Show which options may change on resume, as a table.")
     ] = False,
     task: Annotated[str, typer.Option(hidden=True)] = "lm",
     trust_code: TrustCode = False,
@@ -151,7 +151,7 @@ def schema(
 
 
 def _demand_task(task: str, option: str = "--task") -> str:
-    """Return the name of a task. Raises UserError where there is no such task."""
+    """Return the name of a task. Raises UserError for an unknown task."""
     from vaak.config.components import did_you_mean
     from vaak.config.tasks import TASKS
 

@@ -138,19 +138,19 @@ def check(
     arguments: Arguments,
     trust_code: TrustCode = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="FOLDER: write the YAML to begin with to this file.")
+        Path | None, typer.Option("--output", "-o", help="FOLDER: write the YAML to start from to this file.")
     ] = None,
     delimiter: Delimiter = None,
     quotes: Quotes = None,
     encoding: Encoding = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the data of a configuration, or look what is in a folder.
+    """Check the data of a configuration, or report what a folder contains.
 
-    Of a configuration, every example is read, and what is wrong is listed by example: what can't be read or has NaN,
-    and what the task looks for, such as clipping, silence and gaps of audio. Of a FOLDER, the layout is recognised, and
-    within a minute it says what is there: hours, speakers, texts, what is in several splits, what can't be read, and a
-    YAML to begin with.
+    For a configuration, every example is read, and problems are listed by example: unreadable data, NaN, and whatever
+    the task looks for, such as clipping, silence and gaps in audio. For a FOLDER, the layout is recognised, and within
+    a minute its contents are summarised: hours, speakers, texts, overlaps between splits, unreadable files, and a YAML
+    to start from.
 
     The exit code is 2 if there are problems, otherwise 0, even with warnings.
 
@@ -196,7 +196,7 @@ def _demand_none(output: Path | None, dialect: dict[str, str]) -> None:
 
 
 def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dict[str, str]) -> None:
-    """Print what is in a folder, and write a YAML to begin with. Exits with 2 where something can't be read."""
+    """Print a summary of a folder, and write a YAML to start from. Exits with 2 where something can't be read."""
     from vaak.core.storage.files import write_text
     from vaak.report.corpora import lines_of, to_json
     from vaak.runs.doctor.devices import devices_here
@@ -369,7 +369,7 @@ def clean(
     overlap: Annotated[int, typer.Option(min=1, help="--against: words in a row that both have.")] = 13,
     drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out the documents that have them.")] = False,
     temperature: Annotated[
-        float | None, typer.Option(min=0.01, help="Weights of sources by size to the power 1/T; 1: as they are.")
+        float | None, typer.Option(min=0.01, help="Weights of sources by size to the power 1/T; 1: unchanged.")
     ] = None,
     shard_megabytes: Annotated[int, typer.Option(min=1, help="Size of a shard.")] = 256,
     as_json: AsJson = False,

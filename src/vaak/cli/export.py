@@ -55,17 +55,17 @@ def export(
     format: ChosenFormat = "hf",
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     quantization: Quantization = None,
-    expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
+    expert: Annotated[int | None, typer.Option(help="For a mixture of experts: the expert to write, from 0.")] = None,
     expert_weight: Annotated[
         float | None,
         typer.Option(
-            help="What the change of --expert is multiplied by; default: the mean weight that the gate gives it in the "
-            "validation utterances that chose it."
+            help="Scale of the exported expert; default: its mean gate weight over the validation utterances "
+            "routed to it."
         ),
     ] = None,
     vocoder: Annotated[
         str | None,
-        typer.Option(help="sherpa-onnx, of a voice: its vocoder, in place of the run's own data.speaking.vocoder."),
+        typer.Option(help="For sherpa-onnx TTS: the vocoder to bundle (default: data.speaking.vocoder)."),
     ] = None,
     words: Annotated[
         Path | None,
@@ -209,7 +209,7 @@ def _write_card(
     said: tuple[str | None, str | None, list[str] | None, list[str] | None],
     name: str,
 ) -> None:
-    """Write the card of what is in ``folder``; ``said`` is the type of weights, and what ``_write`` was told."""
+    """Write the card of the export in ``folder``; ``said`` holds the type of weights, and the options of ``_write``."""
     from vaak.core.storage.files import write_text
     from vaak.engine.checkpoint.names import step_of
     from vaak.report.model_card import AboutExport, model_card

@@ -36,7 +36,7 @@ def init(
         Path | None, typer.Option(help="The folder of your data, or a file; it is read, and not changed.")
     ] = None,
     hardware: Annotated[
-        str, typer.Option(help="auto: what is here; cpu, mps, or the memory of a GPU, such as 24gb.")
+        str, typer.Option(help="auto: this machine; or cpu, mps, or the memory of a GPU, such as 24gb.")
     ] = "auto",
     example: Annotated[
         bool, typer.Option("--example", help="Make a small data set for the task, to begin with, in the folder --data.")
@@ -64,7 +64,7 @@ def init(
     recipe = recipe_named(what) if what is not None else None
     if recipe is not None:
         if data is not None or example:
-            raise UserError(f"{what} is a recipe, which is copied as it is; --data and --example go with a task")
+            raise UserError(f"{what} is a recipe, which is copied unchanged; --data and --example go with a task")
         written = _copy_recipe(recipe, output)
     else:
         dialect = dialect_said(delimiter, quotes, encoding)
@@ -99,7 +99,7 @@ def _questions(hardware: str) -> tuple[str | None, Path | None, bool, str]:
         print(textwrap.fill(question, 80, break_on_hyphens=False))
         return str(typer.prompt(">", default=default, show_default=False, prompt_suffix=" ")).strip()
 
-    task = answer(f"What is trained? {', '.join(TASKS)}; empty: what the data are for.") or None
+    task = answer(f"Which task? {', '.join(TASKS)}; empty: chosen by the data.") or None
     folder = answer("Where are the data? A folder; empty: a small example is made.")
     if not folder and task is None:
         raise UserError("an example is made for a task: vaak init TASK --example")

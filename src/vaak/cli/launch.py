@@ -56,7 +56,7 @@ def slurm(
     requests += [*([f"--gpus-per-node={number}"] if number else []), *([f"--time={time}"] if time else [])]
     requests += sbatch or ()
     if broken := [one for one in requests if not one.startswith("-") or not one.isprintable()]:
-        raise UserError(f"--sbatch {broken[0]!r}: this is no option of sbatch; write it as --sbatch=--partition=gpu")
+        raise UserError(f"--sbatch {broken[0]!r}: this isn't an option of sbatch; write it as --sbatch=--partition=gpu")
     output = output or Path(f"{experiment.name}.sbatch")
     script = slurm_script(experiment, given, requests)
     try:
@@ -72,7 +72,8 @@ def ray(
     arguments: Arguments,
     processes: Annotated[int, typer.Option(min=1, help="Processes, one for each GPU.")] = 1,
     min_processes: Annotated[
-        int | None, typer.Option(min=1, help="Go on with as few, where the cluster has no more; default: --processes.")
+        int | None,
+        typer.Option(min=1, help="Continue with this many if the cluster has no more; default: --processes."),
     ] = None,
     cpus: Annotated[float, typer.Option(min=0.1, help="Cores that Ray reserves for each process.")] = 1.0,
     max_failures: Annotated[int, typer.Option(min=0, help="How often lost processes are started again.")] = 3,

@@ -1,7 +1,7 @@
-"""The command ``vaak``: how errors and signals end it. Nothing heavy is imported before Ctrl-C is heard.
+"""The command ``vaak``: how errors and signals end it. Ctrl-C is handled before anything heavy is imported.
 
-Before the seconds that importing torch takes, a line on the terminal says so. Other packages that are installed
-broken don't end it.
+A line on the terminal announces the seconds that importing torch takes. Other packages with broken installations
+don't end it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ LIMITS = {
     errno.ENOMEM: "end other processes, or give this one more memory",
     errno.ENOLCK: "the file system has no locks: mount it with them, or use another one",
 }
-"""What to do about limits of the system, whichever file met them."""
+"""Remedies for limits of the system, whichever file met them."""
 FAILED = (errno.ESTALE, errno.EBUSY, errno.ETIMEDOUT, errno.ENOTCONN, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV)
-"""Errors of a disk, or of the network behind it, that is gone or doesn't answer, where they name a file."""
+"""Errors of a disk or of its network that is gone or doesn't answer, if they name a file."""
 
 
 def main() -> None:
@@ -121,7 +121,7 @@ def _flush_output() -> None:
 
 
 def _run(function: Callable[[], Any]) -> None:
-    """Call; what fails while Ctrl-C ends the process fails because of it."""
+    """Call; errors while Ctrl-C ends the process are attributed to it."""
     try:
         function()
     except SystemExit as leaving:
@@ -150,7 +150,7 @@ def _message_of(error: BaseException) -> str | None:
 
 
 def _is_short_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is no memory left, without importing torch for it."""
+    """Return whether an error reports that memory ran out, without importing torch for it."""
     if isinstance(error, MemoryError) or "torch" not in sys.modules:
         return isinstance(error, MemoryError)
     from vaak.core.out_of_memory import is_out_of_memory
@@ -182,12 +182,12 @@ def _message_of_system(error: OSError) -> str | None:
         return None
     remedy = "check the path and its permissions"
     if error.errno in FAILED:
-        remedy = "the disk, or the network behind it, doesn't answer as it should: check it, then run this again"
+        remedy = "the disk, or its network, doesn't answer properly: check it, then run this again"
     return f"{_shown(error.filename)}: {error.strerror}; {remedy}"
 
 
 def _shown(path: Any) -> str:
-    """A path as it is shown in a message, its middle left out where it is long."""
+    """A path for a message, its middle left out where it is long."""
     shown = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
     return shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-40:]}"
 

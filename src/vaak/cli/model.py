@@ -94,7 +94,7 @@ def print_totals(estimate: ModelEstimate) -> None:
 
 
 def print_each(estimate: ModelEstimate, gpus: int, memory: float | None) -> None:
-    """What each of several GPUs holds at its peak, by how the model is divided over them."""
+    """Print the peak memory of each of several GPUs, by how the model is divided over them."""
     from vaak.core.machine import format_bytes
 
     print(f"\nmemory of each of {gpus} GPUs, by training.distributed.strategy")

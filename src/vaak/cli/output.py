@@ -135,7 +135,7 @@ def failed_to_json(failed: Mapping[Path, UserError]) -> list[dict[str, str]]:
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """A headed table of names and values; what chance gives, where that is known."""
+    """A headed table of names and values, with the values of chance where known."""
     rows = [("figure", "value", "chance")]
     for name, value in figures.items():
         rows.append((name, in_words(name, value) if isinstance(value, float) else str(value), chance_in_words(name)))

@@ -158,7 +158,7 @@ def _demand_trust(
     *,
     continues: bool,
 ) -> None:
-    """Raises UserError for code that options name which aren't the user's: of a file, or of what began in a folder.
+    """Raise UserError for code named by options that aren't the user's: of a file, or of an earlier start in a folder.
 
     ``of_file`` are the options of a file, and the file; ``given`` those of the command line. ``directory`` is where the
     pipeline ``found`` is run, and perhaps ``continues``.

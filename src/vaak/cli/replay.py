@@ -263,8 +263,8 @@ def bisect(
 ) -> None:
     """Find the first step where two runs differ, in it the first tensor, and whether data, code or options differ.
 
-    Logs and checkpoints say until where they are the same; from there both are taken again. Nothing is written. Exit
-    code 2 if they differ.
+    Logs and checkpoints show where the runs stop being equal; from there the steps of both are recomputed. Nothing is
+    written. Exit code 2 if they differ.
 
     Example: vaak bisect runs/one runs/other
     """

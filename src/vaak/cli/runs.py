@@ -68,7 +68,7 @@ FILTERS: dict[str, Callable[[RunSummary], str]] = {
 }
 
 CAN_BE = {"task": tuple(TASKS), "state": EVERY_STATE}
-"""What a filter may ask for though no run is so."""
+"""Values that a filter may name though no run has them."""
 
 
 class ListByDefault(TyperGroup):
@@ -97,7 +97,7 @@ def runs() -> None:
 def list_(
     folder: Folder = Path("runs"),
     show_all: Annotated[bool, typer.Option("--all", help="Show starts that never trained, too.")] = False,
-    sort: Annotated[Sort, typer.Option(help="What to sort by; date, the newest first, is the default.")] = NEWEST_FIRST,
+    sort: Annotated[Sort, typer.Option(help="Column to sort by; default: date, the newest first.")] = NEWEST_FIRST,
     filters: Annotated[
         list[str] | None,
         typer.Option(
@@ -342,10 +342,10 @@ def report(
     ] = False,
     port: Annotated[int, typer.Option(help="The port for --watch; 0 takes a free one.", min=0, max=65535)] = 0,
 ) -> None:
-    """Write all about a run as one HTML file: figures, charts, examples, sound, options, how to resume it.
+    """Write everything about a run to one HTML file: metrics, charts, examples, sound, options, how to resume it.
 
-    The run may still be going, or have crashed. Of several runs: the options that differ, then their curves together,
-    then paired differences.
+    The run may still be going, or have crashed. For several runs, the page has the options that differ, their curves
+    together, and paired differences.
 
     Example: vaak report runs/quickstart --output quickstart.html
     """

@@ -70,7 +70,7 @@ def der(
 def wer(
     reference: Annotated[Path, typer.Argument(metavar="REF", help="JSON lines, a table (CSV, TSV), or lines of text.")],
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
-    normaliser: Annotated[str, typer.Option(help="What isn't counted: whisper-english, basic or none.")] = "basic",
+    normaliser: Annotated[str, typer.Option(help="Text normalisation: whisper-english, basic or none.")] = "basic",
     group: Annotated[str | None, typer.Option(help="A key of REF: rates of each of its values, too.")] = None,
     speaker: Annotated[
         str | None, typer.Option(help="A key of REF: intervals are over its values, not over utterances.")
@@ -80,7 +80,7 @@ def wer(
 ) -> None:
     """Print word and character error rates with their intervals, in total and by group, with their protocol.
 
-    Utterances are matched by name (id), lines of text by their number. What HYP lacks counts as missed.
+    Utterances are matched by name (id), lines of text by their number. Utterances missing from HYP count as missed.
 
     Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
     """
@@ -105,13 +105,13 @@ def cpwer(
         typer.Argument(metavar="REF", help="Turns with speaker and text: .stm, .rttm, .json, .jsonl; or a folder."),
     ],
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
-    normaliser: Annotated[str, typer.Option(help="What isn't counted: whisper-english, basic or none.")] = "basic",
+    normaliser: Annotated[str, typer.Option(help="Text normalisation: whisper-english, basic or none.")] = "basic",
     collar: Annotated[float, typer.Option(help="tcpWER: seconds by which a word's time may be off.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Print word error rates of who said what: cpWER, and tcpWER, which also requires the right times.
 
-    Speakers may have any names: they are matched so that errors are fewest. What HYP lacks counts as missed.
+    Speakers may have any names: they are matched so that errors are fewest. Utterances that HYP lacks count as missed.
 
     Example: vaak score cpwer reference.stm found.stm --collar 5
     """

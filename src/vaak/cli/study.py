@@ -142,19 +142,19 @@ def crossval(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="What every fold has the same share of; none: nothing; default: a classifier's label.",
+            help="Column whose values get equal shares in every fold; 'none' for none; default: a classifier's label.",
         ),
     ] = None,
     group_by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="What is never in two folds; none: nothing; default: in recognition and diarization, the speaker.",
+            help="Column whose values stay in one fold; 'none' for none; default for speech and diarization: speaker.",
         ),
     ] = None,
     pool: Annotated[
         Literal["train", "all"],
-        typer.Option(help="What is divided: the training data, or these and the evaluation splits that are given."),
+        typer.Option(help="Data to divide: the training data, or these together with the given evaluation splits."),
     ] = "train",
     output: Annotated[
         Path | None, typer.Option("--output", "--output-dir", help="The study's folder; default: runs/NAME-crossval.")

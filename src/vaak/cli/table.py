@@ -112,7 +112,7 @@ def is_written(command: str, values: Mapping[str, Any]) -> bool:
 class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]
     """Shows help as ``HelpText``; a command that can't print isn't ended by it if its result is elsewhere.
 
-    ``--output=~/x``, which shells leave as it is, means what ``--output ~/x`` does.
+    ``--output=~/x``, which shells don't expand, means the same as ``--output ~/x``.
     """
 
     formatter_class = HelpText
@@ -125,7 +125,7 @@ class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]
 
 
 def _from_home(value: Any) -> Any:
-    """A path that was typed as ``--output=~/x``, from its home; any other value as it is."""
+    """Expand the home in a path that was typed as ``--output=~/x``; any other value is unchanged."""
     if isinstance(value, list):
         return [_from_home(one) for one in value]
     typed = [word.partition("=~")[2] for word in sys.argv if word.startswith("-") and "=~" in word]

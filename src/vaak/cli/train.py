@@ -56,7 +56,7 @@ def train(
     Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
     """
     if short and resume is not None:
-        raise UserError("--try and --resume were given; a try starts from scratch, and leaves the run as it is")
+        raise UserError("--try and --resume were given; a try starts from scratch, and leaves the run unchanged")
     files, overrides = files_and_overrides(arguments, device)
     if resume is not None:
         overrides.append(f'training.checkpoint.resume="{resume}"')

@@ -280,7 +280,7 @@ class DeviceType(StrEnum):
 
     @classmethod
     def best(cls) -> DeviceType:
-        """The fastest one that this machine has: what ``training.device: auto`` picks."""
+        """The fastest device of this machine, which ``training.device: auto`` picks."""
         return cls(pick_device("auto").type)
 
     @property

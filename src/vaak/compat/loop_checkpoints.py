@@ -1,11 +1,11 @@
-"""Checkpoints of a training loop of one's own, by the calls of the TTS trainer's ``checkpoint_manager.py``.
+"""Checkpoints for your own training loop, with the interface of the TTS trainer's ``checkpoint_manager.py``.
 
     save_checkpoint(model, optimizer, scheduler, epoch, loss, config, "checkpoints", scaler)
     checkpoint = load_checkpoint(find_latest_checkpoint("checkpoints"), model, optimizer, scheduler, scaler)
     start_epoch = checkpoint.state["epoch"] + 1
 
-They are folders as the engine writes them, whole or not at all, verified, without pickle; the number in a folder's name
-is the epoch's. Of a run's own checkpoint, ``load_checkpoint`` restores the model alone.
+They are folders in the engine's format, whole or not at all, verified, without pickle; the number in a folder's name is
+the epoch's. From a run's own checkpoint, ``load_checkpoint`` restores the model alone.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def load_checkpoint(
     scaler: Stateful | None = None,
     **how: Any,
 ) -> Snapshot:
-    """Restore a checkpoint, or the best or newest one in a folder, into what is given, and return it.
+    """Restore a checkpoint, or the best or newest one in a folder, into the given objects, and return it.
 
     ``state`` of the result has ``epoch``, ``loss`` and ``config``. ``how`` are the engine's own arguments.
 

@@ -55,8 +55,8 @@ def accuracy(model: nn.Module, batch: Batch) -> Tensor:
 class Trainer:
     """Trains a model in place, each time ``train`` is called: freeze, train, unfreeze, lower a rate, train.
 
-    Each training is a run: ``directory``, then DIRECTORY-2, and so on. It begins with the weights as they are and the
-    moments that the one before left, and leaves the weights of its best checkpoint.
+    Each training is a run: ``directory``, then DIRECTORY-2, and so on. It starts from the present weights and the
+    previous run's moments, and leaves the weights of its best checkpoint.
     """
 
     def __init__(

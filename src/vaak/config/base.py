@@ -51,7 +51,7 @@ def _typed_from_home(path: Any) -> Any:
 
 
 Place = Annotated[str, AfterValidator(from_home)]
-"""A file or a folder, or a text that may name one: a leading ~ or ~user is a home, as it is to a shell."""
+"""A file or a folder, or a text that may name one: a leading ~ or ~user is a home, as in a shell."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,8 @@ class ExtensibleSection(Section):
 
     In a YAML the options of a user's class stand next to ``type``; here they are in ``options``. ``own_types`` are
     Vaak's; ``key`` is the option under which a program may register others. ``given`` are arguments of a user's class
-    that Vaak gives. ``by_whole_path``: once read, a user's file is named by its whole path, since what is made of the
-    section isn't told the folder of the configuration.
+    that Vaak gives. ``by_whole_path``: once read, a user's file is named by its whole path, since the objects built
+    from the section don't know the folder of the configuration.
     """
 
     # Shown with their section's other options in an editor, where what a user's class takes isn't known.
@@ -271,11 +271,11 @@ def folds_file_option() -> Any:
 
 
 class DialectConfig(Section):
-    """How tables are written; what isn't given is decided by evidence."""
+    """The dialect of tables; evidence decides the options that aren't given."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    delimiter: str | None = option("What is between cells: one character, such as ';', or tab.", None)
+    delimiter: str | None = option("Separator of cells: one character, such as ';', or tab.", None)
     quotes: Quotes | None = option(
         "What quotation marks are: cells, around cells; lines, the same where they end in their line, text otherwise; "
         "text.",
@@ -300,7 +300,7 @@ class DialectConfig(Section):
             "\n".encode(value)
             return codecs.lookup(value).name
         except (LookupError, ValueError) as error:
-            raise ValueError(f"is {value!r}, which is no encoding of text; try cp1252, latin-1 or utf-16") from error
+            raise ValueError(f"is {value!r}, which isn't an encoding of text; try cp1252, latin-1 or utf-16") from error
 
     def given(self) -> GivenDialect:
         return GivenDialect(self.delimiter, self.quotes, self.encoding, can_be_said=True)
@@ -312,7 +312,7 @@ def dialect_option(*only_for: str) -> Any:
 
 
 def given_dialect(dialect: DialectConfig | None) -> GivenDialect:
-    """What an option says of the dialect of tables."""
+    """The part of a table's dialect that an option sets."""
     return (DialectConfig() if dialect is None else dialect).given()
 
 
@@ -324,7 +324,7 @@ class DividedSection(Section):
 
     @model_serializer(mode="wrap")
     def _as_before_there_were_folds(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a value there are no such keys, so data that were prepared by earlier versions are still known."""
+        """Leave out these keys if they have no value, so that data prepared by earlier versions stay recognised."""
         values: dict[str, Any] = handler(self)
         for name in ADDED_LATER:
             if values.get(name, "") is None:

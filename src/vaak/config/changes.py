@@ -1,7 +1,7 @@
 """Changes that a resume may make: the class of every option, and how two configurations of a run differ.
 
-An option declares its class where it is declared itself: ``option(..., resume="free")``, or ``resume_class`` of its
-section (``vaak.config.base``). What the classes mean is in docs/resuming.md.
+An option's declaration names its class: ``option(..., resume="free")``, or ``resume_class`` of its section
+(``vaak.config.base``). docs/resuming.md explains the classes.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
-    version: what it lacks has its default, and options that have been removed are reported. With another task, only
-    the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
+    version: missing options have their defaults, and options that have been removed are reported. With another task,
+    only the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
     before, after = mask(before), mask(after)
     task = reference or after["task"]
@@ -246,7 +246,7 @@ def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched
 
 
 def _same_class(one: Any, other: Any) -> bool:
-    """Return whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
+    """Return whether two references name the same class: a run keeps a copy of a user's file in another folder."""
     return bool(without_folder(one) == without_folder(other))
 
 

@@ -2,7 +2,7 @@
 
 Such options are always reported, before there are data. A task adds its own checks.
 
-It has more than 500 lines because the rules about options are in one file, where a new one is seen beside the others.
+It has more than 500 lines because the rules about options are in one file, where a new one is seen next to the others.
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
     elif training.loss.main.type != "cross_entropy" or reading:
         reason = f"the loss {[*reading, training.loss.main.type][0]} reads them all"
     elif getattr(experiment.model, "copy_source", False):
-        reason = "what model.copy_source copies is mixed into all of them"
+        reason = "model.copy_source mixes copied tokens into all of them"
     elif how == "liger" and "z_loss" in further:
         reason, expected = "liger has no z_loss", "chunked"
     elif how == "liger" and training.device in ("cpu", "mps"):
@@ -388,7 +388,7 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
     if training.distributed.reduction == "exact" and microbatches > MOST_EXACT:
         yield impossible(
             "training.distributed.reduction",
-            f"exact sums have room for {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
+            f"exact sums hold at most {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
             "lower it, or leave reduction at float",
         )
     processes = training.distributed.world_size or 1
@@ -435,7 +435,7 @@ def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]
     if any(rule.until_step is not None or rule.until_epoch is not None for rule in training.freeze):
         yield impossible(
             "training.freeze",
-            "what a model that is divided over processes (training.distributed.strategy: fsdp) trains can't change: "
+            "a model divided over processes (training.distributed.strategy: fsdp) can't change its trained parameters: "
             "leave out until_step and until_epoch, or set strategy to ddp",
         )
 

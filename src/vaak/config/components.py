@@ -50,13 +50,13 @@ def is_vaaks_task(task: str) -> bool:
 
 
 def find_code(reference: str, folder: Path) -> str:
-    """Return what tells code from other code: a file by its real path, what is in a package by its reference."""
+    """Return a text that identifies code: the real path of a file, the reference of a class in a package."""
     file = source_file(reference, folder)
     return reference if file is None else str(file.resolve())
 
 
 def without_folder(reference: Any) -> Any:
-    """The reference with a file's name alone; anything else as it is.
+    """The reference with a file's name alone; anything else unchanged.
 
     >>> without_folder("/home/me/huber.py:Huber")
     'huber.py:Huber'
@@ -146,7 +146,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
 
 
 def resolve_component(key: str, reference: str, folder: Path) -> Any:
-    """Return what a reference under an option names: what a program registered, or else ``resolve_class``.
+    """Return the class that a reference under an option names: a registered one, or that of ``resolve_class``.
 
     Raises UserError, naming the option, if there is none.
     """
@@ -189,7 +189,7 @@ def unknown_name(name: str, builtin: Mapping[str, Any]) -> str:
 
 
 def adopt_module(module: ModuleType, file: Path) -> None:
-    """Have ``file.py:Name`` mean what is in a module that this program has already imported from the file."""
+    """Let ``file.py:Name`` refer to a module that this program has already imported from the file."""
     sys.modules[_module_name(file)] = module
 
 
@@ -205,7 +205,7 @@ PREFIX = "vaak_user_"
 def users_files() -> tuple[Path, ...]:
     """The users' files that this process has imported and that are still there.
 
-    Other processes import them to unpickle what is in them.
+    Other processes import them to unpickle objects of their classes.
     """
     modules = [module for name, module in [*sys.modules.items()] if name.startswith(PREFIX)]
     return tuple(file for file in (Path(str(module.__file__)) for module in modules) if file.is_file())

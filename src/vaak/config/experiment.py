@@ -1,4 +1,4 @@
-"""One run, whole: what is trained, on what, how, from which teacher, and where it is written."""
+"""The configuration of a whole run: task, model, data, training, teacher and run directory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
 
     reference: ClassVar[str]
 
-    task: str = option("What is trained.", resume="refused")
+    task: str = option("Task to train.", resume="refused")
     name: str = option(
         "Name of the run, as a folder; not given, it is the name of the YAML.", pattern=r"^[^/\\]+$", resume="free"
     )

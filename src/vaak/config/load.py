@@ -72,10 +72,10 @@ IN_MEMORY = YamlPlace("set in Python")
 
 @dataclass(frozen=True)
 class Loaded:
-    """A validated experiment, the warnings about it, and what the user gave.
+    """A validated experiment, the warnings about it, and the user's own values.
 
     ``folder`` is where ``./file.py:Name`` is looked for: that of the last file. ``code`` are the classes from outside
-    Vaak, those of inner experiments too; with ``trust_code`` there is no doubt about any.
+    Vaak, those of inner experiments too; with ``trust_code`` all of them are trusted.
     """
 
     experiment: Experiment[Any, Any]
@@ -172,7 +172,7 @@ def _experiment_of(
         return loaded.experiment, loaded.warnings
 
     # Mistakes are collected, not raised one by one, so that all are reported at once. Each part below needs what the
-    # one above it has settled; what would only follow from an earlier mistake isn't reported.
+    # one above it has settled; mistakes that only follow from an earlier one aren't reported.
     problems: list[Problem] = []
     code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
@@ -235,7 +235,7 @@ def _look_up_secrets(tree: Node) -> None:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task as it is written, as it is found from anywhere (None: not found), and its spec."""
+    """A task's name as written, its reference from anywhere (None: not found), and its spec."""
 
     written: str = ""
     reference: str | None = None
@@ -364,7 +364,7 @@ def _model_type(reference: str | None) -> FieldInfo | None:
 
 
 def _demand_model_of_task(layers: list[Node], task: _Task) -> None:
-    """Raise ConfigError where the model is one of another task: what else doesn't fit then follows from that."""
+    """Raise ConfigError where the model belongs to another task, since other mistakes would only follow from that."""
     field, node = _model_type(task.reference), model_type_given(layers)
     if field is None or node is None or node.value in (types := get_args(field.annotation)):
         return

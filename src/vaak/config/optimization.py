@@ -29,7 +29,7 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class UpdateCondition:
-    """What the bits of a rule's updates depend on in a machine, besides the options.
+    """A property of the machine that the bits of a rule's updates depend on, besides the options.
 
     It is stored with checkpoints under ``name``, and compared between processes and runs. ``value`` names a function of
     the device that gives it as text. ``meaning`` says what a change does; ``advice`` is for machines that differ.

@@ -29,7 +29,7 @@ from vaak.config.yaml.tree import Node, Problem
 from vaak.core.names import from_home
 
 ENVIRONMENT = "environment.json"
-"""What a run wrote about where it was started, with its ``folder``."""
+"""The file in which a run records where it was started, as ``folder``."""
 
 
 def settle_paths(tree: Node, kind: SectionType) -> list[Problem]:
@@ -56,7 +56,7 @@ def _paths_in(tree: Node, kind: SectionType) -> Iterator[tuple[str, Node, PathRe
 
 
 def _path_read(section: SectionType, name: str) -> PathRead | None:
-    """What an option says of the path that it reads; None where it reads none."""
+    """An option's declaration of the path that it reads; None where it reads none."""
     field = section.model_fields.get(name)
     marks = [] if field is None else [*field.metadata, *_marks(field.annotation)]
     return next((mark for mark in marks if isinstance(mark, PathRead)), None)

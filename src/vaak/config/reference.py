@@ -126,7 +126,7 @@ class _Writer:
         kind = section_of(field.annotation) or section_of(item_of(field.annotation))
         takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
         reading = types_reading(section, name)
-        types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)  # else nothing is said of any type
+        types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)  # else no type is named
         others = ", ".join(self.names.get(path, ()))
         return (
             f"{field.description}{takes}"

@@ -39,7 +39,7 @@ def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = Fa
 
 
 def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
-    """A task's experiment as it is where no option is given but the name and the run directory."""
+    """A task's experiment with all defaults, given only the name and the run directory."""
     layers = [{"model": {}, "data": {}}, dict(spec_of(task).defaults), {"task": task, "name": name, "run_dir": run_dir}]
     kind = experiment_type(task)
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)

@@ -2,8 +2,8 @@
 
 A task is a folder of ``vaak.tasks`` with a ``spec.py`` that holds its SPEC; or a class that an installed package offers
 as an entry point of the group ``vaak.tasks``; or a user's own class, ``./file.py:Name`` or ``package.module:Name``; or
-what a program registered under a name. In place of a class there may be a task object, which is copied for each run.
-Nothing else in ``config`` knows a task.
+a class that a program registered under a name. In place of a class there may be a task object, which is copied for each
+run. Nothing else in ``config`` knows a task.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def only_length(experiment: Any) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class ExportedFolder:
-    """What the Python code that uses an exported model is written from, for its card.
+    """The values from which a card's Python code that uses an exported model is written.
 
     ``name`` is the folder's, with no character that Python would read otherwise, and ``files`` are those in it.
     ``options`` are the run's, as plain values; they may be a stranger's. ``languages`` are codes that the user gave.
@@ -336,7 +336,7 @@ def register_task(name: str, task: Any) -> None:
 
 
 def spec_of(task: str) -> TaskSpec:
-    """The spec of a task by its name or, absolute, by its class; of a class, its file or package is imported.
+    """The spec of a task, by its name or by the absolute reference of its class, which is then imported.
 
     Raises UserError where a class has none.
     """

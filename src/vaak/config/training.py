@@ -121,7 +121,7 @@ class CurriculumConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "converts"
 
     difficulty: Literal["length", "lexical", "morphology"] = option(
-        "What makes an example hard: its length, its rare words, or its inflected words.", "length"
+        "Measure of difficulty: an example's length, its rare words, or its inflected words.", "length"
     )
     initial_difficulty: float = option(
         "The fraction of the data, the easiest, that training starts with.", 0.3, ge=0.01, le=1
@@ -253,7 +253,7 @@ class PerformanceConfig(Section):
 
 
 MOST_EXACT = 2**14
-"""Microbatches that exact sums have room for."""
+"""Most microbatches that exact sums can hold."""
 
 
 class DistributedConfig(Section):
@@ -399,12 +399,12 @@ class TrainingConfig(Section):
     validation: ValidationConfig = option("When the model is evaluated.", ValidationConfig())
     early_stopping: EarlyStoppingConfig | None = option("Stop when a metric no longer improves; null never does.", None)
     checkpoint: CheckpointConfig = option("Checkpoints.", CheckpointConfig())
-    logging: LoggingConfig = option("What is logged.", LoggingConfig())
+    logging: LoggingConfig = option("Logging.", LoggingConfig())
     performance: PerformanceConfig = option("Speed and memory.", PerformanceConfig())
     distributed: DistributedConfig = option("Several processes.", DistributedConfig())
     profiling: bool | Literal["trace"] = option("Measure where the time goes.", False, resume="free")
-    non_finite: NonFiniteConfig = option("What to do when losses or gradients are not finite.", NonFiniteConfig())
-    memory: MemoryConfig = option("What to do before memory runs out, and when it has.", MemoryConfig())
+    non_finite: NonFiniteConfig = option("Handling of losses or gradients that are not finite.", NonFiniteConfig())
+    memory: MemoryConfig = option("Measures before memory runs out, and after.", MemoryConfig())
     ema: EmaConfig | None = option("A moving average of the weights; null keeps none.", None)
     freeze: tuple[FreezeConfig, ...] = option("Parameters that are not trained, or not yet.", ())
     curriculum: CurriculumConfig | None = option("Easy examples first; null uses all from the start.", None)

@@ -5,7 +5,7 @@ A file that is read has a ``Doubt``, or none if it is the user's own. A file isn
 - by its place: it has the name of a run's (``config.yml``, ``tuned.yml``, ``sessions/0001.yml``), wherever it was
   copied or moved to, or it is in a run's folder; and so is code in a ``code/`` whose hashes a run has written;
 - by its owner, if that is neither the user nor the system;
-- by what brings it in: **trust is inherited**. What such a file extends isn't the user's either, wherever it is.
+- by the file that brings it in: **trust is inherited**. Files that such a file extends aren't the user's either.
 
 Each line that is read keeps its file's doubt through merging (``YamlPlace``), so what the user's own file or the
 command line says over a run's stays the user's. Loading a configuration notes for all code that it names whether it
@@ -30,7 +30,7 @@ TUNED = "tuned.yml"
 """Options found after training (vaak tune), in a run's folder."""
 MADE_BY_RUNS = ("run.json", "environment.json")
 _SIGNS = (*MADE_BY_RUNS, "sessions.jsonl", "MANIFEST.json", f"{CODE}/{HASHES}")
-"""What Vaak writes next to a configuration: in a run, or in a checkpoint."""
+"""Files that Vaak writes next to a configuration: in a run, or in a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class Artifact:
             kind = found.get("format")
             raise FormatError(path, self.what, "of an unknown format" if kind is None else str(kind)[:40], self.format)
         lacking = sorted(name for name, kind in self.keys.items() if not isinstance(found.get(name), kind))
+        # this kind of artifact has no format number: missing keys mean another version, not damage
         if lacking and self.format is None:
             raise FormatError(path, self.what, f"without {' and '.join(lacking)}", "those with them")
         if lacking or not isinstance(about, dict):
@@ -115,11 +116,14 @@ class Artifact:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with locked(self.folder / LOCK):
+                    # asked only under the lock: another process may have finished while this one waited
                     needed = not is_done()
                     if needed:
+                        # the marker goes first: a kill from here on must not leave one over half-made files
                         self.path.unlink(missing_ok=True)
                         remove_temporary(self.folder)
                     yield needed
+            # Ctrl-C, too, must not leave new empty folders
             except BaseException:
                 remove_empty(new, {LOCK})
                 raise
@@ -148,7 +152,7 @@ class Artifact:
         write_json(self.path, identity)
 
     def demand_same(self, identity: Mapping[str, Any], remedy: str) -> None:
-        """Do nothing where there is no marker, or one with the same values of the keys of ``identity``.
+        """Accept a missing marker, or one with the same values of the keys of ``identity``.
 
         Raises DataError, which says what differs and ends with the ``remedy``, where it has other ones.
         """

@@ -18,7 +18,7 @@ class Term:
     The engine divides it by that unit's count in the whole step.
 
     ``splittable`` is False for a term that is not a sum over examples (in-batch contrast): such a batch is never split
-    into pieces. What a sum depends on may be known of the whole step beforehand (``FirstPass``).
+    into pieces. A sum may depend on quantities of the whole step that are computed beforehand (``FirstPass``).
     """
 
     total: torch.Tensor

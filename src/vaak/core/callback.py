@@ -107,7 +107,7 @@ class Run(Protocol):
 
 
 class Callback:
-    """Override what you need; what a method returns is ignored, and the order of callbacks does not matter.
+    """Override any of these methods; return values are ignored, and the order of callbacks does not matter.
 
     ::
 

@@ -1,9 +1,9 @@
 """A corpus: from files to splits to statistics, in one way whatever its items are (texts, pairs, recordings).
 
-source      reads what is given, by split
-splits      given, or split off from train by the hash of what an entry is called (``vaak.core.splits``), or those
+source      reads the given files, by split
+splits      given, or split off from train by the hash of an entry's name (``vaak.core.splits``), or those
             of a fold (``vaak.core.splits``)
-items       what a kind of corpus keeps of the entries of a split; all that it drops is counted
+items       the entries of a split that a kind of corpus keeps; dropped ones are counted
 statistics  of each split that has been read completely
 """
 
@@ -26,7 +26,7 @@ Counted = TypeVar("Counted", contravariant=True)
 
 
 class Source(Protocol[Given]):
-    """Reads the ``given`` splits; ``files`` are those that determine what is read.
+    """Reads the ``given`` splits; ``files`` are those that determine the entries.
 
     ``lacks_train`` is the message for a corpus without training data.
     """
@@ -140,7 +140,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """The entries of a given split as folds see them, without those that no split keeps.
 
         stratify_by, group_by
-            A column whose values are their strata or groups; ``none``: nothing is; None: what the corpus itself says.
+            A column whose values are their strata or groups; ``none``: without any; None: as the corpus declares.
 
         Raises UserError for a column that isn't there.
         """
@@ -166,7 +166,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def items(self, split: str, entries: Iterator[Entry], counts: Statistics) -> Iterator[Item]:
-        """Return what is kept of the entries; what is dropped is counted."""
+        """Yield the entries that are kept; count the dropped ones."""
 
     @abstractmethod
     def why_empty(self, split: str, counts: Statistics) -> str:
@@ -185,9 +185,9 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return ""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """The values of a column, in the order of the entries. Raises UserError where there are no columns."""
+        """The values of a column, in the order of the entries. Raises UserError where the source has no columns."""
         if not isinstance(self.source, HasColumns):
-            raise UserError(f"{self.where} has no columns, so there is no {name}")
+            raise UserError(f"{self.where} has no columns, so no {name} either")
         return self.source.column(split, name)
 
     def find_label_names(self, split: str) -> set[str]:
@@ -195,7 +195,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return set()
 
     def cleaned(self, entry: Entry) -> Entry:
-        """An entry as it is compared and stored."""
+        """Return an entry in the form that is compared and stored."""
         return entry
 
     def may_be_empty(self, split: str) -> bool:

@@ -34,9 +34,9 @@ class DataError(UserError):
 
 
 class FormatError(DataError):
-    """Made data of a format that this version doesn't read.
+    """Data that Vaak made, in a format that this version doesn't read.
 
-    ``problem`` says so, with the file; the message adds that its folder is to be deleted.
+    ``problem`` describes it, with the file; the message adds that its folder is to be deleted.
     """
 
     def __init__(self, path: Path, what: str, found: str, expected: str) -> None:
@@ -53,19 +53,19 @@ class NonFiniteError(UserError):
 
 
 PANIC = "pyo3_runtime"
-"""The module of the exception by which a library that is written in Rust ends: it is no Exception, but a bug there."""
+"""The module of the exception that a panic in a Rust library raises: a BaseException, which means a bug there."""
 
 
 class RustPanicError(ValueError):
-    """A library that is written in Rust (tokenizers, safetensors) failed at what it was given."""
+    """A library that is written in Rust (tokenizers, safetensors) failed on its input."""
 
 
 @contextlib.contextmanager
 def catching_panics(quietly: bool = False) -> Iterator[None]:
     """Within this context, a panic of a library that is written in Rust is a RustPanicError, with its first line.
 
-    Such a library writes lines of its own about it to standard error, past Python; ``quietly`` drops these, for which
-    all that is written there waits until the context ends.
+    Such a library also writes lines about it to standard error, past Python; ``quietly`` drops these, and delays
+    everything else written there until the context ends.
     """
     with _held_back_errors() if quietly else contextlib.nullcontext(lambda: None) as drop:
         try:
@@ -108,7 +108,7 @@ def _held_back_errors() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def optional_import(what: str, extra: str) -> Iterator[None]:
-    """Within this context, what can't be imported is a UserError: what requires it, and the extra to install."""
+    """Within this context, a failed import is a UserError that names what requires it and the extra to install."""
     try:
         yield
     except (ImportError, OSError) as error:

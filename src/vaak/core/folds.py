@@ -1,8 +1,8 @@
 """Folds of a cross-validation: which examples each fold tests on, and which it validates on.
 
-What stays together is a unit: an example, or all that share a group (a speaker). Each unit goes to the fold that has
-the fewest of its stratum (its label), and of those to the smallest. Validation data are a share of what a fold trains
-on, spread over the strata alike. Units are taken in the order of a hash of seed, repeat and name.
+A unit stays together: an example, or all that share a group (a speaker). Each unit goes to the fold that has the
+fewest of its stratum (its label), and of those to the smallest. Validation data are a share of a fold's training data,
+spread over the strata alike. Units are taken in the order of a hash of seed, repeat and name.
 
 FILE  {"folds": 5, …, "corpora": {NAME: [{"key", "where", "stratum", "groups", "test": [3], "valid": [[1, 4]]}, …]}}:
 for each repeat the fold that tests on an example, and the folds that validate on it; the others train on it.
@@ -66,10 +66,12 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
             digest_of(f"{name} {examples[member].key}") for member in unit.members
         )
 
+    # large units first, as in bin packing: small ones then even out the folds
     tests = _tests(sorted(units, key=lambda unit: (-unit.size, *order(unit))), folds)
     places: list[list[int]] = [[] for _ in units]
     for fold in range(folds):
         own = [number for number in range(len(units)) if tests[id(units[number])] != fold]
+        # the fold's number is part of the order, so that folds don't validate on the same units
         own.sort(key=lambda number: order(units[number], fold))
         chosen = _validated([units[number] for number in own], valid)
         for number, is_chosen in zip(own, chosen, strict=True):
@@ -88,6 +90,7 @@ def _units(examples: Sequence[FoldExample]) -> list[_Unit]:
 
     def root(number: int) -> int:
         while parents[number] != number:
+            # halves the path on the way, so that chains of groups stay short
             parents[number] = number = parents[parents[number]]
         return number
 
@@ -114,6 +117,7 @@ def _tests(units: Sequence[_Unit], folds: int) -> dict[int, int]:
         def crowding(fold: int, unit: _Unit = unit) -> tuple[float, int, int]:
             """How much the sum of squared shares of the unit's strata grows."""
             grown = sum(n * (2 * counts[fold][one] + n) / totals[one] for one, n in unit.strata.items())
+            # ties go to the smaller fold, then to the lower number, so that the division is reproducible
             return grown, sizes[fold], fold
 
         best = min(range(folds), key=crowding)
@@ -138,9 +142,11 @@ def _validated(units: Sequence[_Unit], share: float) -> list[bool]:
 
     for number, unit in enumerate(units):
         seen += unit.size
+        # rounds to the nearest: a unit is taken once at least half of it is due
         if share * seen - taken >= unit.size / 2 and may_go(unit):
             take(number)
     free = [number for number, unit in enumerate(units) if may_go(unit)]
+    # a small share may round to nothing, but the best checkpoint must be chosen by something
     if not taken and free:
         take(min(free, key=lambda number: units[number].size))
     if not any(chosen):
@@ -193,7 +199,7 @@ def _mark(key: str) -> str:
 
 
 class FoldSplits(Splits):
-    """The splits of one fold: all are cut from what is given as train, or from all that is given."""
+    """The splits of one fold: all are cut from the train split, or from all the data."""
 
     def __init__(self, fold: str, file: str | None, there: Sequence[str], where: str) -> None:
         """``fold`` is REPEAT:NUMBER of a ``file``; ``there`` are the splits of the corpus ``where``."""

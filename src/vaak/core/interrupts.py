@@ -182,6 +182,7 @@ def _answer(reading: socket.socket, own: int) -> None:
     while True:
         try:
             content = reading.recv(1)
+        # only set after the first Ctrl-C: the program didn't end within its grace period
         except TimeoutError:
             leave_at_once()
         if not content:
@@ -190,6 +191,7 @@ def _answer(reading: socket.socket, own: int) -> None:
             continue
         interrupts += 1
         if interrupts == 1:
+            # a run that saves itself in order takes its time; everything else gets a deadline
             if not _in_order:
                 _ending.set()
                 reading.settimeout(GRACE_SECONDS)
@@ -207,7 +209,7 @@ def _answer_once() -> None:
 
 
 def is_ending() -> bool:
-    """Return whether Ctrl-C ends this process: what fails from then on fails because of it."""
+    """Return whether Ctrl-C is ending this process, so that later failures are attributed to it."""
     return _ending.is_set()
 
 

@@ -157,7 +157,7 @@ def control_groups(root: Path, own: str, machine: int) -> list[ControlGroup]:
 
 
 class LinuxMemory:
-    """Reads /proc and the control groups. What this process used is counted at its worst since ``reset_peak``."""
+    """Reads /proc and the control groups. This process's use is its peak since ``reset_peak``."""
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
         self.machine, self.status = OpenFile(proc / "meminfo"), OpenFile(proc / "self/status")
@@ -189,7 +189,7 @@ UNKNOWN_LIMIT = 1 << 60
 
 
 class UnknownMemory:
-    """On a Linux whose /proc can't be read: what this process used at its worst, by the system, and no limit."""
+    """On a Linux whose /proc can't be read: this process's peak use as the system reports it, and no limit."""
 
     def read(self) -> tuple[int, int, int]:
         return self.peak(), UNKNOWN_LIMIT, self.peak()
@@ -227,7 +227,7 @@ HostMemory = LinuxMemory | UnknownMemory | OtherMemory
 
 
 def host_memory() -> HostMemory:
-    """The memory of this machine, as this process sees it; its files stay open. A limit that isn't known is said."""
+    """The memory of this machine, as this process sees it; its files stay open. An unknown limit is reported."""
     return _memory_of(os.getpid())
 
 

@@ -24,9 +24,9 @@ def list_names(names: Iterable[object], most: int = MOST) -> str:
 
 
 def from_home(name: str) -> str:
-    """Return the name of a file with the home that a leading ~ or ~user stands for; of no known user, as it is.
+    """Return the name of a file with the home that a leading ~ or ~user stands for; for an unknown user, unchanged.
 
-    A shell does so only where a word begins with it, so ``run_dir=~/x`` comes here as it was typed.
+    A shell does so only where a word begins with it, so ``run_dir=~/x`` arrives here unexpanded.
 
     >>> from_home("a/~/b"), from_home("~nobody-has-this-name/x")
     ('a/~/b', '~nobody-has-this-name/x')

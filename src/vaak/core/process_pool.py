@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 def in_processes(
     begin: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], num_jobs: int, remedy: str
 ) -> Iterator[tuple[Task, Result]]:
-    """Each task with its result, as they are done, in ``num_jobs`` processes, or in this one if one is enough.
+    """Yield each task with its result as it finishes, in ``num_jobs`` processes, or in this one if one is enough.
 
     Each process calls ``begin``, which has to pickle, for the function that does its tasks. No more results wait than
     two for each process. Raises what a task raises; where a process was killed, UserError with the ``remedy``.

@@ -22,7 +22,7 @@ class Purpose(StrEnum):
     CURRICULUM = "curriculum"  # seed, epoch, scheduler
     RANDOM_FEATURES = "features"  # of linear attention: seed, step, number of the module
     FEATURE_EXTRACTION = "extraction"  # index
-    AUGMENTATION = "augmentation"  # key of the example, name of the change; of a data set: seed, copy, row
+    AUGMENTATION = "augmentation"  # key of the example, name of the change; for a data set: seed, copy, row
     CONVERSATION = "conversation"  # seed, split, index
     DURATIONS = "durations"  # of conversations: seed, split
     VOICES = "voices"  # seed

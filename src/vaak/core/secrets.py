@@ -2,7 +2,7 @@
 
 A configuration refers to one by a variable of the environment, ``api_key: ${SERVICE_KEY}``, and where it is stored or
 shown it still does. One that is written out is replaced there by such a reference, ``${VAAK_SECRET_…}``, named after
-its option. What a process has seen as a secret is replaced in its messages, too.
+its option. Secrets that a process has seen are replaced in its messages, too.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def note(value: str, variable: str = "") -> None:
 
 
 def refer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as they are stored and shown: in place of each secret is a reference to a variable."""
+    """Return options for storing and showing: each secret is replaced by a reference to a variable."""
     return {name: _changed(value, name, _reference) for name, value in values.items()}
 
 
 def mask(values: Any, key: str = "") -> Any:
-    """Options as they are compared: all secrets, and references to them, are the same."""
+    """Return options for comparison: all secrets, and references to them, are the same."""
     return _changed(values, key, lambda _, __: HIDDEN)
 
 

@@ -91,7 +91,7 @@ def paired_bootstrap(
 def approximate_randomisation(
     first: np.ndarray, second: np.ndarray, statistic: Statistic, num_samples: int = NUM_SAMPLES, seed: int = 0
 ) -> Test:
-    """Swaps the two systems' results in a random half of the examples: what happens between equals.
+    """Swap the two systems' results in a random half of the examples, as between equal systems.
 
     ``first``, ``second``, ``statistic``, ``num_samples`` and ``seed`` are those of ``paired_bootstrap``. With so few
     examples that there are fewer ways to swap than ``num_samples``, each way is taken once, and the test is exact.

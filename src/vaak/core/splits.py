@@ -15,7 +15,7 @@ from vaak.core.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 Ranges = dict[str, tuple[float, float]]
-"""The range, in [0, 1), of each split that is cut from what is given as train."""
+"""The range, in [0, 1), of each split that is cut from the given train split."""
 
 
 class SplittingOptions(Protocol):
@@ -49,11 +49,11 @@ class Splits:
         return (self.source_of(split),)
 
     def is_all_of_its_source(self, split: str) -> bool:
-        """Return whether nothing of what a split is read from belongs to another split."""
+        """Return whether nothing in a split's source belongs to another split."""
         return self.ranges.get(split, (0.0, 1.0)) == (0.0, 1.0)
 
     def of(self, *names: str) -> str | None:
-        """The split of what was given as train and has these names; None where they belong to several."""
+        """Return the split of an entry of the train split with these names; None where they belong to several."""
         found = {self.at(fraction_of(digest_of(name))) for name in names}
         return found.pop() if len(found) == 1 else None
 

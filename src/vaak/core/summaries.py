@@ -59,7 +59,7 @@ class ExampleLog:
             self.scores = sorted(self.scores)[:MOST_SCORES]
 
     def seen(self) -> dict[str, list[Any]]:
-        """What ``Meters.seen`` gives."""
+        """Return the lists for ``Meters.seen``."""
         return {"examples": chosen(self.examples), "scores": sorted(self.scores)[:MOST_SCORES]}
 
 

@@ -1,6 +1,6 @@
 """Tasks: the interface that the engine and the loader require of whatever is to be trained.
 
-These are base classes: what a task may leave out has a default here.
+These are base classes, with defaults for everything that a task may leave out.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Dataset:
         Whether ``example`` calls code that draws from the global generators of Python, NumPy or torch, as many
         libraries do. They are then seeded for each example; False saves the time.
     evaluation_budget
-        For long examples: what rows times the longest of them may be at most in a batch of evaluation.
+        For long examples: the maximum of rows times longest row in a batch of evaluation.
     useful_workers
-        How many processes that load it are of use, where the options leave that open. 0: an example is read in less
-        time than it takes to hand it over, or what was read is kept for the next time.
+        Number of loading processes that help, where the options leave it open. 0: an example is read in less time than
+        it takes to hand it over, or examples are kept in memory once read.
     is_constant
         Whether an example is the same whenever it is read: ``example`` draws nothing.
     has_one_shape
@@ -174,7 +174,7 @@ class Meters:
         return {}
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        """What a run keeps of an evaluation for its report (``vaak.core.summaries``), as JSON; empty: nothing.
+        """Return the data of an evaluation that a run keeps for its report (``vaak.core.summaries``), as JSON.
 
         ``sums`` and ``seen`` are those of all processes. It stays small, however large the split is.
         """
@@ -199,7 +199,7 @@ class Outputs:
     """A description of the logits of a task's models: whether one model can learn from another depends on it.
 
     ``classes`` names what each group of logits chooses between, in their order. ``per`` is the unit that has one
-    choice. Of two tasks with the same ``reading``, the models read the same batches. ``weights`` are those of the
+    choice. Models of two tasks with the same ``reading`` read the same batches. ``weights`` are those of the
     groups in the loss, where they aren't 1.
     """
 
@@ -215,7 +215,7 @@ class Objective:
 
     ``modules`` names the model's modules whose parameters it trains. ``losses(model, batch)`` gives its terms, as
     ``Task.losses`` does; their names differ from those of the other objectives. In a step (``batch.step``) without any
-    terms, its parameters stay as they are. ``first_pass`` is as in ``Task``.
+    terms, its parameters stay unchanged. ``first_pass`` is as in ``Task``.
     """
 
     name: str
@@ -240,7 +240,7 @@ class Task:
     observed
         Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
     first_pass
-        For a loss that depends on sums over the whole step which only the model knows: what it gives of a batch. It is
+        For a loss that depends on sums over the whole step which only the model knows: these sums for a batch. It is
         called without gradients on every microbatch of a step, or on its pieces, before ``losses`` is. None for most.
     objectives
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
@@ -283,7 +283,7 @@ class Task:
     def prepare_eval_data(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
         """Prepare ``splits`` of this task's data in ``folder``, where they aren't the data that a run was trained on.
 
-        ``own`` is the run's experiment; what the run learned from its data (tokenizer, speakers) is reused.
+        ``own`` is the run's experiment; its tokenizer, speakers and other artifacts of its data are reused.
         """
         raise UserError(f"{type(self).__name__} has no prepare_eval_data: it is evaluated on the run's own data only")
 
@@ -295,7 +295,7 @@ class Task:
         raise UserError(f"{type(self).__name__} has no dataset_of(data): give a split's name, or a vaak.Dataset")
 
     def prepare_for_check(self) -> None:
-        """``prepare`` for ``vaak data check``: what can't be used is left to ``data_findings``, instead of an error."""
+        """``prepare`` for ``vaak data check``: unusable data are reported by ``data_findings``, not raised."""
         self.prepare()
 
     def data_findings(self, split: str) -> Iterable[DataFinding]:

@@ -1,14 +1,14 @@
 """The console that log lines and progress share, so that neither writes over the other; the progress of work.
 
 Work that takes more than two seconds shows a bar on a terminal, elsewhere a line every 30 seconds. A thread shows it,
-so that it moves while the work is in a library. What is shown at a time: ::
+so that it moves while the work is in a library. One of these is shown at a time: ::
 
     reading train        ━━━━━━━━━━╸             45 %  0:12 elapsed  0:15 left
     training the tokenizer  0:12 elapsed
 
-What others wrote (texts, labels, file names, options) may hold characters that a terminal obeys: they rename its
-window, fill its clipboard, erase lines. Such characters are shown, as ``\\u001b``, and never sent: by ``shown_safely``
-whatever a command prints, and by ``escape`` each line of a log.
+Text from elsewhere (texts, labels, file names, options) may hold characters that a terminal obeys: they rename its
+window, fill its clipboard, erase lines. Such characters are shown, as ``\\u001b``, and never sent: ``shown_safely``
+handles the output of a command, and ``escape`` each line of a log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _changing = threading.Lock()
 
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys, C0 (but tab and newline), DEL and C1; what reorders a line; and halves of characters."""
+"""Characters that a terminal obeys: C0 (but tab and newline), DEL, C1; that reorder a line; and lone surrogates."""
 log = logging.getLogger("vaak")
 DRAWING = re.compile("\x1b\\[[0-9;]*[mAK]|\r")
 """Colours, and what moves within the lines of a bar: other packages draw with them."""
@@ -86,7 +86,7 @@ class SafeStream:
 def shown_safely() -> Iterator[None]:
     """Within this context, nothing that is printed controls the terminal.
 
-    What goes to a file or another program by standard output stays as it is.
+    Standard output to a file or another program stays unchanged.
     """
     streams = sys.stdout, sys.stderr
     if sys.stdout is not None and sys.stdout.isatty():
@@ -100,9 +100,9 @@ def shown_safely() -> Iterator[None]:
 
 
 class TellingStream:
-    """A stream of text that tells of work: where it can't be written any more, it goes nowhere, and the work goes on.
+    """A stream for progress output: once it can't be written any more, its text is dropped and the work continues.
 
-    That is said once, on standard error and in the run's log.
+    This is reported once, on standard error and in the run's log.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -132,19 +132,18 @@ class TellingStream:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())  # for what is still to be flushed
             if isinstance(error, OSError):
-                log.warning(
-                    "standard output can't be written (%s): the work goes on, and isn't told of", error.strerror
-                )
+                log.warning("standard output can't be written (%s): the work continues without it", error.strerror)
 
 
 @contextlib.contextmanager
 def telling(*names: str) -> Iterator[None]:
-    """Within this context, streams (stdout, stderr) tell of work, whose result is elsewhere: printing never ends it.
+    """Within this context, streams (stdout, stderr) only report on work with results elsewhere: printing never ends it.
 
     Text that ``shown_safely`` made safe stays so.
     """
     streams = {name: getattr(sys, name) for name in names}
     inner = [(one, one.stream) for one in streams.values() if isinstance(one, SafeStream)]
+    # wrapped within, not around, so that text still passes through the safe stream first
     for safe, stream in inner:
         safe.stream = TellingStream(stream)
     for name, stream in streams.items():
@@ -163,7 +162,7 @@ def telling(*names: str) -> Iterator[None]:
 
 @functools.cache
 def console() -> Any:
-    """The console on standard error, whose texts are shown as they are: no markup, no control characters."""
+    """The console on standard error, which shows text verbatim: no markup, no control characters."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -171,6 +170,8 @@ def console() -> Any:
         @property
         def file(self) -> Any:
             found: Any = super().file
+            # while a bar is shown, rich replaces sys.stderr by a proxy that prints to this console: without this, a
+            # line would go around in circles
             while (inner := getattr(found, "rich_proxied_file", None)) is not None:
                 found = inner
             return found
@@ -337,7 +338,7 @@ class ProgressTask:
         self.done += done
 
     def figures(self) -> list[str]:
-        """Percent, time elapsed and time left, as far as they are known."""
+        """Return percent, time elapsed and time left, where known."""
         elapsed, now = time.monotonic() - self.begun, self.done - self.already
         said = [f"{time_of(elapsed)} elapsed"]
         if self.total:

@@ -4,8 +4,8 @@ Tried with torch 2.13 (``TRIED_WITH``). Where a torch lacks one of these names, 
 public functions do the same: slower, the same numbers to the bit.
 
 torch imports its compiler (``torch._dynamo``: 70 MB, a second or more of the start) when a parameter group is added, a
-step is taken, or a backward begins with given gradients. Vaak compiles models, on request, and neither of these: what
-torch has wrapped is called here as it is (``uncompiled``, ``backward``).
+step is taken, or a backward begins with given gradients. Vaak compiles models, on request, and neither of these: the
+functions that torch wraps are called unwrapped here (``uncompiled``, ``backward``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def uncompiled(rule: Any) -> Any:
 
 
 def constant_when_compiled(function: Any) -> Any:
-    """``torch.compiler.assume_constant_result``: torch.compile takes what the function returns as it is.
+    """``torch.compiler.assume_constant_result``: torch.compile takes the function's result as a constant.
 
     torch imports its compiler to set this one attribute, which every earlier and later torch ignores or reads.
     """

@@ -1,9 +1,9 @@
 """Batches by length: of similar examples under a budget of padded cells, or packed into rows almost without a gap.
 
 Bucketed: the sorted lengths are cut into buckets where that saves most padding; an epoch shuffles the examples inside
-each bucket, and then the order of all batches. Where to cut is a shortest path: ``cost[i, j]`` is the padded cells of a
-bucket from candidate cut ``i`` to ``j``, a tenth of the space its batches leave empty, so that a small set isn't split
-into tiny batches, and a tenth of a batch, so that it has few buckets of several batches.
+each bucket, and then the order of all batches. The cuts are a shortest path. ``cost[i, j]`` of a bucket from candidate
+cut ``i`` to ``j`` is its padding, plus a tenth of the space that its batches leave empty, so that a small set isn't
+split into tiny batches, plus a tenth of a batch, so that it has few buckets of several batches.
 
 Packed: the rows' shapes are found on the histogram of lengths, longest first, each into the open rows where it fits
 best, so the work grows with the number of different lengths only. Shapes are the same in every epoch.

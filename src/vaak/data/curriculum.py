@@ -10,8 +10,8 @@ with a larger pool. The epoch ends at the microbatch where an epoch of all examp
 So the number of microbatches is that of the plain plan, whatever the batches are made of; in an epoch no example of a
 pool comes up twice more than another that was there as long. Once all data are open, epochs are the plain plan's.
 
-Very many examples are ordered and planned in pieces (``vaak.data.pieces``): a pool is the easiest part of each piece, a
-pass has the pool's pieces one after another, and the next pass begins, with larger ones, after all of them.
+Very many examples are ordered and planned in pieces (``vaak.data.pieces``). A pool is the easiest part of each piece,
+and a pass has the pool's pieces one after another. The next pass begins, with larger ones, after all of them.
 
 Source: Platanios, Stretcu, Neubig, Poczos, Mitchell 2019, "Competence-based Curriculum Learning for Neural Machine
 Translation", section 2. Differs: passes instead of draws with replacement; competence is that of the pass's beginning.
@@ -86,7 +86,7 @@ class CurriculumPlanner:
     """Plans passes over the easiest ``examples``, until ``whole`` plans everything.
 
     ``planner_of(size, seed, epoch)`` plans as many of the easiest, in passes of an epoch. A pool has at least
-    ``fewest`` examples: what fills a microbatch.
+    ``fewest`` examples, enough to fill a microbatch.
 
     The ``scheduler`` says which fraction is open at an epoch, and ``seed`` draws the order.
     """

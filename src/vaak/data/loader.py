@@ -347,7 +347,7 @@ def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
 
 
 def _read_in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
-    """Return what is read at these addresses, in order; as much at once as takes a millisecond.
+    """Yield the microbatches at these addresses, in order; read as many at once as take a millisecond.
 
     Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then
     takes longer than one of several.

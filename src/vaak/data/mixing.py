@@ -1,7 +1,7 @@
 """Plans of data in several parts: each microbatch is from one part alone, and each part has its share of them.
 
 Every part has a separate planner, and is read pass after pass, through all epochs. In an epoch the parts have together
-as many microbatches as one pass over all of them; part ``i``, which has ``m`` in a pass, has a share of them in
+as many microbatches as one pass over all of them. The share of a part with ``m`` microbatches in a pass is in
 proportion to ``m ** exponent``: 1, one pass over each part; 0.5, small parts more often; 0, all parts equally often.
 Shares are kept exactly, all along the epoch, instead of drawn. Or weights of the parts at some steps are given
 (``StepWeights``): then the shares of a step are those on the line between the two that are nearest, and a function of

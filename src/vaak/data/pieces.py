@@ -63,7 +63,7 @@ def all_examples(num_examples: int, parts: np.ndarray | None, largest: int) -> S
 
 
 def count_parts(parts: np.ndarray, at_least: int = 0) -> np.ndarray:
-    """The examples of each part, of ``at_least`` so many; ``parts`` ``(example,)`` are read in turns.
+    """Count the examples of each part, for ``at_least`` that many parts; ``parts`` ``(example,)`` are read in turns.
 
     NumPy counts 64-bit numbers only, and would copy all others.
     """

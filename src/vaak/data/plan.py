@@ -127,7 +127,7 @@ class BatchPlan:
 
 
 class Plan(Protocol):
-    """What is read of an epoch's plan: a ``BatchPlan``, or one in pieces.
+    """The interface of an epoch's plan: a ``BatchPlan``, or one in pieces.
 
     ``num_passes`` is above all occurrences.
     """

@@ -215,12 +215,12 @@ def name_limit(error: BaseException) -> str | None:
         return f"no more processes that load data can be started: raise the limit (ulimit -u, a container's), {remedy}"
     no_file = isinstance(error, OSError) and error.filename is None  # a semaphore, which has no name
     if (no_file and number in (errno.ENOSPC, errno.EROFS, errno.EACCES)) or any(one in text for one in SHARED_MEMORY):
-        room = ""
+        size = ""
         with contextlib.suppress(OSError):
             disk = os.statvfs("/dev/shm")
-            room = f" (/dev/shm has {disk.f_blocks * disk.f_frsize >> 20} MiB)"
+            size = f" (/dev/shm has {disk.f_blocks * disk.f_frsize >> 20} MiB)"
         return (
-            f"processes that load data have no shared memory left for their batches{room}: give more of it "
+            f"processes that load data have no shared memory left for their batches{size}: give more of it "
             f"(docker run --shm-size 8g), {remedy}"
         )
     return None
@@ -238,7 +238,7 @@ def send_what_fails() -> None:
 
     def send_error(queue: Any, error: BaseException, content: Any) -> None:
         said = name_limit(error)
-        if not isinstance(content, tuple):  # it was being written: there is no way left to tell
+        if not isinstance(content, tuple):  # it was half-written: the queue can't carry an error any more
             os._exit(1)
         reason = f"a batch can't be sent by the process that read it ({type(error).__name__}: {error})"
         queue.put((content[0], HostMemoryError(said or f"{reason}; set training.performance.num_workers: 0")))

@@ -5,8 +5,8 @@
         model = ...                     # takes no memory
         take = dry_pass(fake, task, model, batch, precision, passes)
 
-Every storage that an operation makes is counted while it lives, so the peak has what is kept for the backward pass,
-temporary tensors, and the gradients. It excludes allocator rounding and what libraries use internally.
+Every storage that an operation makes is counted while it lives, so the peak includes tensors saved for the backward
+pass, temporary tensors, and gradients. It excludes allocator rounding and memory that libraries use internally.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def dry_pass(
     batch = batch.to(precision.device)
     with _Selection(int(counts[unit])):
         flops = count_flops(task, model, batch, precision)
+        # the count of flops restored the mode it had found
         model.train()
         with _LiveStorages([*model.parameters(), *model.buffers(), *batch.tensors.values()]) as storages:
             for _ in range(passes):
@@ -123,7 +124,7 @@ class _LiveStorages(TorchDispatchMode):
 
 
 class _Zeros(TorchFunctionMode):
-    """``x.item()`` is 0: what a model draws a seed by, when it is made."""
+    """``x.item()`` is 0, for models that draw a seed when they are made."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return 0 if func is Tensor.item else func(*args, **(kwargs or {}))
@@ -132,7 +133,7 @@ class _Zeros(TorchFunctionMode):
 class _Selection(TorchFunctionMode):
     """``x[mask]`` picks as many places as the batch counts of its unit, for what a mask picks depends on numbers.
 
-    ``x.numpy()`` is all 0: costs that a loss compares outside of torch, to choose one of results of the same shape.
+    ``x.numpy()`` is all 1: costs that a loss compares outside of torch, to choose one of results of the same shape.
     """
 
     def __init__(self, number: int) -> None:

@@ -242,7 +242,7 @@ class _Measured:
             self.seen.setdefault(name, []).extend(found)
 
     def seen_over(self, ranks: Ranks) -> dict[str, list[Any]]:
-        """What all ranks saw of single examples, in the order of ranks."""
+        """Return the records of single examples from all ranks, in their order."""
         if not self.by_batch:
             self.add_seen(self.meters)
         joined: dict[str, list[Any]] = {}
@@ -276,7 +276,7 @@ def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) 
 
 
 def _name_pictures(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
-    """Return what is made now, by names that begin with ``prefix``."""
+    """Return the pictures made now, by names that begin with ``prefix``."""
     return {prefix + name: content for name, content in made().items()}
 
 
@@ -324,6 +324,7 @@ class Pictures:
                 write_bytes(folder / f"step-{step:08d}.{_ending(content)}", content)
                 for _, path in _pictures_by_step(folder)[:-KEPT]:
                     path.unlink()
+        # drawing calls the task's own code, and a picture isn't worth a run
         except Exception as error:
             if not self.fails:
                 reason = error if isinstance(error, UserError | OSError) else repr(error)

@@ -1,10 +1,10 @@
 """How many floating-point operations a model takes to train on a batch, and how many a device could do in that time.
 
-Model FLOPs utilisation (MFU) is their ratio. A product of matrices of n × k and k × m takes 2nkm operations; a training
+Model FLOPs utilisation (MFU) is their ratio. A product of matrices of n × k and k × m takes 2nkm operations. A training
 step of a transformer so takes about 6 for each parameter and token, and 12 · layers · width · length a token for
-attention, all of it counted as if no place were hidden by the mask.
+attention. Masked places count as if they were visible.
 
-Source: Chowdhery et al. 2022, "PaLM", appendix B. Differs: what gradient checkpointing computes again counts too.
+Source: Chowdhery et al. 2022, "PaLM", appendix B. Differs: recomputation by gradient checkpointing counts too.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class DoesNotFitError(UserError):
 
 
 class LossSums:
-    """The terms of an objective: what each adds to the gradient, and its sum so far."""
+    """The terms of an objective: the contribution of each to the gradient, and its sum so far."""
 
     def __init__(self, weights: dict[str, float], counts: dict[str, float]) -> None:
         self.weights = weights
@@ -163,7 +163,7 @@ class GradientPass:
     stand_in: Callable[[], Batch] | None = None
 
     def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
-        """Return what this rank computes in a step, piece by piece; what only takes part later is rehearsed, too."""
+        """Return this rank's work in a step, piece by piece; a rehearsal includes parts that only join later."""
         found = []
         step = None if data.is_rehearsal else data.step
         for microbatch in data.microbatches:
@@ -233,6 +233,7 @@ class GradientPass:
                 sums[piece.number] = total_of([sums.get(piece.number, {}), found.sums])
                 kept[piece.number].append(found.kept)
 
+            # a failure is a value: its pieces are run again, smaller, with empty sums
             return self._run(pieces, look) or (sums, kept)
 
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
@@ -241,6 +242,7 @@ class GradientPass:
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
                 parts = kept[microbatch.address.number]
+                # pieces follow the rows' order, so their results line up with the batch
                 joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
                 tensors = {**microbatch.batch.tensors, **joined}
                 batch = replace(microbatch.batch, tensors=tensors, step_sums=totals)
@@ -307,7 +309,7 @@ class GradientPass:
                 factors = [torch.zeros_like(root) for root in roots]
             else:
                 roots, factors = losses.add(terms, scale)
-        if piece.pieces > 1 and losses.unsplittable:  # known only now: the term itself says so
+        if piece.pieces > 1 and losses.unsplittable:  # known only now, from the term itself
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
             backward(roots, factors)
@@ -335,7 +337,7 @@ class GradientPass:
                 piece_rules.confirm()
                 raise DoesNotFitError(
                     f"out of memory in step {step} ({shortage.error}); the model is divided over processes, so all of "
-                    "them end here. Smaller pieces are written down for it: go on with --resume auto"
+                    "them end here. Smaller pieces are recorded for it: resume with --resume auto"
                 )
         elif last_try or self.rounds is not None:  # once the caches are empty, it may yet fit
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])

@@ -1,10 +1,10 @@
 """A look at what each module of a model gives: where a number is first not finite, and which units give nothing.
 
-Hooks on all modules follow who calls whom. A module that is *given* something broken, when no module before it has
-output such a thing, isn't to blame: the code of its caller between two of its parts is (attention scores, say), and the
-caller is named. Backwards it is the same: what a module's inputs are given as gradient is its own work, what comes to
-its output is its caller's. Negative infinity alone is not a sign of a mistake (masks are made of it); NaN and positive
-infinity are. A unit is dead where a layer's input is 0 in every row and at every place.
+Hooks on all modules follow who calls whom. A module whose *input* is broken, though no module before it has broken
+output, isn't to blame. The fault is in its caller's code between two modules (attention scores, say), and the caller is
+named. Backwards it is the same: what a module's inputs are given as gradient is its own work, what comes to its output
+is its caller's. Negative infinity alone is not a sign of a mistake (masks are made of it); NaN and positive infinity
+are. A unit is dead where a layer's input is 0 in every row and at every place.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def watching(model: nn.Module) -> Iterator[Watch]:
 
 @dataclass(frozen=True)
 class Inspection:
-    """One batch, forward and backward: what is not finite first, if anything, the terms' totals, every module."""
+    """One batch, forward and backward: the first non-finite value, if any, the terms' totals, every module."""
 
     finding: NonFiniteFinding | None
     losses: dict[str, float]
@@ -177,7 +177,7 @@ def first_non_finite(
     terms_of: Callable[[Batch], dict[str, Term]],
     descend: Callable[[dict[str, Term]], None],
 ) -> Inspection:
-    """Return what is not finite first as the losses of a batch are computed and, where all is well, their gradient.
+    """Return the first non-finite value in the losses of a batch or, where these are finite, in their gradient.
 
     ``terms_of`` must call the plain ``model``; ``descend`` runs the backward pass of the terms. Gradients are
     added to those that the parameters have.

@@ -39,6 +39,7 @@ class Journal(Generic[Parsed]):
         self.entries: list[Parsed] = []
         self.problem: str | None = None
         foreign = 0
+        # those of all ranks: a resume may divide examples differently over them
         for file in journal_files(directory, name):
             found = read_json_lines(file)
             for number, text in found.malformed:

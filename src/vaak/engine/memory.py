@@ -1,8 +1,8 @@
 """Memory of a device: how much is in use, how full that is, and how to release or keep what is only cached.
 
-Memory counts as used where it is unavailable to others. What torch's caching allocator, glibc or the file cache keep
-for later is available, so it isn't used; the peak of a step since the last reading is not, though it was released by
-the time of the reading.
+Memory counts as used where it is unavailable to others. Memory that torch's caching allocator, glibc or the file cache
+keep for later is available, so it doesn't count as used. The peak of a step since the last reading counts as used,
+though it was released by the time of the reading.
 
 How full it is has four bands, each device its own. CUDA's are the TTS trainer's. MPS's are lower: the rest of the
 system uses the same memory, and slows down by swapping long before an allocation fails. A CPU's are higher, since a
@@ -27,7 +27,7 @@ from vaak.core.out_of_memory import is_out_of_memory as is_out_of_memory  # for 
 
 
 def free_memory(device: torch.device) -> None:
-    """Collect garbage and give back what is kept for later use: the device's cache; on a CPU, glibc's free pages."""
+    """Collect garbage and release memory held for later use: the device's cache; on a CPU, glibc's free pages."""
     gc.collect()
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -62,7 +62,7 @@ class MemoryReading:
 def read_memory(device: torch.device) -> MemoryReading:
     """How the memory of a device stands, with what this process used at its worst since ``reset_peak``.
 
-    MPS counts no peak: what its cache keeps counts as used there. Its limit is the size from which the system slows
+    MPS has no peak counter: its cache counts as used there. Its limit is the size from which the system slows
     down; torch fails only beyond. On a CPU the limit is the machine's or a container's, whichever is nearer to its end.
     """
     if device.type == "cuda":

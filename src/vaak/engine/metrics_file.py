@@ -1,7 +1,7 @@
 """The numbers that a run logs: ``metrics.jsonl``, and its subscribers (trackers, console).
 
 Each line is one JSON object: ``kind`` (step, evaluation, epoch, learning_rates), ``step``, ``epoch``, then values. A
-line is handed to the system as soon as it is written, so a killed process loses none, and whole or not at all.
+line is handed to the system at once, whole or not at all, so a killed process loses none.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Diagnosis:
     rank: int
 
     def of(self, objective: ObjectiveRunner, state: State, data: StepData, model: nn.Module) -> NonFinite:
-        """Run a step's microbatches of this rank through ``model`` again, and record what is not finite first.
+        """Run a step's microbatches of this rank through ``model`` again, and record the first non-finite value.
 
         No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
         """
@@ -127,7 +127,7 @@ class Diagnosis:
 
 
 def record_path(directory: Path, step: int, rank: int) -> Path:
-    """The file in a run's directory that says what was not finite in a step."""
+    """Return the path in a run's directory of the record of a step's non-finite values."""
     name = f"step-{step:08d}.json" if rank == 0 else f"step-{step:08d}.rank{rank}.json"
     return directory / FOLDER / name
 
@@ -158,7 +158,7 @@ def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection
 
 
 def _describe(finding: NonFiniteFinding | None) -> str:
-    """Return what is not finite, in words."""
+    """Describe a non-finite value in words."""
     if finding is None:
         return "the gradient is not finite, though that of each microbatch of this process is"
     what = "the gradient is" if finding.kind == "gradient" else f"the loss {finding.loss} is"

@@ -2,9 +2,9 @@
 
     ──loading──forward──backward──optimizer── gap ──loading── …        gap = all time that is in no phase
 
-On a CPU a phase is timed by a clock that does not follow the time of day. CUDA and MPS run asynchronously, so there
-events are put among the device's work and read later, in one go: a phase is then the time that passes on the device,
-and waiting for data counts only where it leaves the device idle.
+On a CPU a phase is timed by a clock that does not follow the time of day. CUDA and MPS run asynchronously, so events
+are put among the device's work and read later, in one go. A phase is then the time that passes on the device, and
+waiting for data counts only where it leaves the device idle.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Clock:
 
     @contextlib.contextmanager
     def gap(self) -> Iterator[None]:
-        """What happens here is between two batches: the next one is waited for."""
+        """Count the time in this context as the wait for the next batch."""
         begun = time.monotonic()
         try:
             yield

@@ -26,9 +26,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, of ``auto`` what it stands for there.
+    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16; ``auto`` is resolved.
 
-    It is ``no`` where the device can't do what is asked for.
+    It is ``no`` where the device doesn't support the requested precision.
 
     A step that isn't finite in 16 bits is computed again in fp32. Where that helped ``fp32_after`` times, all further
     ones are computed in fp32: a function of ``failures``, which is part of the run's state.
@@ -67,7 +67,7 @@ class Precision:
             self._again = False
 
     def count_failure(self, step: int) -> None:
-        """Note that a step was finite in fp32 alone; says so, and once that mixed precision is left."""
+        """Record that a step was finite in fp32 alone; log it, and once that mixed precision is turned off."""
         self.failures += 1
         log.info("step %d is not finite in %s: it was computed in fp32", step, self.name)
         if self.fell_back:

@@ -128,7 +128,7 @@ def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.dev
     """Have an optimizer that has no state yet make it, all zero, as its first step would begin with.
 
     The first update is where memory is most likely to run out, and in the middle of it weights can't be put back.
-    Gradients of zero and a rate of zero leave the weights as they are. Raises UserError where memory runs out.
+    Gradients of zero and a rate of zero leave the weights unchanged. Raises UserError where memory runs out.
     """
     if optimizer.state:
         return
@@ -158,6 +158,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
     for group in optimizer.param_groups:
         group |= {"lr": 0.0, "weight_decay": 0.0}
     try:
+        # a real step at rate 0: only the optimizer itself knows which state it makes, and what it takes meanwhile
         optimizer.step()
     except Exception as error:
         if not is_out_of_memory(error):
@@ -167,6 +168,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
         for group, options in zip(optimizer.param_groups, before, strict=True):
             group.update(options)
     for state in optimizer.state.values():
+        # the rehearsed step counts, too (step, moments decayed from 0): back to a state before any
         for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 value.zero_()

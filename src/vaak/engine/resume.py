@@ -46,7 +46,7 @@ class RunHistory:
         self.aside = asides / f"{max(numbers, default=0) + 1:04d}"
 
     def forget(self) -> None:
-        """Start without a past: what an earlier start left is set aside."""
+        """Start without a past: files of an earlier start are set aside."""
         if left := self._set_all_aside():
             log.warning(
                 "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.aside
@@ -58,7 +58,7 @@ class RunHistory:
         self.pictures.cut(self._last_shown())
 
     def go_back(self, snapshot: Snapshot) -> None:
-        """Back to an earlier checkpoint of the run: what comes after it is set aside."""
+        """Go back to an earlier checkpoint of the run: later files are set aside."""
         later = [path for path in list_checkpoints(self.checkpoints) if _step(path) > snapshot.step]
         if later or _size(self.metrics) > snapshot.state["metrics_bytes"]:
             self._copy_log()
@@ -150,7 +150,7 @@ NOT_SAVED = -1
 def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, source: str) -> bool:
     """Put the run where a checkpoint was made; ``auto`` is the newest complete one of its directory, if any.
 
-    The main process finds and verifies it, and tells the others. Until it was restored, the run stays as it is.
+    The main process finds and verifies it, and tells the others. Until it was restored, the run stays unchanged.
     ``reference`` is that of a task of the user's own. Returns whether there was a checkpoint. Raises CheckpointError
     where it is from another model or other data.
     """
@@ -178,7 +178,7 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
 
 
 def start_fresh(saving: Checkpointer, pictures: Pictures) -> None:
-    """Start a run: what an earlier start left in its directory is set aside and ignored."""
+    """Start a run: files that an earlier start left in its directory are set aside and ignored."""
     _forget_journals(saving)
     saving.ranks.run_on_main(RunHistory(saving, pictures).forget)
 
@@ -197,6 +197,7 @@ def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
     damaged: dict[Path, str] = {}
     path: Path | None
     if source == "auto":
+        # damage at the newest costs some steps, not the run; a checkpoint named by the user has no substitute
         path, damaged = checkpoint.newest_whole(folder, check)
     else:
         path = checkpoint.resolve_checkpoint(Path(source))
@@ -207,6 +208,7 @@ def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
     return {
         "path": str(path),
         "step": step,
+        # other ranks compare it: over a network file system they might see another checkpoint of the name
         "manifest": sha256_of(path / MANIFEST),
         "damaged": {str(newer): damage for newer, damage in damaged.items()},
     }

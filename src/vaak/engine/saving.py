@@ -51,8 +51,7 @@ class Checkpointer:
 
     ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.
 
-    They go to ``directory``, when ``config`` says so; ``data`` is what the run trains on, and ``precision`` its
-    precision.
+    They go to ``directory``, at the steps that ``config`` sets; ``data`` is the training data, ``precision`` the run's.
     """
 
     def __init__(
@@ -121,14 +120,14 @@ class Checkpointer:
         """Write what was reached before an error, unless it is saved, or the weights were being updated.
 
         Each process comes here by itself, or not at all: it meets no other, so a state that is divided is not saved;
-        the log says from where the run will go on.
+        the log names the checkpoint from which the run will resume.
         """
         if self.is_divided:
             self.writer.wait()
             whole, step = list_checkpoints(self.writer.folder), self.state.position.step
             last = (step_of(whole[-1]) or 0) if whole else 0
             if self.ranks.is_main and last < step:
-                resumed = f"--resume auto goes on from {whole[-1]}" if whole else "there is no checkpoint before it"
+                resumed = f"--resume auto resumes from {whole[-1]}" if whole else "no earlier checkpoint exists"
                 log.warning(
                     "step %d was reached, but its state is divided over processes (training.distributed.strategy: %s), "
                     "and can't be saved after an error: %s",
@@ -287,6 +286,7 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
         return position.place
     if before.rows and now.rows and before.rows != now.rows:  # as many rows in another order: of another random seed
         examples = position.place * before.rows
+        # same order of examples, cut into batches of another size: only a common boundary has the same past
         if examples % now.rows == 0:
             return examples // now.rows
         why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
@@ -315,7 +315,7 @@ MEANINGS = {
     **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
     **{name: one.meaning for name, one in UPDATE_CONDITIONS.items()},
 }
-"""What a change of a condition does, where its name doesn't say it."""
+"""The effect of changing a condition, where its name doesn't tell."""
 
 
 class Difference(NamedTuple):

@@ -264,7 +264,7 @@ class Position:
         return copy.deepcopy({_key(one): getattr(self, one.name) for one in fields(self)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand where ``state_dict`` was taken; what an older state doesn't have is as at the start."""
+        """Stand where ``state_dict`` was taken; entries missing from an older state are as at the start."""
         start = Position()
         for one in fields(self):
             setattr(self, one.name, state.get(_key(one), getattr(start, one.name)))
@@ -277,7 +277,7 @@ def _key(one: Field[Any]) -> str:
 
 
 class StatePart(Protocol):
-    """A part of the state. What it gives is JSON, or a dictionary that has live tensors too."""
+    """A part of the state. It gives JSON, or a dictionary that has live tensors too."""
 
     def state_dict(self) -> Any: ...
 
@@ -432,8 +432,8 @@ class State:
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make this the state that the snapshot was taken of, to the bit.
 
-        Raises CheckpointError, naming ``source``, where a part is from another model or optimizer. What a snapshot of
-        an older version doesn't have stays as it is at the start.
+        Raises CheckpointError, naming ``source``, where a part is from another model or optimizer. Parts missing from a
+        snapshot of an older version stay as at the start.
         """
         for name, part in self.parts().items():
             tensors, values = getattr(snapshot, name, None), snapshot.state.get(name)

@@ -111,7 +111,7 @@ class Step:
         return StepReport(
             step=data.step,
             epoch=epoch,
-            # copies: reports are kept for some steps, and what a forward pass made lies amidst memory of the next ones
+            # copies: reports are kept for some steps, and the originals would fragment the memory of the next ones
             sums={name: total.clone() for own in losses for name, total in own.sums.items()},
             units={name: unit for own in losses for name, unit in own.units.items()},
             counts=data.counts,
@@ -187,12 +187,14 @@ class Step:
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():
                     update_weights(state, optimizers, data.step)
+            # also after a skipped step: the next one must not add to these gradients
             gradients.clear()
         return ObjectiveResult(losses, norm, skipped)
 
     def _gradient(self, number: int, state: State, data: StepData) -> LossSums:
         """Leave an objective's gradient, added over ranks, in its parameters; nothing of it, where this raises."""
         objective, gradients = self.objectives[number], self.gradients[number]
+        # copied, since an attempt that is repeated would move running statistics twice
         buffers = copy_buffers(state.model.module, state.loss.module) if gradients.may_repeat else []
         gradients.begin()
         try:

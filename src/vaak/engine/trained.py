@@ -61,7 +61,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Trained:
-    """A model as it is saved (``module``) and as it is called (``forward``), and what is trained of it.
+    """A model as saved (``module``) and as called (``forward``), with its trained parameters.
 
     ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for. Divided over
     ranks, ``forward`` is a ``ShardedModel``; where only the update is, ``updated`` is this rank's part.
@@ -185,8 +185,8 @@ def demand_no_running_statistics(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _NormBase) and module.track_running_stats:
             raise UserError(
-                f"training.distributed.reduction: exact isn't possible with {name} ({type(module).__name__}): what it "
-                "keeps depends on the batches of its own process; use another norm, or leave reduction at float"
+                f"training.distributed.reduction: exact isn't possible with {name} ({type(module).__name__}): its "
+                "statistics depend on the batches of its own process; use another norm, or leave reduction at float"
             )
 
 
@@ -206,6 +206,7 @@ def make_state(
     everything = trained.all_parameters
     names = {item.parameter: item.name for item in everything}
     optimizers = [optimizers_of(own, config.optimizer, trained.folder) for own in trained.parameters]
+    # averages cover only these: parameters that training never changes equal their average
     own = [item.parameter for item in everything]
     plateau = config.scheduler.type == "plateau"
     return State(
@@ -243,8 +244,8 @@ def make_step(
 ) -> Step:
     """The step of a run that ends after ``total_steps``.
 
-    ``trained`` has what is trained, ``config`` how, ``data`` what it is trained on; ``around`` has the ranks, the
-    precision and the clocks.
+    ``trained`` has the model and its objectives, ``config`` the training options, ``data`` the training data, and
+    ``around`` the ranks, the precision and the clocks.
     """
     descents = []
     for number, objective in enumerate(trained.objectives):
@@ -290,7 +291,7 @@ def make_step(
 
 
 def _compiled(model: nn.Module, config: TrainingConfig, has_one_shape: bool) -> nn.Module:
-    """The model as it is called in training: compiled where the config asks for it.
+    """Return the model to call in training: compiled where the config asks for it.
 
     Once for all shapes, or for each shape of a batch where examples have one: then a microbatch is computed by
     the same kernels whatever was computed before it, as in a run that wasn't interrupted.
@@ -320,7 +321,7 @@ class NamedRows(NamedTuple):
 def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | None = None) -> None:
     """Copy the weights of ``options.init_from`` into the model, if any are asked for; rows with names by these.
 
-    A row whose name the source doesn't have stays as it was drawn. Raises CheckpointError where they are from another
+    A row whose name the source doesn't have keeps its random values. Raises CheckpointError where they are from another
     model, and UserError for a pattern that matches nothing.
     """
     if options.init_from is None:
@@ -391,7 +392,7 @@ def tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Pat
     say(
         "%s: its %s are others: %d of %d rows are taken by name%s%s",
         *(source, kind, len(ours) - len(new), len(ours)),
-        f"; drawn anew: {quote_names(new)}" if new else "",
+        f"; newly drawn: {quote_names(new)}" if new else "",
         f"; not taken: {quote_names(left)}" if left else "",
     )
 

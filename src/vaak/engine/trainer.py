@@ -115,7 +115,7 @@ class Trainer:
         self.total_steps = self.data.total_steps(self.position)
         self.step = make_step(self._trained, self.config, self.data, self._around, self.total_steps)
 
-    # What is in the state, by the names that callbacks use.
+    # Parts of the state, by the names that callbacks use.
 
     @property
     def position(self) -> Position:
@@ -303,7 +303,7 @@ class Trainer:
         self.notify("on_evaluate_end", metrics)
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
-        """Within this context, the model with the weights to evaluate: their averages where training.ema says so."""
+        """Within this context, the model with the weights to evaluate: their averages where training.ema is set."""
         average = self.state.average
         return self._trained.independent(average if average and average.config.evaluate else None)
 
@@ -460,6 +460,7 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
 
     before = {number: signal.signal(number, handle) for number in signals_to_hear()}
     try:
+        # entered after the handlers are set: from here on, the first Ctrl-C is theirs
         with in_order(), waiting:
             yield
     finally:

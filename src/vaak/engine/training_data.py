@@ -1,4 +1,4 @@
-"""The training data as steps: what each step's microbatches are, where an epoch ends, how many steps there are.
+"""The training data as steps: the microbatches of each, where an epoch ends, and the number of steps.
 
 All of it is a function of the position and of the plan; nothing is remembered.
 """
@@ -57,7 +57,7 @@ class TrainingData:
         self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
         rounded = config.batching.round_lengths
         self.multiple = (rounded or 0) * dataset.length_of_position
-        """Of what the lengths of rows are multiples, in the unit of the dataset's lengths; 0: of nothing."""
+        """Lengths of rows are rounded up to multiples of this, in the unit of the dataset's lengths; 0: not rounded."""
         self.padding_waste = plan.padding_waste(dataset.lengths, self.multiple)
         self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
         self.reader = MicrobatchReader(
@@ -109,7 +109,7 @@ class TrainingData:
         return load(self.reader, addresses, self.config.performance, self._pin_memory)
 
     def fetch(self, microbatches: Iterator[Microbatch], position: Position) -> list[Microbatch]:
-        """This rank's share of the step that begins here, from ``microbatches``; what was skipped is written down."""
+        """Return this rank's share of the next step, from ``microbatches``; skipped examples are recorded."""
         share = len(range(self.ranks.rank, self.step_size(position), self.ranks.world_size))
         fetched = list(itertools.islice(microbatches, share))
         if any(microbatch.skipped for microbatch in fetched):

@@ -62,16 +62,16 @@ def fit(
     begins with the weights of another run, without those whose names ``init_except`` matches, each under the name that
     ``init_rename`` (regular expression to replacement) gives it.
 
-    The directory is one that every command opens; where the task is in no file, the log says that it isn't. Code that a
-    run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
+    Every command opens the directory; if the task is in no file, the log warns of that. Code that a
+    run brings is executed only with ``trust_code``. Raises UserError for every mistake in the arguments.
 
     ``callbacks`` are told what happens in training.
 
-    Ctrl-C saves the run and raises KeyboardInterrupt, so that a program doesn't go on with a model that isn't trained.
+    Ctrl-C saves the run and raises KeyboardInterrupt, so that a program doesn't continue with a half-trained model.
     """
     join_slurm_step()
     if importing := files_being_imported():
-        raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
+        raise UserError(f"{importing[0]} trains while it is imported: put this under if __name__ == '__main__':")
     loaded = _load_configuration(task, Path(directory), training, optimizer, trust_code, metrics or {})
     given = {
         "resume": "auto" if resume is True else None if not resume else str(resume),
@@ -94,7 +94,7 @@ def fit(
     outcome = train(loaded, tuple(callbacks), chosen)
     if outcome.reason == "SIGINT":
         raise KeyboardInterrupt
-    # The run's copy of a script would train again, as it is imported: the modules that are here stand for their copies.
+    # Importing the run's copy of a script would train again, so the loaded modules stand for their copies.
     adopt_copies(experiment.run_dir, imported)
     return open(experiment.run_dir, device=experiment.training.device, metrics=metrics, trust_code=True)
 

@@ -9,8 +9,8 @@ number becomes ``(rows,)``, a sequence ``(rows, longest, ...)``, padded with 0, 
 ``targets`` or ``labels``: torch's mark of what no loss counts. Each padded field has a mask, ``letters_mask``, True
 where data is real. Text and other objects go to ``batch.extra``.
 
-Counted is every row as an ``example``, and every real element of a field under the field's name; of targets, those
-that aren't -100. What a loss is summed over is the unit of its term: ``vaak.Term(sum, per="targets")``.
+Every row counts as an ``example``, and every real element of a field under the field's name, except targets of -100.
+The unit of a loss's term names what it is summed over: ``vaak.Term(sum, per="targets")``.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class SimpleTask(Task):
         Makes the network (a class, a function), or is one, which each run begins with a copy of.
     loss
         ``loss(model, batch)`` gives a sum with its unit: ``vaak.Term(sum, per="targets")``, ``(sum, "targets")``, or a
-        tensor with a value for each row; or several of these by name. What a batch counts is described above.
+        tensor with a value for each row; or several of these by name. The counts of a batch are described above.
     collate
         Puts a list of examples together: a ``vaak.Batch``, or a dict of tensors whose first dimension is the row.
     metrics

@@ -106,7 +106,7 @@ class TrainedRun:
 
     @property
     def history(self) -> History:
-        """The records of ``metrics.jsonl`` as it is now, in their order; ``history("evaluation")`` has one kind."""
+        """The present records of ``metrics.jsonl``, in order; ``history("evaluation")`` has one kind."""
         return History(read_history(self.directory))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
@@ -141,7 +141,7 @@ class TrainedRun:
         return Figures({name.removeprefix(prefix): value for name, value in figures.items()})
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the run, and the figures of its last evaluation."""
+        """Return the HTML for a notebook: the run, and the figures of its last evaluation."""
         where = f"<b>{escape(self.config.name)}</b>: {escape(str(self.config.task))}, {escape(self.checkpoint.name)}"
         return f"<p>{where} in <code>{escape(str(self.directory))}</code></p>{self.metrics._repr_html_()}"
 
@@ -169,7 +169,7 @@ def open(
 
     ``device`` is cpu, cuda, mps or auto.
 
-    Raises UserError for everything that is wrong with what is given or with the run.
+    Raises UserError for every mistake in the arguments or in the run.
     """
     path = Path(run)
     if task is not None:

@@ -38,6 +38,7 @@ class Attention(nn.Module):
         self.scale_scores = config.scale_scores
         self.dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
         bias = config.bias or config.qkv_bias
+        # three matrices, not one: keys and values may have fewer heads, and cross-attention another input width
         self.query = nn.Linear(width, config.num_heads * head_width, bias=bias)
         self.key = nn.Linear(memory_width or width, num_key_heads * head_width, bias=bias)
         self.value = nn.Linear(memory_width or width, num_key_heads * head_width, bias=bias)
@@ -63,7 +64,7 @@ class Attention(nn.Module):
         """Return each token's mixture of what it may see.
 
         ``visibility`` says which keys each query sees, and ``rotation`` is that of the positions, None without rotary
-        ones. ``memory`` is what cross-attention looks at. A ``cache`` continues a row: what it holds comes first.
+        ones. Cross-attention looks at ``memory``. A ``cache`` continues a row: its contents come first.
         ``norms`` tally the queries and the keys that enter a feature map, of ``x`` and of the memory.
         """
         if memory is None:
@@ -133,7 +134,7 @@ class Attention(nn.Module):
         return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 
     def _queries(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Return the heads of queries; what kernels divide scores by is taken out where the options say so."""
+        """Return the heads of queries; where scores aren't scaled, multiplied by the root that kernels divide by."""
         query = self._rotated_heads(self.query, self.query_norm, x, rotation)
         return query if self.scale_scores else query * self.head_width**0.5
 

@@ -129,7 +129,7 @@ class StackConfig(ExtensibleSection):
     )
     rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = block_option(
         "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more; "
-        "llama3 and yarn leave the short ones as they are.",
+        "llama3 and yarn leave the short ones unchanged.",
         "linear",
         resume="other numbers",
     )
@@ -228,9 +228,9 @@ class MoeConfig(Section):
         "What the router makes of its outputs: sigmoid, as DeepSeek-V3; softmax over all experts, as Qwen3.", "sigmoid"
     )
     normalise: bool = option("The weights of a token's experts are divided by their sum.", True)
-    scale: float = option("What these weights are multiplied by.", 1.0, gt=0)
+    scale: float = option("Factor applied to these weights.", 1.0, gt=0)
     balancing_bias: float = option(
-        "How much the bias of each expert changes with a step, so that all are chosen alike; 0: there is no bias.",
+        "Change of each expert's bias per step, which balances how often each is chosen; 0 disables the bias.",
         0.001,
         ge=0,
         lt=1,
@@ -346,6 +346,7 @@ class HifiGanConfig(Section):
         if len(self.upsample_kernel_sizes) != levels:
             raise ValueError(f"upsample_kernel_sizes has {len(self.upsample_kernel_sizes)}, upsample_rates {levels}")
         for kernel, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=True):
+            # with padding (kernel - rate) / 2 on both sides, the output is exactly rate times as long
             if kernel < rate or (kernel - rate) % 2:
                 raise ValueError(f"upsample_kernel_sizes: {kernel} isn't the rate {rate}, nor an even number more")
         if self.upsample_initial_channel % 2**levels:
@@ -479,7 +480,7 @@ class EncoderDecoderConfig(Section):
     encoder: TokenStackConfig = option("The stack that reads the source.", TokenStackConfig())
     decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
     tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)
-    scale_outputs: bool = option("What is scored is divided by the root of d_model, as in the first T5.", False)
+    scale_outputs: bool = option("Divide outputs by the root of d_model before scoring, as in the first T5.", False)
     output_bias: bool = option("A bias for the score of each token, as in Marian.", False)
     share_embeddings: bool = option(
         "Source and target have one embedding, where tokenizer and width are the same.", True
@@ -559,7 +560,7 @@ def preset_findings(
 
 
 def own_network_findings(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:
-    """Yield that a network of the user's can't be had where the task has another, for this ``reason``."""
+    """Yield a finding where the task can't use a user's own network, with the ``reason``."""
     if stack.is_own:
         yield impossible(f"{section}.type", f"is {without_folder(stack.type)}, but {reason}; leave one of them out")
 
@@ -590,6 +591,7 @@ def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int
     width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu", "geglu_tanh")
     key_width = (stack.num_key_value_heads or stack.num_heads) * stack.head_width
     inner = stack.d_ff or (8 * width // 3 if gated else 4 * width)
+    # a small d_ff is a multiple of d_model (see inner_width)
     inner = inner * width if stack.d_ff and inner < FACTORS_END else inner
     query_width = stack.num_heads * stack.head_width
     attention = 2 * width * (query_width + key_width)

@@ -2,16 +2,15 @@
 
     features ──convolutions of stride 2──▶ frames ──▶ x + ½ · feed-forward
                                                       x + attention
-                                                      x + convolution            each of its own norm of x
+                                                      x + convolution            each of a separate norm of x
                                                       x + ½ · feed-forward, and a norm of all
 
     convolution    output(SiLU(norm(over_time(value · sigmoid(gate)))))           over_time is depthwise
 
 Source: Gulati et al. 2020, "Conformer: Convolution-augmented Transformer for Speech Recognition", sections 2 and 2.2.
-Differs: a norm over channels in place of batch normalisation, so that a row's result doesn't depend on the others;
-rotary positions, unless the options say otherwise, in place of relative ones; the first convolutions are over time
-only, with all bins as channels (Radford et al. 2022, "Whisper", section 2.2): those over time and bins took most of the
-time.
+Differs: a norm over channels replaces batch normalisation, so that a row's result doesn't depend on the others.
+Positions are rotary, unless the options set others. The first convolutions are over time only, with all bins as
+channels (Radford et al. 2022, "Whisper", section 2.2): those over time and bins took most of the time.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Conformer(nn.Module):
     def forward(
         self, features: Float[Tensor, "batch time bin"], lengths: Int[Tensor, " batch"]
     ) -> tuple[Float[Tensor, "batch frame d_model"], Int[Tensor, " batch"]]:
-        """Return the encoder's frames and their numbers; what is beyond ``lengths`` changes no real frame."""
+        """Return the encoder's frames and their numbers; input beyond ``lengths`` doesn't affect real frames."""
         x, lengths = self.subsampling(features, lengths)
         encoded: Tensor = self.stack(self.dropout(x), mask=length_mask(lengths, x.shape[1]))
         return encoded, lengths

@@ -96,7 +96,7 @@ class CrossEntropy(nn.Module):
     def __init__(self, label_smoothing: float = 0.0, weight: Sequence[float] | None = None) -> None:
         super().__init__()
         if isinstance(weight, str):
-            raise ValueError(f"weight is {weight}, and there are no training texts to count; expected a list")
+            raise ValueError(f"weight is {weight}, but training texts to count are missing; expected a list")
         if weight is not None and not all(0 <= one < math.inf for one in weight):
             raise ValueError("a weight is below 0 or infinite")
         exact = None if weight is None else torch.tensor(weight, dtype=torch.float64)
@@ -229,13 +229,14 @@ class _Sweep:
     def __call__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, rates: tuple[Tensor, Tensor | None] | None
     ) -> tuple[Tensor, Tensor, list[Tensor | None]]:
-        """Losses and log Z of each row (row,), 0 where there is no target, and the gradients.
+        """Losses and log Z of each row (row,), 0 where it has no target, and the gradients.
 
         These are of the sum over rows of losses and of log²Z, each times its ``rates`` (row,); None: there are none.
         """
         losses, log_z = torch.empty_like(self.counted), torch.empty_like(self.counted)
         given: list[tuple[Tensor | None, torch.dtype]] = [
             (hidden, hidden.dtype),
+            # added up over chunks of rows, so in more bits than the products have
             (weight, self.exact),
             (bias, self.exact),
         ]
@@ -250,6 +251,7 @@ class _Sweep:
                 logits = F.linear(states[rows], matrix, offset)
                 losses[rows], log_z[rows] = self._differentiate(logits, rows, rates)
                 if of_hidden is not None:
+                    # _differentiate has overwritten the logits by their gradient: they are never whole, nor twice
                     of_hidden[rows] = logits @ matrix
                 if of_weight is not None and of_weight.dtype == logits.dtype:
                     of_weight.addmm_(logits.T, states[rows])
@@ -276,6 +278,7 @@ class _Sweep:
             log_z[part] = (logits[part].gather(1, targets) - log_probabilities.gather(1, targets)).squeeze(1)
             if rates is not None:
                 rate = rates[0][places, None]
+                # in place: softmax, from which the gradient follows, takes no memory of its own
                 gradient = log_probabilities.exp_()
                 gradient *= rate if rates[1] is None else rate + 2 * rates[1][places, None] * log_z[part, None]
                 gradient.scatter_(1, targets, gradient.gather(1, targets) - (1 - self.smoothing) * rate)

@@ -69,10 +69,10 @@ def best_path(
 ) -> Int[np.ndarray, " frame"] | None:
     """Return the place of ␣ u1 ␣ … uL ␣ (0 to 2L) at each frame on the most probable path of a text of L tokens.
 
-    With ``within``, the text is somewhere within the audio: what is said before and after it costs nothing. Of long
-    texts, only ``width`` places about the best one are looked at in each frame; more, where the path comes near to
-    the edge of what was looked at. None where the text doesn't fit the frames, or is so far from what is said that the
-    path can't be found within MOST_CELLS.
+    With ``within``, the text is somewhere within the audio: speech before and after it costs nothing. For long texts,
+    only ``width`` places around the best one are examined in each frame; more where the path comes near the edge of
+    these. None where the text doesn't fit the frames, or is so far from the speech that the path can't be found within
+    MOST_CELLS.
 
     Source: Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-End Speech Recognition",
     section 2. Differs: the band follows the best place, and grows.
@@ -198,6 +198,8 @@ class _Places:
         last = 2 * target_lengths[:, None]
         self.is_end = (numbers == last) | (numbers == last - 1)
         self.is_real = length_mask(frame_lengths, time)[..., None] & (numbers <= last)[:, None]
+        # each row is reversed within its own length, so that the backward pass is the forward pass again, and starts
+        # where a text ends
         order = (last - numbers).clamp(min=0)
         self.skips_backwards = _skips(self.classes.gather(1, order), blank)
         frames = (frame_lengths[:, None] - 1 - torch.arange(time, device=device)).clamp(min=0)

@@ -31,7 +31,7 @@ MODEL_TYPES = ("encoder", "decoder", "encoder_decoder")
 class ModelFactory:
     """Makes what a ``model:`` section describes: ``model_type`` encoder, decoder or encoder_decoder.
 
-    ``global_config`` holds options of both sides; what ``encoder`` or ``decoder`` say overrides it. A single stack may
+    ``global_config`` holds options of both sides; those in ``encoder`` or ``decoder`` override it. A single stack may
     have its options flat, too. Weights are drawn from torch's default generator: seed it first.
 
     Raises UserError, with every mistake, where the options are wrong.
@@ -140,7 +140,7 @@ class Attention(nn.Module):
 
         ``mask`` ``(batch, time)`` is True where a token is real. ``documents`` ``(batch, time)`` numbers the document
         of each token, -1 where it is padding: tokens see only their own. ``causal`` hides later tokens from earlier
-        ones. What comes out at padded places means nothing.
+        ones. Outputs at padded places are undefined.
 
         With ``memory`` ``(batch, memory time, memory_width)``, tokens attend to it, where ``mask``
         ``(batch, memory time)`` is True.

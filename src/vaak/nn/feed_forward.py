@@ -6,7 +6,7 @@
     mixture    Σ over chosen e of g_e · expert_e(x), + shared(x)    each token chooses some of many such layers
 
 With a ``kernel_size``, ``up`` and ``gate`` are convolutions (Ren et al. 2021, "FastSpeech 2": 9 tokens, and 1 on the
-way down). A condition of ConvNeXt scales and shifts what is normalised. What is padding is never read.
+way down). A condition of ConvNeXt scales and shifts the normalised values. Padding is never read.
 
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
 Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU); Liu
@@ -181,9 +181,9 @@ class MixtureOfExperts(nn.Module):
         y = scale · Σ over the top_k of s + bias of g_e · expert_e(x), + shared(x)     g = s, over the chosen's sum
 
     No token is dropped, however many choose one expert. Once a step, ``follow_step`` raises the bias of experts that
-    fewer tokens chose than the mean of the whole step, and lowers that of the others: the bias is used for the choice
-    alone, so no loss has to balance them, and no gradient. Source: Wang et al. 2024, algorithm 1. ``layer`` is its name
-    in the terms of a step; within ``counted_loads``, ``tally`` gets how many real tokens chose each expert.
+    fewer tokens chose than the mean of the whole step, and lowers that of the others. The bias only affects the choice,
+    so balancing needs neither a loss nor a gradient. Source: Wang et al. 2024, algorithm 1. ``layer`` is its name in
+    the terms of a step; within ``counted_loads``, ``tally`` gets how many real tokens chose each expert.
     """
 
     bias: Tensor | None
@@ -191,7 +191,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, config: MoeConfig, width: int, inner_width: int, make: Callable[[int], nn.Module]) -> None:
         """``make`` gives a feed-forward layer from ``width`` to an inner width and back.
 
-        ``inner_width`` is that of an expert, unless ``config`` says so.
+        ``inner_width`` is that of an expert, unless ``config`` sets one.
         """
         super().__init__()
         self.config, self.layer = config, ""
@@ -256,7 +256,7 @@ class MixtureOfExperts(nn.Module):
     def follow_step(self, sums: Mapping[str, Tensor]) -> None:
         """Change the bias by the loads of a step, over all ranks: ``sums`` are those of its terms.
 
-        Where they have none of its loads, as of a pretrained base, it stays as it is.
+        Where they have no loads of this layer, as with a pretrained base, the bias stays unchanged.
         """
         names = [] if self.bias is None else load_names([self.layer], len(self.bias))
         if self.bias is not None and names[0] in sums:
@@ -339,7 +339,7 @@ class TimeConvolution(nn.Conv1d):
     def forward(
         self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time out_width"]:
-        """Return the convolution over time; what is not in ``mask`` counts as 0, like what is beyond the ends."""
+        """Return the convolution over time; values outside ``mask`` count as 0, like those beyond the ends."""
         x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 

@@ -42,12 +42,15 @@ def initialise(model: nn.Module) -> None:
     user's network.
     """
     own = {id(part) for one in model.modules() if isinstance(one, OwnNetwork) for part in one.modules()}
+    # by name, not by definition: a model built in another order draws the same weights
     modules = sorted((name, one) for name, one in model.named_modules() if id(one) not in own)
     layers = {_layer_of(name) for name, _ in modules}
     num_outputs = Counter(_stack_of(name) for name in layers if name.endswith(RESIDUAL_OUTPUTS))
     for path, module in modules:
         name = _layer_of(path)
         if isinstance(module, nn.Linear | nn.Embedding):
+            # GPT-2: outputs that are added to the residual stream are scaled by their number, so its variance stays
+            # bounded
             scale = num_outputs[_stack_of(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             nn.init.normal_(module.weight, std=DEVIATION / scale)
             if isinstance(module, nn.Linear) and module.bias is not None:

@@ -139,7 +139,7 @@ def _product_dtype(inputs: Tensor) -> torch.dtype:
 def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     """Keep the weights of linear layers that aren't trained in ``dtype``, in place; in fp32 nothing is changed.
 
-    Those stay as they are that another module has, too (embeddings), that of a model's ``head`` (``lm_head`` in
+    Layers stay unchanged whose weight another module shares (embeddings), that of a model's ``head`` (``lm_head`` in
     transformers), which is read without calling it, and in four bits those that aren't of whole blocks.
     """
     if dtype == torch.float32:
@@ -251,7 +251,7 @@ class Adapter(NamedTuple):
 
 
 def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0) -> Iterator[Adapter]:
-    """The low-rank adapters of a model; of a mixture of experts, those of one, multiplied by a ``weight``."""
+    """Yield a model's low-rank adapters; in a mixture of experts, those of one ``expert``, times a ``weight``."""
     for name, layer in model.named_modules():
         one: Any = layer
         if isinstance(layer, LoraExperts) and expert is not None:
@@ -358,6 +358,6 @@ base = vaak.open("{run}").model  # of a run of several tasks: .model.tasks["NAME
 model = peft.PeftModel.from_pretrained(base, "{folder}")
 ```
 
-What was trained whole, such as a classifier's head, is in the file, too, and replaces the base's, which must have the
-same shape. Vaak's commands read the run that was exported, not this folder.
+Layers that were trained whole, such as a classifier's head, are also in the file and replace the base's, which must
+have the same shape. Vaak's commands read the run that was exported, not this folder.
 """

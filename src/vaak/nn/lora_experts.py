@@ -99,7 +99,7 @@ class Gate(nn.Module):
     def __init__(self, width: int, num_experts: int, hidden: int, bias_rate: float = 0.0) -> None:
         """``width`` is that of an example's vector, ``hidden`` that of the layer between.
 
-        ``bias_rate`` is how much the bias of each of ``num_experts`` changes with a step; at 0 there is no bias.
+        ``bias_rate`` is the change of the bias of each of ``num_experts`` per step; at 0 experts have no bias.
         """
         super().__init__()
         self.bias_rate = bias_rate
@@ -134,8 +134,8 @@ def add_experts(
 ) -> Routing:
     """Freeze a model and give its linear layers whose names end in ``targets`` experts, in place; their routing.
 
-    ``num_experts``, ``rank``, ``scale`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
-    changed but what is trained. The modules ``also_trained`` are trained, and have no experts.
+    ``num_experts``, ``rank``, ``scale`` and ``dropout`` are as in ``LoraExperts``. Without such a layer, only
+    the choice of trained weights changes. The modules ``also_trained`` are trained, and have no experts.
     """
     model.requires_grad_(False)
     whole = {module for name in also_trained for module in model.get_submodule(name).modules()}

@@ -1,8 +1,8 @@
 """Losses by name, called on the valid targets, as sums with units; and the built-in losses.
 
 The built-in losses are plain modules that give one number for each target: ``outputs`` are (target, ...) and
-``targets`` of the same shape, or without a last dimension of one; over what comes after the first dimension (the bands
-of a spectrum, the speakers of a frame) a target's loss is the mean.
+``targets`` of the same shape, or without a last dimension of one; a target's loss is the mean over the dimensions after
+the first (the bands of a spectrum, the speakers of a frame).
 
 Sources of distillation: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2
 (logits); Romero et al. 2015, "FitNets" (hidden states).
@@ -38,8 +38,8 @@ from vaak.nn.cross_entropy import (
 Auxiliary = Callable[[Tensor, Tensor, Tensor, str], Term]
 """An additional loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
 
-``targets`` are those of the main loss; what counts is where ``valid`` (...) is True. The term is the sum of the loss
-over the places that count, and its unit, for which ``per`` is right. A ``Loss`` is one.
+``targets`` are those of the main loss; places count where ``valid`` (...) is True. The term is the sum of the loss
+over these places, and its unit, for which ``per`` is right. A ``Loss`` is one.
 """
 MAIN, AUXILIARY = "training.loss.main", "training.loss.auxiliary"
 
@@ -62,11 +62,12 @@ class Loss:
     """A loss module whose result becomes a sum with its unit.
 
     The module gets the valid ``outputs`` (target, ...) and ``targets`` (target, ...). It may give one value for each
-    target, which are summed, or one number, which is taken as their mean. An attribute ``per`` of the module says
-    which unit the sum is divided by; without it the caller does. A module with ``sums_valid = True`` is called with
+    target, which are summed, or one number, which is taken as their mean. An attribute ``per`` of the module says which
+    unit the sum is divided by; without it the caller does. A module with ``sums_valid = True`` is called with
     everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy. One with
     ``each_target = True``, whose values depend on their own target alone, is called with everything, zeros where it
-    isn't valid, and those values are left out: on a GPU, the program doesn't wait to learn how many are valid.
+    isn't valid. Those values are left out afterwards, so on a GPU the program needn't wait for the number of valid
+    targets.
     """
 
     def __init__(
@@ -222,7 +223,7 @@ ARGUMENTS, MASKED_ARGUMENTS = ("outputs", "targets"), ("outputs", "targets", "va
 def _demand_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     """Return which of the ``allowed`` arguments a loss is called with; one that defines ``valid`` takes all four.
 
-    Raises UserError where it takes none of them.
+    Raises UserError where it accepts none.
     """
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
@@ -282,6 +283,7 @@ def losses_of_logits(
                 return {main.name: Term(liger_cross_entropy(logits, marked, smoothing), per)}
             total, squares = head_cross_entropy(logits, marked, smoothing, squares=bool(further))
             return {main.name: Term(total, per), **{name: Term(squares, per) for name in further}}
+        # one of the losses reads the whole matrix, so it is made after all
         logits = logits.logits()
     found = {}
     if main.auxiliary:

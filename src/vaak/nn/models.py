@@ -9,8 +9,8 @@
 Sources: Vaswani et al. 2017, "Attention Is All You Need"; Press and Wolf 2017, "Using the Output Embedding to Improve
 Language Models" (tied embeddings); See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator
 Networks", equations 8 and 9 (copying). Differs: embeddings are multiplied by sqrt(d_model) only where sinusoidal
-positions are added to them, which they would else be drowned by; what is copied by is a separate attention with a
-single head, and the decision to generate is made from the decoder's state alone.
+positions are added, which would otherwise drown them. Copying uses a separate attention with a single head, and the
+decision to generate depends on the decoder's state alone.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TransformerModel(nn.Module):
 
         ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
         computed. It may be their places instead, rows one after the other: a GPU needn't be waited for to count them.
-        Without ``project``, none are computed: what they are the product of is returned.
+        Without ``project``, none are computed: the inputs of the output layer are returned.
         """
         hidden = self.hidden(
             input_ids,
@@ -164,6 +164,7 @@ class EncoderDecoderModel(nn.Module):
         )
         for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             for mixture in mixtures_of(stack):
+                # both sides number their layers from 0, and loads are counted by these names
                 mixture.layer = f"{side}.{mixture.layer}"
         self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None

@@ -78,7 +78,7 @@ def inputs_of(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     """Return ``x`` for each of several layers: under autocast, rounded once for all of them.
 
     Autocast would round it for each, and each would keep its own copy for the backward pass. Their gradients are still
-    added up in 32 bits. Adapters get ``x`` as it is.
+    added up in 32 bits. Adapters get the unrounded ``x``.
     """
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or x.dtype != torch.float32:

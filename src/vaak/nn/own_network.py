@@ -8,8 +8,9 @@
         def decode_step(self, x, state): ...                # if it has it: to write token by token without rereading
 
 ``x`` and what comes back are ``(batch, time, d_model)``, ``mask`` ``(batch, time)`` is True where a place is real, with
-padding on the right. What a task relies on is tried when the network is made, on a few random numbers: a causal network
-that sees a later token has a loss near 0 and is worth nothing, and no figure of training tells.
+padding on the right. Properties that a task relies on are tested when the network is made, on a few random numbers. A
+causal network that sees a later token, for example, has a loss near 0 and is useless, and no metric of training reveals
+it.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class OwnNetwork(nn.Module):
             self._try_dependencies(trial)
 
     def _try_dependencies(self, trial: _Trial) -> None:
-        """Raise OptionError where what is made of a real place depends on what it mustn't know."""
+        """Raise OptionError where the output at a real place depends on inputs that it mustn't see."""
         mask, found = trial.mask, self._called(trial)
         if self.causal:
             self._try_later_places(trial, found)
@@ -216,6 +217,7 @@ class OwnNetwork(nn.Module):
                 raise self._wrong(
                     "what it makes of a row changes with the other rows of its batch, or with how much padding there is"
                 )
+        # last: it assumes what the checks above have shown for single rows
         if self.takes_documents and trial.memory is None:
             packed, (first, second) = trial.packed()
             parts = [self._called(trial.alone(row, length)) for row, length in (first, second)]
@@ -243,6 +245,7 @@ class OwnNetwork(nn.Module):
         cache, order = StateCache(), torch.tensor([2, 0, 1], device=x.device)
         with self._telling("decode_step fails"):
             parts = [self._continued(x[:, :4], None, cache, memory, memory_mask)]
+            # as beam search does between tokens
             cache.select(order)
             if memory is not None and memory_mask is not None:
                 memory, memory_mask = memory[order], memory_mask[order]
@@ -328,7 +331,7 @@ class _Trial:
 
 @contextlib.contextmanager
 def _open_gates(network: nn.Module, generator: torch.Generator) -> Iterator[None]:
-    """Within this context, weights that are all 0 aren't: behind a gate that begins at 0, nothing would be seen."""
+    """Within this context, all-zero weights are replaced: a gate that starts at 0 would hide every dependency."""
     closed = [one for one in network.parameters() if one.is_floating_point() and not one.any()]
     kept = [one.clone() for one in closed]
     for one in closed:
@@ -369,7 +372,7 @@ class InputCache:
         return self.x, self.documents
 
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
-        """Keep these rows, in this order; what a decoder looks at is given with each call."""
+        """Keep these rows, in this order; the memory of a decoder is passed with each call."""
         self.x = None if self.x is None else self.x.index_select(0, rows)
         if self.documents is not None:
             self.documents = self.documents.index_select(0, rows)
@@ -390,7 +393,7 @@ class StateCache:
         self.groups: list[RowsInStep] = []
 
     def select(self, rows: Tensor, *, memory: bool = True) -> None:
-        """Keep these rows, in this order; what a decoder looks at is given with each call."""
+        """Keep these rows, in this order; the memory of a decoder is passed with each call."""
         kept = []
         for group in self.groups:
             new, old = torch.nonzero(rows[:, None] == group.rows, as_tuple=True)

@@ -10,7 +10,7 @@ Sequence to Sequence Learning", section 3.1 (learned); Baevski et al. 2020, "wav
 section 3.4.2 (rotary); Press et al. 2022, "Train Short, Test Long", section 3 (ALiBi), and its code for numbers of
 heads that are not a power of two; Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified
 Text-to-Text Transformer", section 2.1 (T5). Differs: ALiBi counts later tokens, where they are seen, by their distance
-like earlier ones; a pair of rotary coordinates is half a head apart, as in Llama's published weights; a convolution is
+like earlier ones. A pair of rotary coordinates is half a head apart, as in Llama's published weights. A convolution is
 depthwise, over time, without weight normalisation, and begins as noise that keeps the variance of its input.
 """
 
@@ -190,13 +190,13 @@ class Rotation(NamedTuple):
 class Scaling(NamedTuple):
     """How rows that are ``factor`` times longer than in training are fitted in; 1 changes nothing.
 
-    Each pair of a head's coordinates ``(x[i], x[i + width/2])`` turns by ``position · theta^(-2i / width)``.
-    ``linear`` slows all pairs down by the factor; ``ntk`` leaves the fastest pair as it is and slows the slowest down
-    by the factor, the others by something between. ``llama3`` and ``yarn`` count how often a pair turns in the length
-    of training: below a bound it is slowed down by the whole factor, above another not at all, and between by a
-    mixture, which is linear in the turns (llama3) or in the number of the pair (yarn). ``yarn`` also multiplies what
-    is turned by ``0.1 ln(factor) + 1``. ``original_length`` (tokens) and ``bounds`` (turns in it) are read by llama3
-    and yarn.
+    Each pair of a head's coordinates ``(x[i], x[i + width/2])`` turns by ``position · theta^(-2i / width)``. ``linear``
+    slows all pairs down by the factor; ``ntk`` leaves the fastest pair unchanged and slows the slowest down by the
+    factor, the others by something between. ``llama3`` and ``yarn`` count how often a pair turns within the length of
+    training. Below a bound it is slowed down by the whole factor, above another not at all. In between, a mixture is
+    linear in the turns (llama3) or in the number of the pair (yarn). ``yarn`` also scales the
+    rotated values by ``0.1 ln(factor) + 1``. ``original_length`` (tokens) and ``bounds`` (turns in it) are read by
+    llama3 and yarn.
 
     Sources: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional Interpolation"
     (linear); bloc97 2023, "NTK-Aware Scaled RoPE", and Peng et al. 2023, "YaRN", sections 3.1 (ntk), 3.2 (llama3;
@@ -238,6 +238,7 @@ def rotation(
     cosine, sine = angles.cos(), angles.sin()
     if kind == "yarn" and factor != 1:
         cosine, sine = cosine * yarn_factor(factor), sine * yarn_factor(factor)
+    # coordinate i turns with i + width/2: both halves have the same angles, the first sine negated
     return Rotation(torch.cat((cosine, cosine), -1).unsqueeze(-2), torch.cat((-sine, sine), -1).unsqueeze(-2))
 
 

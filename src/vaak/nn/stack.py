@@ -69,6 +69,7 @@ class TransformerStack(nn.Module):
                     inner,
                     lambda size: make_feed_forward(config.feed_forward_type, config.d_model, size, config.bias),
                 )
+                # names its loads in a step's terms
                 block.feed_forward.layer = str(number)
         self.norm: nn.Module = nn.Identity()
         if config.norm_placement != "post":

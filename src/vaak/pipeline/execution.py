@@ -48,7 +48,7 @@ class StageStatus:
     """The state of a stage.
 
     It is ``done``; or it ``continues`` in its folder, ``starts`` in an empty one, or ``repairs`` the damaged outputs;
-    ``why`` says so.
+    ``why`` gives the reason.
     """
 
     verdict: Literal["done", "continues", "starts", "repairs"]

@@ -143,7 +143,7 @@ class Jobs:
     def map(
         self, begin: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task]
     ) -> Iterator[tuple[Task, Result]]:
-        """Each task with its result, as they are done.
+        """Yield each task with its result as it finishes.
 
         Each process calls ``begin``, which has to pickle, for the function that does its tasks.
 

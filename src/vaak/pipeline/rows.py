@@ -86,7 +86,7 @@ class PipelineRowStore:
         return path.is_file() and path.stat().st_size == size
 
     def shard(self, number: int) -> np.ndarray:
-        """The rows of a shard, memory-mapped, as they are stored. Raises DataError where it is missing or truncated."""
+        """The stored rows of a shard, memory-mapped. Raises DataError where it is missing or truncated."""
         if not self.has_shard(number):
             raise DataError(f"{self.path(number)}: this is missing or truncated; --resume makes it again")
         return np.asarray(np.memmap(self.path(number), TYPES[self.dtype], "r")).reshape(-1, *self.shape)
@@ -140,7 +140,7 @@ def make_rows(
     dtype: str = "float32",
     jobs: Jobs | None = None,
 ) -> PipelineRowStore:
-    """The rows of ``keys``, made in ``folder`` as far as they are missing there; messages call them by its name.
+    """Return the rows of ``keys``, making those missing in ``folder``; messages call them by the folder's name.
 
     ``begin`` has to pickle; each process of ``jobs`` calls it for the function that makes rows of this ``shape``, which
     are stored as ``dtype``.

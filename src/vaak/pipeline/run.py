@@ -95,14 +95,14 @@ def holds_a_pipeline(pipeline: Pipeline, directory: Path) -> bool:
     there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if others := [name for name in there if name[0] != "." and not name.endswith(".log")]:
         raise UserError(
-            f"{directory} has no pipeline to resume: there is no {ABOUT}, but {', '.join(others[:5])}; check "
+            f"{directory} has no pipeline to resume: it has no {ABOUT}, but {', '.join(others[:5])}; check "
             "--output-dir, or leave out --resume to start one there"
         )
     return False
 
 
 class PipelinePlan:
-    """The stages that a request is about, and how each stands: asked for one after another, as they are done."""
+    """The stages that a request is about, and the status of each, found when its turn comes."""
 
     def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
         """Raises UserError for a stage that isn't there or that the options leave out, and for a folder of others."""
@@ -192,8 +192,8 @@ class PipelinePlan:
 def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[PipelineRow]:
     """Run what a request is about, in a directory; a row for each stage.
 
-    Raises UserError where the directory is another's or holds a run that is not to be resumed, and what a stage raises;
-    what was done is done, and ``results.md`` says so.
+    Raises UserError where the directory is another's or holds a run that is not to be resumed, and errors of stages;
+    finished work stays, and ``results.md`` lists it.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size > 1 and request.find is not None:
@@ -253,7 +253,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         trusts_runs=plan.trusts_runs,
     )
     if moved := make_ready(standing, job):
-        log.info("%s: what it had made is in %s now; delete it if you don't need it", stage.name, moved)
+        log.info("%s: its earlier files are in %s now; delete them if you don't need them", stage.name, moved)
     if request.find is None:
         run_body(plan.pipeline, job)
         release_memory()
@@ -301,7 +301,7 @@ HEADER = ("stage", "state", "time", "disk", "memory", "figures")
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """A stage: its state, and why; what it took when it ran, its figures, and what it reports (``Stage.report``)."""
+    """A stage: its state and the reason; its time and memory, its figures, and its report (``Stage.report``)."""
 
     stage: str
     state: str

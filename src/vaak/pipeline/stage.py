@@ -41,7 +41,7 @@ class Forecast:
 class StageWork:
     """The arguments of a stage's body.
 
-    ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
+    ``folder`` is the stage's own: empty, or with its files if it was interrupted. ``inputs`` are the folders of
     the stages that it reads, by their names or their roles. ``trust_code``: the user trusts the code that options bring
     in; ``trusts_runs``: code of the runs in the pipeline's folder, too, which aren't a stranger's where all of it was
     made since the command started.
@@ -93,7 +93,7 @@ def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dic
     """Return how a step's rows are divided into microbatches, so that each process has one and the step is the same.
 
     A run that has begun keeps its division, on any number of processes. Rows that can't be divided by the processes,
-    and batches by length, stay as they are: ``batch_size`` is then per process, as accelerate has it.
+    and batches by length, stay unchanged: ``batch_size`` is then per process, as in accelerate.
     """
     from vaak.config.yaml.text import read_yaml
     from vaak.config.yaml.tree import to_plain

@@ -38,7 +38,7 @@ summary {{ cursor: pointer; margin: 1.5em 0 0.5em; }}
 </style></head><body>
 <h1>Cross-attention</h1>
 <dl><dt>source</dt><dd>{source}</dd><dt>translation</dt><dd>{target}</dd></dl>
-<p>Rows: target tokens as they are written. Columns: source tokens. Each row adds up to 1. Hover over a cell to see its
+<p>Rows: target tokens in order. Columns: source tokens. Each row adds up to 1. Hover over a cell to see its
 value.</p>
 <p class="legend">0 {legend} {highest:.2f}, the highest on this page; all tables have this scale</p>
 <div class="panels">

@@ -227,11 +227,11 @@ MOST_NAMED, MOST_COUNTED = 40, 12
 def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     """The fraction of each class's texts by predicted class, of counts ``(class, predicted class)``."""
     side = max(1.5, 0.28 * min(len(names), MOST_NAMED))
-    beside = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # inches for names and labels
-    width, height = beside + side + 1.2, beside + side + 0.2
+    left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # for names and labels
+    width, height = left_inches + side + 1.2, left_inches + side + 0.2
     figure = new_figure(width, height, layout=None)  # which would draw everything several times to find the margins
-    axes = figure.add_axes((beside / width, beside / height, side / width, side / height))
-    colours = figure.add_axes((1 - 1.05 / width, beside / height, 0.2 / width, side / height))
+    axes = figure.add_axes((left_inches / width, left_inches / height, side / width, side / height))
+    colours = figure.add_axes((1 - 1.05 / width, left_inches / height, 0.2 / width, side / height))
     if len(names) <= MOST_NAMED:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
@@ -246,7 +246,7 @@ def draw_shares(
 ) -> None:
     """Draw counts ``(row, column)`` as shares of their row; those in the cells ``written`` are written into them.
 
-    The scale is drawn in the axes ``colours``, if there are any, or takes room from ``axes``.
+    The scale is drawn in the axes ``colours`` if given, else it takes space from ``axes``.
     """
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)

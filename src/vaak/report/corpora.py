@@ -50,9 +50,9 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
 
 
 def _by_content(role: str, name: str) -> str:
-    """Say that a column was found by what is in it, as its name isn't usual."""
+    """Return a note that a column was found by its contents, as its name isn't usual."""
     role = {"offset": "start"}.get(role, role)
-    return "" if role not in NAMES or rank_of_name(name, role) is not None else " (by what is in it)"
+    return "" if role not in NAMES or rank_of_name(name, role) is not None else " (by its contents)"
 
 
 def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:

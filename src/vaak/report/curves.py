@@ -181,7 +181,7 @@ def _thinned(curve: Curve, most: int) -> Curve:
 
 
 def events(facts: RunFacts) -> list[Event]:
-    """What happened, by step; no more than MOST_EVENTS, the newest."""
+    """Return the newest events, at most MOST_EVENTS, by step."""
     found = [*_checkpoints(facts), *_resumes(facts), *_splits(facts), *_not_finite(facts)]
     return sorted(set(found))[-MOST_EVENTS:]
 

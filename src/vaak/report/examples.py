@@ -1,6 +1,6 @@
-"""What evaluations kept of single examples (``vaak.core.summaries``), as sections of a report.
+"""Sections of a report about single examples, from evaluations' summaries (``vaak.core.summaries``).
 
-    lm               what the model wrote, step by step; minimal pairs by phenomenon
+    lm               text that the model wrote, step by step; minimal pairs by phenomenon
     seq2seq          source, hypothesis and reference; cross-attention
     classification   confusion, calibration, the worst errors with their texts
     asr              reference and hypothesis aligned, with players; word error rate by group; routing; clusters
@@ -78,7 +78,7 @@ def intervals(facts: RunFacts) -> dict[str, tuple[float, float]]:
 
 
 def chances(facts: RunFacts) -> dict[str, float]:
-    """The figures of a guess, by their names in ``metrics.jsonl``: of a classifier, of always the commonest class."""
+    """The figures of a guess, by their names in ``metrics.jsonl``: for a classifier, of always the commonest class."""
     names = facts.evaluations[-1][1] if facts.evaluations else ()
     found = {name: chance for name in names if (chance := chance_of(name)) is not None}
     for prefix, steps in summaries(facts).items():
@@ -381,7 +381,7 @@ def _by_speaker(segments: Any, seconds: float) -> dict[str, list[tuple[float, fl
 def _colours(
     reference: Mapping[str, list[tuple[float, float]]], hypothesis: Mapping[str, list[tuple[float, float]]]
 ) -> dict[tuple[str, str], str]:
-    """The number of each speaker's colour: of the hypothesis that of whom they share most time with, else grey."""
+    """The number of each speaker's colour: in the hypothesis that of the best overlapping reference, or grey."""
     found = {("reference", name): str(number % 6) for number, name in enumerate(reference)}
     shared = {
         (name, other): sum(
@@ -411,7 +411,7 @@ def _spoken(rows: Sequence[Mapping[str, Any]], texts: Sequence[Any], player: Pla
 
 
 def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
-    """The figure of each group with its interval; of a diarizer, by the true number of speakers."""
+    """The figure of each group with its interval; for a diarizer, by the true number of speakers."""
     found = scored(summary)
     if found is None:
         return

@@ -22,7 +22,7 @@ MOST_NUMBERS = 20
 
 
 def draw_gate(folder: Path, path: Path | None = None) -> Any:
-    """The gate's choices for held-out utterances of each cluster, whether it is as sure as it is right, its losses."""
+    """Draw the gate's choices for held-out utterances of each cluster, its calibration and its losses."""
     about = _figures_of(folder, GATE)
     bins = [one for one in about["calibration"]["bins"] if one["count"]]
     number, which = sum(one["count"] for one in bins), "held-out" if about["held_out"] else "training"
@@ -55,7 +55,7 @@ def draw_gate(folder: Path, path: Path | None = None) -> Any:
 
 
 def draw_experts(folder: Path, path: Path | None = None) -> Any:
-    """Use and word error rate of each expert, after its own training and in the joint model, as far as it is made."""
+    """Draw use and word error rate of each expert, after its own training and in the joint model, as far as known."""
     own = _figures_of(folder, EXPERTS)["experts"]
     joint = _figures_of(folder, JOINT) if (folder / JOINT).exists() else None
     number = max(1, sum(one["train"] for one in own))
@@ -81,7 +81,7 @@ def draw_experts(folder: Path, path: Path | None = None) -> Any:
 
 
 def _bars(axes: Any, shares: Mapping[str, Sequence[float | None]]) -> None:
-    """Bars for each expert, in per cent, side by side; none where there is no figure."""
+    """Draw bars for each expert, in percent, side by side; none where a figure is missing."""
     width = 0.8 / len(shares)
     for index, (label, values) in enumerate(shares.items()):
         shown = [(expert, 100 * value) for expert, value in enumerate(values) if value is not None]

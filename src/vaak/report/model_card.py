@@ -76,7 +76,7 @@ def model_card(run: Path, about: AboutExport) -> str:
 
 
 def plain(text: object) -> str:
-    """Text of a stranger's, which Markdown shows as it is."""
+    """Return untrusted text escaped, so that Markdown shows it literally."""
     return re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
 
 
@@ -137,7 +137,7 @@ def _results(run: Path, step: int | None) -> str:
     if not found:
         return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
     rows = [("figure", "value"), *((f"`{_code(name)}`", f"{value:.6g}") for name, value in found.items())]
-    about = f"Of the validation data, at step {step:,}. A name after a slash is that of a group."
+    about = f"On the validation data, at step {step:,}. A name after a slash is that of a group."
     return f"{about}\n\n{markdown_table(rows).rstrip()}"
 
 
@@ -174,7 +174,7 @@ def _code(name: str) -> str:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one where there is no file, or no object in it."""
+    """Return the object in a JSON file; an empty one where the file is missing or has no object."""
     try:
         found = read_json(path)
     except (OSError, ValueError):

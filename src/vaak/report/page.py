@@ -1,13 +1,13 @@
 """The page of a run, or of several: ``vaak report``.
 
-    head        what ran, how it ended, its figures with their intervals, how to resume, use and cite it
-    charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence beside it)
+    head        task and outcome, figures with their intervals, how to resume, use and cite the run
+    charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, with its licence)
     examples    of the newest evaluation (``vaak.report.examples``), pictures and sound
     evaluations, options, lineage, sessions, log
 
-Of several runs: the options that differ, then each curve of all runs in one chart, then paired differences, on the same
-examples.
-What a run says is a stranger's: every value is escaped.
+For several runs: the options that differ, then each curve of all runs in one chart, then paired differences, on the
+same examples.
+A run's texts are untrusted: every value is escaped.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Gallery:
         return _shown(one)
 
     def others(self) -> list[Html]:
-        """What no example has shown; and what is left out."""
+        """Return the media that no example has shown, and the notes on omitted ones."""
         figures = []
         for key, one in self.media.items():
             if key not in self.shown:
@@ -448,7 +448,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
         p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
         figure = figure_in_words(one.figure, _mean_score(one))
         rows.append((name, figure, shown[0], f"{shown[1]} to {shown[2]}", p_value, str(len(one.sums))))
-    what = "Of the newest evaluation of each, by paired bootstrap over its examples"
+    what = "The newest evaluation of each, by paired bootstrap over its examples"
     return [*([data_table(rows, what)] if len(rows) > 2 else []), *remarks]
 
 

@@ -58,7 +58,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run's folder says. ``sessions`` are its starts, ``records`` those of metrics.jsonl.
+    """The facts in a run's folder. ``sessions`` are its starts, ``records`` those of metrics.jsonl.
 
     ``changed`` has the options that differ from their defaults: name, default, value; ``not_compared`` says why it is
     empty, where the defaults aren't known.
@@ -77,7 +77,7 @@ class RunFacts:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What the newest session ran on."""
+        """Return the environment of the newest session."""
         return {**(self.sessions[-1] if self.sessions else {}), **json_of(self.directory / "environment.json")}
 
     @property
@@ -106,7 +106,7 @@ class RunFacts:
 
 
 def read_facts(run: Path) -> RunFacts:
-    """What the folder of a run, or of a pipeline that trained one, says. Raises UserError where it is neither."""
+    """Read the folder of a run, or of a pipeline that trained one. Raises UserError where it is neither."""
     joint = run / JOINT
     if not (run / "config.yml").is_file() and (joint / "config.yml").is_file():
         return replace(read_facts(joint), pipeline=run)
@@ -225,7 +225,7 @@ def log_of(run: Path) -> str:
 
 
 def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[str]]:
-    """Pictures and sound of a run, the newest of each name first, then its first; and what is left out, and why."""
+    """Pictures and sound of a run, the newest of each name first, then its first; and reasons for omissions."""
     by_name: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(run.glob("pictures/*/step-*.*")):
         match = PICTURE.fullmatch(path.name)

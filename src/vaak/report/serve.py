@@ -1,12 +1,12 @@
-"""``vaak report --watch``: pages on this machine alone, made again whenever the run they are of has changed.
+"""``vaak report --watch``: pages on this machine alone, renewed whenever their run has changed.
 
     GET /              the page of the run or of the comparison, or the list of the runs of a folder
     GET /run/NAME/     of a list: the page of a run that is in it
     GET …version       a text that changes with what the page shows; the page asks for it every two seconds
 
 It listens on 127.0.0.1, and answers only requests that name that address, so that no page from elsewhere can read it
-through a name of its own that points here (DNS rebinding). No path of a file is ever made of a request: NAME is looked
-up among the names of the list.
+through another name that points here (DNS rebinding). A request never becomes a file path: NAME is looked up among the
+names of the list.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WATCHED = ("metrics.jsonl", "status.json", "sessions.jsonl", "verification.json"
 FILTERS = ("name", "task", "state", "best")
 
 Page = tuple[Callable[[], str], Callable[[], str]]
-"""What makes a page, and what gives its version."""
+"""The functions that make a page and its version."""
 
 
 class Reports:
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             page = self.reports.find(path.removesuffix("version") if asks_version else path)
             if page is None:
-                return self._answer(404, "text/plain", "there is no such page")
+                return self._answer(404, "text/plain", "no such page")
             make, version = page
             self._answer(200, *(("text/plain", version()) if asks_version else ("text/html", make())))
         except (UserError, OSError, RecursionError) as error:

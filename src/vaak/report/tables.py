@@ -85,7 +85,7 @@ def shown_losses(smoothed: Sequence[float]) -> tuple[float, float]:
 
 
 def short_rate(rate: float) -> str:
-    """A learning rate in two digits, as it is written in YAML.
+    """Return a learning rate in two digits, in the notation of YAML.
 
     >>> short_rate(0.00299), short_rate(0.1)
     ('3e-3', '1e-1')

@@ -1,13 +1,13 @@
 """Two runs that should be the same and aren't: the first step where they differ, and the first value in it.
 
-A step is a function of the state before it and of its number. So logs and checkpoints say until where two runs
-certainly are the same. From there both are taken again, each with its own data, options, code and number of threads,
-and all that a step computes is compared, in the order in which it is computed:
+A step is a function of the state before it and of its number. So logs and checkpoints show up to which step two runs
+are certainly the same. From there the steps of both are recomputed, each with its own data, options, code and number of
+threads, and all values that a step computes are compared, in the order of their computation:
 
     examples, batch, draws, forward (module by module), loss, gradient (parameter by parameter), update
 
-Where both give the same again, what they wrote down is compared with that: a run that isn't what its own steps give
-was changed by something else (a bit of memory, a file), or computed under conditions that aren't those here.
+Where both give the same results again, the runs' records are compared with these. A run that differs from its own steps
+was changed by something else (a bit of memory, a file), or computed under other conditions than here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from vaak.runs.replay import (
 )
 
 KINDS = ("data", "code", "versions", "hardware", "options")
-"""What two runs may differ in."""
+"""Respects in which two runs may differ."""
 ALIKE = "data, code, versions, hardware and options are the same"
 KIND_OF_CONDITION = {
     **dict.fromkeys(("vaak", "code"), "code"),
@@ -78,10 +78,10 @@ Trace = dict[tuple[str, str], Seen]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What two runs wrote down of the same steps, compared.
+    """Records of two runs about the same steps, compared.
 
-    ``differs`` is the first step of which something isn't the same, ``what`` that is; None where all is. ``same`` is
-    the newest step before it whose checkpoints are the same, 0 for the start. ``compared`` says how much there was.
+    ``differs`` is the first step with a difference, which ``what`` describes; None without one. ``same`` is the newest
+    step before it whose checkpoints are the same, 0 for the start. ``compared`` describes the records compared.
     """
 
     same: int
@@ -92,10 +92,10 @@ class Bounds:
 
 @dataclass
 class Retaken:
-    """Steps of a run, taken again: a hash of the values of each, and the values of the last one.
+    """Recomputed steps of a run: a hash of the values of each, and the values of the last one.
 
-    ``departure`` is the first step of which the run wrote down other values, with these. ``conditions`` are those that
-    are others here than in the run, ``reference`` is that of a task of the user's own.
+    ``departure`` is the first step for which the run recorded other values, with these. ``conditions`` are those that
+    differ here from the run's, ``reference`` is that of a user's own task.
     """
 
     hashes: dict[int, int] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class Retaken:
 def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code: bool = False) -> dict[str, Any]:
     """Find the first step where two runs differ, the first value in it, and what else differs; return JSON.
 
-    ``step`` is None where all that both wrote down is the same. Nothing is written into the runs. ``device`` None is
-    each run's own. User code is executed only with ``trust_code``. Raises UserError where there is no run, or its steps
-    can't be taken again.
+    ``step`` is None where all records of both are the same. Nothing is written into the runs. ``device`` None is each
+    run's own. User code is executed only with ``trust_code``. Raises UserError where a path isn't a run, or its steps
+    can't be recomputed.
     """
     runs = [run_of(path) for path in (one, other)]
     for directory in runs:
@@ -156,7 +156,7 @@ def _verdict(
     if (key := first_difference(first.trace, second.trace)) is not None:
         one, other = (taken.trace[key].shown if key in taken.trace else "nothing" for taken in (first, second))
         return second.step, *key, (one, other)
-    again = f"the steps {bounds.same + 1} to {bounds.differs} of both, taken again, are the same"
+    again = f"the steps {bounds.same + 1} to {bounds.differs} of both, recomputed, are the same"
     departures = [(*one.departure, run) for one, run in zip((first, second), runs, strict=True) if one.departure]
     if departures:
         step, what, run = min(departures)
@@ -265,7 +265,7 @@ def _retake(
 
 
 def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, step: int) -> str | None:
-    """Return the first thing that a run wrote down of a step and that the step, taken again, doesn't give."""
+    """Return the first difference between a run's record of a step and the recomputed step."""
     for record in agreement.records(trainer.directory):
         before = agreement.logged_as(record)
         if record["step"] == step and before is not None and (what := _differing_figure(before, record)) is not None:

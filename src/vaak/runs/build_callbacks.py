@@ -30,7 +30,7 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
     further = [built(component, folder) for component in training.callbacks]
     if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
-        # it counts peaks anew, once they have been recorded and shown
+        # it resets peaks, so it comes after the callbacks that record and show them
         manager = AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
         callbacks.append(manager)
     callbacks += _trackers(experiment)

@@ -1,6 +1,6 @@
 """A run on a cluster: the file that a SLURM job is made of, or workers of Ray that start its processes.
 
-Both begin with ``--resume auto``, so that a job that is queued again, and workers that are started again, go on.
+Both begin with ``--resume auto``, so that a requeued job and restarted workers resume.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def train_on_ray(
 ) -> None:
     """Train in workers of Ray: on the cluster that RAY_ADDRESS names, or one of this machine that ends with this.
 
-    There are at least and at most so many ``processes``, each with as many ``cpus`` and, unless the run is to use none,
-    a GPU. After one is lost, all are started again, at most as often as ``failures``. Raises UserError where Ray isn't
+    ``processes`` are their minimum and maximum number, each with ``cpus`` cores and, unless the run is to use none, a
+    GPU. After one is lost, all are restarted, up to ``failures`` times. Raises UserError where Ray isn't
     installed, has no GPU that is asked for, or where training fails.
     """
     with optional_import("vaak launch ray requires Ray", "ray"):
@@ -114,7 +114,7 @@ def train_on_ray(
 def _train_in_worker(values: dict[str, Any]) -> None:
     """Start a process of the run and wait for it; the system ends it with this worker.
 
-    A process of its own: Ray calls this in a thread, and signals and the end of gloo need the main one.
+    It is a separate process because Ray calls this in a thread, and signals and gloo's shutdown need the main thread.
     """
     import ray
     from ray.train import get_context

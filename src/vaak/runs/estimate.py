@@ -1,7 +1,7 @@
-"""The size of a configuration's model, and what training it takes, told before any data are read.
+"""Estimates of a configuration's model size and of the cost of training it, before any data are read.
 
-Memory is what is kept between steps, by the optimizer's rule, and what a step needs. Steps are an upper bound: text
-is counted by its bytes, since a token has one at least, and speech by utterances or windows.
+Memory is the state kept between steps, by the optimizer's rule, plus the needs of a step. Steps are an upper bound:
+text is counted by its bytes, since a token has one at least, and speech by utterances or windows.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Numbers of a divided model that a process has whole for a time: what is in no block, and the largest block.
+    """Numbers of a divided model that a process holds whole for a time: those outside blocks, and the largest block.
 
-    ``size`` are the bytes of each in training; in an evaluation they are as they are kept, in fp32.
+    ``size`` are the bytes of each in training; in an evaluation they have the stored fp32.
     """
 
     outside: int
@@ -199,7 +199,7 @@ class ModelEstimate:
 
     @property
     def activations(self) -> int:
-        """Peak bytes of a microbatch, in addition to what is kept between steps."""
+        """Peak bytes of a microbatch, in addition to the state kept between steps."""
         return max(0, self.work.peak_bytes - self.at_rest.gradients) if self.work else 0
 
     @property
@@ -215,9 +215,9 @@ class ModelEstimate:
     def on_each_of(self, processes: int) -> dict[str, int]:
         """Peak bytes of training on each of several processes, by ``training.distributed.strategy``.
 
-        With fsdp, a block computes while the next one is gathered, and its whole gradient is there until it is added
-        up; in an evaluation, there are a block, all that is received for one, and this process's part of that.
-        Activations of an evaluation, and those that aren't known, are left out.
+        With fsdp, a block computes while the next one is gathered, and its whole gradient stays until it is added up.
+        An evaluation holds a block, the received parts of one, and this process's own part. Activations of an
+        evaluation, and those that aren't known, are left out.
         """
         gathered, kept = self.gathered, self.at_rest.of_each(processes)
         found = {strategy: kept[strategy] + self.activations for strategy in ("ddp", "zero1")}
@@ -259,7 +259,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
             model = task.model()
     if model is None:
         raise UserError(
-            f"what the model of {experiment.task} is, its tokenizer's size included, is known once its data are "
+            f"the model of {experiment.task}, its tokenizer's size included, is known once its data are "
             f"prepared: train it, then give {experiment.run_dir / 'config.yml'}"
         )
     # freeze what is never trained, and recompute where training would
@@ -295,7 +295,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
 
 @dataclass(frozen=True)
 class StepForecast:
-    """At most so many examples and steps; of ``complete`` ones, all of the sources were read."""
+    """The most examples and steps that training can have; ``complete`` if all sources were read."""
 
     examples: int
     steps: int
@@ -320,7 +320,7 @@ def steps_at_most(task: Task, training: TrainingConfig, enough: float = math.inf
 
 
 def rows_at_least(task: Task, training: TrainingConfig) -> int:
-    """The fewest rows of a microbatch that is full: of a budget, those of the longest examples; by classes, one."""
+    """Return the fewest rows of a full microbatch: under a budget, those of the longest examples; by classes, one."""
     batching = training.batching
     if batching.type == "stratified":
         return 1
@@ -358,7 +358,7 @@ def demand_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
 
 
 def _steps(examples: float, training: TrainingConfig, rows: int) -> int:
-    """The most steps of so many examples, in microbatches of at least so many ``rows`` but for those that are left."""
+    """Return the most steps for ``examples``, in microbatches of at least ``rows``, except the last ones."""
     number = math.ceil(examples)
     buckets = training.batching.num_buckets if training.batching.type == "bucketed" else 0
     microbatches = min(number, math.ceil(number / rows) + buckets)  # each bucket has one that isn't full

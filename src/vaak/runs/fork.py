@@ -1,7 +1,7 @@
-"""A run that shares another's past up to a step, and goes on from there with options of its own.
+"""A run that shares another's past up to a step, and continues from there with different options.
 
-What is shared is linked, not copied: checkpoints and prepared data, which nobody changes. Between the nearest
-checkpoint and the step, steps are taken again with the parent's options: a step is a function of the state and its
+Shared files (checkpoints and prepared data, which nobody changes) are linked, not copied. Between the nearest
+checkpoint and the step, steps are recomputed with the parent's options: a step is a function of the state and its
 number, so they are the same steps.
 
 FORK/run.json     as of any run, and its ``parent``: {"id": …, "directory": …, "step": …}
@@ -74,8 +74,8 @@ def fork_run(
 
     After a kill, the same call finishes it. Where it ``finishes`` not, the next session that begins there does.
 
-    ``directory`` is by default beside the parent's, named after it and the step. ``overrides`` are what the fork will
-    be resumed with; they are only checked here. Raises UserError where the run didn't take the step, the directory has
+    ``directory`` is by default next to the parent's, named after it and the step. The fork will be resumed with
+    ``overrides``; they are only checked here. Raises UserError where the run didn't take the step, the directory has
     a run, or an option can't change on resume: then nothing is written.
     """
     parent = run_of(path)
@@ -94,7 +94,7 @@ def fork_run(
         raise UserError(f"{directory} is a fork that wasn't finished; finish it: {begun}; or give another --run-dir")
     if begun is None and (holds_a_run(directory) or (directory / "config.yml").exists()):
         going_on = command_to_go_on(directory)
-        raise UserError(f"{directory} holds a run already; go on with it: {going_on}; or give another --run-dir")
+        raise UserError(f"{directory} holds a run already; resume it: {going_on}; or give another --run-dir")
     configuration = configuration_of_step(parent, step)
     loaded = load([configuration], trust_code=trust_code)
     demand_taken(parent, step, loaded)

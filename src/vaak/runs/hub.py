@@ -24,7 +24,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def demand_name(name: str) -> None:
-    """Raises UserError for what is no name of a repository."""
+    """Raise UserError for an invalid name of a repository."""
     with optional_import(PURPOSE, "hf"):
         from huggingface_hub import errors, utils
     check: Any = utils

@@ -3,7 +3,7 @@
 A trial is the largest microbatch of a size's plan: forward, backward and update, on the run's device. A device with
 its own allocator reports when it is out of memory, and that is caught. On a CPU the kernel kills instead, so there a
 size is tried only where the sizes before it say that it will fit: memory grows by equal amounts for equal cells, from
-what the model takes alone.
+the model's own size.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ STEPS, MOST_SECONDS = 5, 2.0  # limits of the timing of each size: steps, and se
 class Trial:
     """The result of trying one size. ``problem`` says why it doesn't fit; None where it does.
 
-    ``memory_bytes`` is what this process uses at worst (of what was only forecast, the forecast); ``per_second`` is how
-    much of each unit is trained on; ``holds_all`` says that the whole epoch is one microbatch, or one of each part.
+    ``memory_bytes`` is this process's peak, measured or forecast. ``per_second`` has the rate of training in each unit.
+    ``holds_all`` is True if the whole epoch is one microbatch, or one of each part.
     """
 
     size: int
@@ -77,7 +77,7 @@ class Trials:
         trainer.state.loss_scale.value = 1.0  # nor may fp16 overflow, and so leave the update out
 
     def available(self) -> int:
-        """The bytes that this process may use: what other processes hold is theirs."""
+        """Return the bytes that this process may use, without those that other processes hold."""
         reading = read_memory(self.device)
         if self.limit is not None:
             return int(self.threshold * self.limit)

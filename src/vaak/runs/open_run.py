@@ -208,7 +208,7 @@ def begin_with_weights(
 
 
 def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
-    """The names of rows of a run's weights; none, with a line that says so, where they can't be read."""
+    """Return the names of rows of a run's weights; where they can't be read, log a line and return none."""
     try:
         directory = run_of(path)
         is_trusted = is_trusted_place(path) or is_trusted_place(directory)
@@ -224,9 +224,9 @@ def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
 
 
 def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
-    """One task of a run of several, opened like a run of it alone; a run of one task as it is.
+    """Return one task of a run of several, opened like a run of it alone; a run of one task unchanged.
 
-    Raises UserError where the run has no task of this ``name``, or which one is meant isn't said.
+    Raises UserError where the run has no task of this ``name``, or a name is needed.
     """
     parts = getattr(opened.task, "parts", {})
     if name in parts:

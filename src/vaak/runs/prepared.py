@@ -98,7 +98,7 @@ class PreparedFolder:
 
     @cached_property
     def _artifact(self) -> Artifact:
-        """The folder as an artifact; its remedy, with the path behind links, is made once."""
+        """The folder as an artifact; its remedy, with links resolved, is made once."""
         return artifact_in(self.folder)
 
     def check_what_training_reads(self) -> None:

@@ -251,8 +251,8 @@ NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
 class ReplayAgreement:
     """The figures of a replay compared with ``metrics.jsonl``, and its weights with a checkpoint's.
 
-    The steps after the trainer's position, up to ``last``, are taken again. ``before`` are the conditions of the
-    checkpoint where it stands, which are those of sessions that didn't write down their own.
+    The steps after the trainer's position, up to ``last``, are recomputed. ``before`` are the conditions of the
+    checkpoint where it stands, which are those of sessions that didn't record their own.
     """
 
     def __init__(self, directory: Path, trainer: Trainer, last: int, before: dict[str, Any]) -> None:
@@ -342,7 +342,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
-    """Each microbatch with its rows: which examples, how long, what is in them; and which were skipped."""
+    """Return each microbatch with its rows (index, length and contents of each example), and the skipped examples."""
     return [
         {
             "number": microbatch.address.number,

@@ -90,7 +90,7 @@ class Outcome:
     samples: list[str]
     is_main: bool
     commands: tuple[str, ...] = ()
-    """What may be done with it next."""
+    """Commands for the next steps."""
     best: str = ""
     """The best checkpoint and its figure; empty where there is none."""
     seconds: float = 0.0
@@ -391,7 +391,7 @@ def _fit(trainer: Trainer) -> str:
 
 
 def _left(directory: Path) -> str:
-    """Return where a run is that ends at once, and how to go on with it."""
+    """Return the place of a run that ends at once, and how to resume it."""
     saved = list_checkpoints(directory / "checkpoints")
     if not saved:
         return f"{directory} has no checkpoint yet; start it again"
@@ -399,7 +399,7 @@ def _left(directory: Path) -> str:
 
 
 def _last_evaluation(directory: Path) -> dict[str, float]:
-    """The figures of the newest evaluation on record: what a run that was finished already has to show."""
+    """Return the figures of the newest evaluation on record, the result of a run that was finished already."""
     path = directory / "metrics.jsonl"
     records = read_records(path) if path.exists() else []
     evaluations = [record for record in records if record["kind"] == "evaluation"]
@@ -442,7 +442,7 @@ def _log_global_batch(training: TrainingConfig) -> None:
 def _settle_precision(loaded: Loaded) -> Loaded:
     """Settle what the YAML leaves open: accelerate's precision, else that which the run began with, else the device's.
 
-    So it is written down with the run, which keeps it on other devices.
+    So it is recorded with the run, which keeps it on other devices.
     """
     training = loaded.experiment.training
     checkpoint = _checkpoint_to_resume(loaded)

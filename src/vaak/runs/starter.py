@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Amounts:
-    """What there is to train on, of all corpora together."""
+    """Amounts of training data in all corpora together."""
 
     examples: int
     characters: int
@@ -169,7 +169,7 @@ def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
 
 
 def _uses(corpus: dict[str, Any]) -> set[str]:
-    """Return the tasks that texts are for: what is labelled or paired is text, too, unless labels are in the lines."""
+    """Return the tasks that texts are for: labelled or paired texts serve lm, too, unless labels are in the lines."""
     return {use_of_texts(corpus), *(("lm",) if corpus["type"] != "fasttext" else ())}
 
 
@@ -196,7 +196,7 @@ def _comment(text: str, indent: int = 0) -> list[str]:
 
 
 def _lines(values: dict[str, Any], indent: int = 0) -> Iterator[str]:
-    """Yield the YAML of sections, with the reasons of choices next to them, or above them where there is no room."""
+    """Yield the YAML of sections, with the reasons of choices next to them, or above them where they don't fit."""
     for key, value in values.items():
         if isinstance(value, dict) and value:
             yield from ([""] if not indent else [])
@@ -220,7 +220,7 @@ def _power(value: float, least: int, greatest: int) -> int:
 
 
 def _steps(per_epoch: float, device: Device) -> dict[str, Any]:
-    """Return how long to train, with an evaluation and a checkpoint five times, for so many steps in an epoch."""
+    """Return the length of training, with five evaluations and checkpoints, for ``per_epoch`` steps in an epoch."""
     target, most = (600, 3000) if device.kind == "cpu" else (5000, 100_000)
     steps = round(min(max(target, per_epoch), 20 * max(per_epoch, 10), most))
     epochs = steps / max(per_epoch, 1e-9)
@@ -230,7 +230,7 @@ def _steps(per_epoch: float, device: Device) -> dict[str, Any]:
         "max_steps": Choice(steps, why),
         "scheduler": {"type": "linear", "warmup_steps": Choice(max(1, steps // 20), "a twentieth of the steps")},
         "validation": {"interval": every},
-        "checkpoint": {"interval": every, "resume": Choice("auto", "run it again to go on where it stopped")},
+        "checkpoint": {"interval": every, "resume": Choice("auto", "run it again to resume where it stopped")},
         "logging": {"interval": max(1, steps // 100)},
     }
 
@@ -266,8 +266,8 @@ def _token_budget(amounts: Amounts, device: Device, longest: int) -> int:
 
 
 def _tokens_why(budget: int, device: Device) -> str:
-    room = "a processor" if device.kind == "cpu" else format_bytes(device.total)
-    return f"tokens of a step, for {room}; what doesn't fit into memory is computed in pieces"
+    memory = "a processor" if device.kind == "cpu" else format_bytes(device.total)
+    return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in pieces"
 
 
 def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _classification(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: D
     return {
         "model": {
             "architecture": Choice("cnn", why),
-            "embed_size": Choice(width, "for so many texts"),
+            "embed_size": Choice(width, "by the number of texts"),
             "num_filters": width,
             "filter_sizes": Choice([2, 3, 4], "words that are seen together"),
             "dropout": 0.5,
@@ -362,7 +362,7 @@ def _classification(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: D
 
 
 def _datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, Any]]:
-    """Return a dataset for each corpus, with a name of its own."""
+    """Return a dataset for each corpus, with a unique name."""
     found: list[dict[str, Any]] = []
     for one in corpora:
         name = one.folder.resolve().name.lower() or one.kind
@@ -384,8 +384,8 @@ def _seconds(amounts: Amounts, device: Device, of_cpu: int, of_gib: float) -> Ch
     most = of_cpu if device.kind == "cpu" else _power(of_gib * device.total / GIB, of_cpu, 2048)
     longest = math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30
     budget = max(min(longest, 30), min(most, max(8, round(amounts.hours * 3600 / 20))))
-    room = "a processor" if device.kind == "cpu" else format_bytes(device.total)
-    return Choice(budget, f"seconds of audio in a step, for {room}")
+    memory = "a processor" if device.kind == "cpu" else format_bytes(device.total)
+    return Choice(budget, f"seconds of audio in a step, for {memory}")
 
 
 def _asr(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
@@ -445,7 +445,7 @@ def _tts(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> d
     has_times = all(next(one.folder.rglob("*.TextGrid"), None) is not None for one in corpora)
     width = 128 if amounts.hours < 1 or device.kind == "cpu" else 256
     durations = "given" if has_times else "learned"
-    why = "by the TextGrids" if has_times else "text and audio are aligned while training: there are no TextGrids"
+    why = "by the TextGrids" if has_times else "text and audio are aligned while training, without TextGrids"
     longest = min(20, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 20)
     budget = _seconds(amounts, device, 40, 8)
     return {
@@ -506,7 +506,7 @@ def _diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     if is_talk:
         datasets = _datasets(corpora, **_few(corpora, amounts))
         number = min(4, amounts.most_speakers)
-        why = f"a recording has up to {amounts.most_speakers}; of a window, the {number} who speak most"
+        why = f"a recording has up to {amounts.most_speakers}; a window keeps the {number} who speak most"
     else:
         if amounts.speakers < 4:
             raise UserError(

@@ -1,8 +1,8 @@
 """A short try of a configuration: a few steps, then once all that comes later, in a folder that is removed.
 
-What comes later in training (parts that start at a step, warm-up, cycles) is moved into these few steps. Data are
-prepared whole, as files may have faults anywhere; of what Vaak makes up itself (sentences of the grammar, voices,
-conversations) there is less. On an accelerator a batch has as many rows as in training, which shows whether it fits;
+Later phases of training (parts that start at a step, warm-up, cycles) are moved into these few steps. Data are
+prepared whole, as files may have faults anywhere; there is less of the data that Vaak generates (sentences of the
+grammar, voices, conversations). On an accelerator a batch has as many rows as in training, which shows whether it fits;
 a CPU would take minutes for it, so there it has a few.
 """
 
@@ -118,7 +118,7 @@ def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]
 
 
 def _limited(value: Any) -> Any:
-    """Return a section with what counts steps limited; what waits for an epoch waits for a step."""
+    """Return a section whose counts of steps are limited; values for an epoch apply to a step."""
     if isinstance(value, tuple):
         return tuple(map(_limited, value))
     if isinstance(value, dict):

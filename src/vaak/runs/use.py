@@ -46,7 +46,7 @@ def demand_format(task: Task, name: str) -> None:
     formats = available_formats(task)
     if name not in formats:
         names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
-        instead = f"use --format {names}" if formats else "there is no other format for this run"
+        instead = f"use --format {names}" if formats else "this run has no other format"
         raise UserError(f"--format {name}: {explain_refusal(task, name)}; {instead}")
 
 

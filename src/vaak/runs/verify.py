@@ -1,9 +1,9 @@
-"""A run checked against its own past, both ways: what is computed again is in its files, and they say nothing else.
+"""A run checked against its own past, both ways: recomputed results are in its files, and these have nothing else.
 
-A step is a function of the state before it and of its number. So whoever has the folder of a run can take any of its
-steps again, from the checkpoint before it, and see whether the run is what it says:
+A step is a function of the state before it and of its number. So anyone with the folder of a run can recompute any of
+its steps, from the checkpoint before it, and check the run's records:
 
-    files        checkpoints, users' code and prepared data have the hashes that were written down when they were made;
+    files        checkpoints, users' code and prepared data have the hashes that were recorded when they were made;
                  configurations, pointers and states agree with them (vaak.runs.audit); what is damaged isn't used
     records      each is where the schedule has one (vaak.runs.audit.records)
     steps        what was logged of them, and the checkpoints after them, come out again
@@ -66,7 +66,7 @@ TOLERANCE = 1e-3
 NO_RATIO_BELOW = 1e-6
 """Figures smaller than this are compared by their difference alone."""
 LEAST_SECONDS, TIMES_AS_LONG = 1800.0, 100.0
-"""A step or evaluation may take so long, or so many times as long as the run's slowest record says, and no longer."""
+"""The time limit of a step or evaluation: seconds, or a multiple of the run's slowest record, whichever is longer."""
 NOT_FIGURES = ("kind", "step", "clock")
 VALUES = ("position", "loss_scale", "precision", "plateau")
 """The parts of a state without tensors that a replay comes to by itself."""
@@ -150,14 +150,14 @@ def verify_run(
     device: str | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:
-    """Take ``steps`` logged steps of a run again, drawn by ``seed`` (None: a new one), and compare; return JSON.
+    """Recompute ``steps`` logged steps of a run, drawn by ``seed`` (None: a new one), and compare; return JSON.
 
-    With None, every step is taken and every evaluation made again, each step from the checkpoint before it; as the
+    With None, every step and every evaluation is recomputed, each step from the checkpoint before it; as the
     checkpoints' states are compared, too, that is the whole run, from its start. ``verified`` is whether nothing was
-    found; ``findings`` has a line for each thing that isn't as it was, ``not_checked`` for what couldn't be looked at,
+    found; ``findings`` has a line for each difference, ``not_checked`` for each thing that couldn't be examined,
     ``not_covered`` for each file, or part of one, that nothing vouches for.
 
-    Raises UserError where there is no run, or its code isn't trusted.
+    Raises UserError where the path isn't a run, or its code isn't trusted.
     """
     directory = run_of(path)
     if not holds_a_run(directory):
@@ -225,7 +225,7 @@ class TooLongError(Exception):
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[Callable[[], None]]:
-    """Raise TooLongError after so many seconds within this context; what it yields starts them again."""
+    """Raise TooLongError after ``seconds`` within this context; calling the yielded function restarts them."""
     if threading.current_thread() is not threading.main_thread():  # only that one hears of signals
         yield lambda: None
         return

@@ -1,6 +1,6 @@
-"""Systems next to one another: figures, their difference with its interval, what paired tests say.
+"""Systems next to one another: figures, their difference with its interval, results of paired tests.
 
-A run's figures are taken apart by example: what each adds to the sums of the run's own meters.
+A run's figures are taken apart by example: the contribution of each to the sums of the run's own meters.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 FOLDER
   crossval.json                the configuration and how the data are divided; it is resumed only under the same
   folds.json                   which example is in which fold (vaak.core.folds)
-  runs/1-03                    a run, with what every run has: of the first repeat, tested on the third fold
+  runs/1-03                    a complete run: in the first repeat, tested on the third fold
   runs/1-03.json               its figures on that fold, written when it has ended
   results.json, scores.json    what all folds give together, written at the end
 
@@ -51,9 +51,9 @@ class CrossvalPlan(StudyPlan):
     folds, repeats, seed
         How many folds, how many times the data are divided, and the seed of the order.
     valid
-        The share of what a fold doesn't test on that chooses the best checkpoint, in place of training.
+        The share of a fold's other data that chooses the best checkpoint, in place of training.
     stratify_by, group_by
-        Columns, or none; None: what the corpus and the task say (labels, speakers).
+        Columns, or none; None: those that the corpus and the task declare (labels, speakers).
     pool
         train: the training data are divided; all: they and the given evaluation splits together.
     """

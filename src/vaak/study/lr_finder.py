@@ -1,4 +1,4 @@
-"""Learning-rate range tests: of a configuration by the engine's own step, and of any torch model, which is restored."""
+"""Learning-rate range tests: for a configuration by the engine's own step, and for any torch model, then restored."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class LRFinder:
 
     A batch is a pair ``(inputs, targets)``; or a dictionary, whose ``labels`` or ``targets`` are the targets and whose
     other entries the model is called with by name (without a criterion, labels too: the loss is then the ``loss`` of
-    what comes back); or one of Vaak's, whose ``inputs`` the model gets. Of the last two, outputs (..., classes) and
-    targets (...) are made flat, as ``nn.CrossEntropyLoss`` wants them.
+    the output); or one of Vaak's, whose ``inputs`` the model gets. For the last two, outputs (..., classes) and targets
+    (...) are flattened for ``nn.CrossEntropyLoss``.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ def restored(model: nn.Module, optimizer: Optimizer, device: torch.device) -> It
 
 
 def _copy_moments(state: Any, device: torch.device) -> Any:
-    """A copy of what an optimizer remembers; what is as large as its parameter moves along with it."""
+    """Return a copy of an optimizer's state; tensors as large as their parameter are moved to the device."""
     copied: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for parameter, remembered in state.items():
         copied[parameter] = {}

@@ -39,7 +39,7 @@ def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
         configuration.pop(name, None)
     configuration["training"].pop("device", None)
     values: dict[str, Any] = json.loads(json.dumps({"configuration": configuration, **own}, default=str))
-    return values  # as they are read back
+    return values  # in the form of JSON that is read back
 
 
 OTHER_STUDY = "restore what it was started with to resume it, or give another --output"

@@ -49,7 +49,7 @@ _KEY = re.compile(r"[a-zA-Z_]\w*(\.\w+)*")
 
 @dataclass(frozen=True)
 class Choices:
-    """An option and the values to try, as they are written in YAML."""
+    """An option and the values to try, in YAML."""
 
     key: str
     values: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A small form of a task, ready to be checked; what counts as equal; a callback that remembers what steps gave."""
+"""A small form of a task, ready to be checked; tests of equality; a callback that records the results of steps."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def check_figures(case: Case) -> None:
 
 
 def check_evaluation(case: Case) -> None:
-    """Evaluation doesn't change the model: weights, buffers, what is trained, and the mode of every module.
+    """Evaluation doesn't change the model: weights, buffers, ``requires_grad``, and the mode of every module.
 
     Nor do the pictures and the audio that it makes.
     """

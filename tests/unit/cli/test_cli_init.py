@@ -180,7 +180,7 @@ WRONG = {
     "lm": "where are the data? vaak init lm --data FOLDER, or --example makes some",
     "lm --data none": "none: no such folder",
     "lm --data . --hardware abacus": "--hardware is abacus; expected auto, cpu, mps, or the memory of a GPU",
-    "quickstart --example": "quickstart is a recipe, which is copied as it is",
+    "quickstart --example": "quickstart is a recipe, which is copied unchanged",
     "asr --data texts": "asr needs audio with its texts, and there is text",
     "lm --data texts --output no/where.yml": "--output no/where.yml can't be written",
     "lm --example --data texts": "texts isn't empty; give another folder by --data",
@@ -224,7 +224,7 @@ def test_a_terminal_is_asked_three_questions(tmp_path: Path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts/a.txt").write_text("one line\n" * 50)
     shown = answered(["init"], ["lm", "texts", "8gb"], tmp_path)
-    assert "What is trained?" in shown
+    assert "Which task?" in shown
     assert "Where are the data?" in shown
     assert "On what will it train?" in shown
     assert "cuda (a GPU of" in (tmp_path / "lm.yml").read_text()

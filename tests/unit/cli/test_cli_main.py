@@ -98,7 +98,7 @@ def test_each_command_has_a_help_with_an_example(name):
         (
             OSError(errno.ESTALE, "Stale file handle", "run/run.json"),
             2,
-            "run/run.json: Stale file handle; the disk, or the network behind it, doesn't answer as it should: check "
+            "run/run.json: Stale file handle; the disk, or its network, doesn't answer properly: check "
             "it, then run this again\n",
         ),
         (

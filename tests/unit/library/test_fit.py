@@ -202,7 +202,7 @@ def test_a_file_that_trains_as_it_is_imported_says_so(vowels, vaak_command):
     Path("run.yml").write_text("task: ./script.py:vowels\n")
     code, _, said = vaak_command("train", "run.yml")
     assert code == 2
-    assert "script.py trains as it is imported: put this under if __name__ == '__main__':" in said
+    assert "script.py trains while it is imported: put this under if __name__ == '__main__':" in said
 
 
 SCRIPT = """

@@ -132,7 +132,7 @@ def test_a_folder_of_something_else_is_not_resumed(tiny: Any, tmp_path: Path) ->
         code, pieces, said = tiny("--resume", "--output-dir", "photos", *also)
         assert (code, pieces) == (2, Counter())
         assert said == (
-            "photos has no pipeline to resume: there is no pipeline.json, but cat.jpg; check --output-dir, or leave "
+            "photos has no pipeline to resume: it has no pipeline.json, but cat.jpg; check --output-dir, or leave "
             "out --resume to start one there\n"
         )
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]

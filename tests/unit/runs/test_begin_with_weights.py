@@ -72,7 +72,7 @@ def test_tokens_are_taken_by_their_names(first: Path, caplog: pytest.LogCaptureF
         assert not torch.equal(weights[parameter][names.index("a")], torch.zeros(16))
     said = [record.getMessage() for record in caplog.records if "taken by name" in record.getMessage()]
     assert len(said) == 1
-    assert "drawn anew: 'a', 'x'" in said[0]
+    assert "newly drawn: 'a', 'x'" in said[0]
 
 
 def test_labels_are_taken_by_their_names(first: Path, caplog: pytest.LogCaptureFixture):
@@ -82,7 +82,7 @@ def test_labels_are_taken_by_their_names(first: Path, caplog: pytest.LogCaptureF
         for ours, theirs in ((1, 0), (2, 2)):  # b and d, of b, c and d
             assert torch.equal(weights[parameter][ours], source[parameter][theirs])
     assert any(
-        "drawn anew: 'label: a', 'label: x'; not taken: 'label: c'" in one.getMessage() for one in caplog.records
+        "newly drawn: 'label: a', 'label: x'; not taken: 'label: c'" in one.getMessage() for one in caplog.records
     )
 
 

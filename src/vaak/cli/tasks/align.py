@@ -1,4 +1,4 @@
-"""``vaak align``: when each word of a known text is said; ``vaak data segment``: utterances of recordings and texts."""
+"""``vaak align``: a time for each word of a known text; ``vaak data segment``: utterances of recordings and texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Format(StrEnum):
 
 ENDINGS = {Format.textgrid: "TextGrid"}
 Audio = Annotated[Path, typer.Argument(help="An audio file, or a folder that is searched for them.")]
-Texts = Annotated[Path, typer.Argument(help="What is said, an utterance in each line; for a folder, one of NAME.txt.")]
+Texts = Annotated[
+    Path, typer.Argument(help="Transcript, one utterance a line; for a folder of audio, a folder of NAME.txt.")
+]
 Within = Annotated[
     bool, typer.Option("--within", help="A recording may have more than the text says, before and after it.")
 ]
@@ -56,7 +58,7 @@ def align(
     within: Within = False,
     batch_size: BatchSize = None,
 ) -> None:
-    """Find out when each word of a known text is said, by a recogniser of architecture ctc.
+    """Align known text with speech, a time for each word, by a recogniser of architecture ctc.
 
     Recordings have any length. The words are those of the text; each has a confidence from 0 to 1 (not in textgrid and
     srt). Recordings that can't be aligned are reported; the others are still aligned, and the exit code is 2.

@@ -91,7 +91,7 @@ def diarize(
     scores, mistake = None, None
     try:
         scores = _scores(found.values(), known, opened)
-    except UserError as error:  # of the reference: what was found is said all the same
+    except UserError as error:  # an error of the reference: the result is still printed
         mistake = error
     _say(found, failed, scores, opened, work.looked_through, as_json=chosen.as_json)
     if mistake is not None:

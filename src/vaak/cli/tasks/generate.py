@@ -65,7 +65,7 @@ def _messages(text: str) -> list[dict[str, str]]:
     from vaak.text.corpora.conversations import read_messages
 
     if not text.strip():
-        raise UserError("--chat: there is no question; give one, or a JSON file of messages")
+        raise UserError("--chat: the question is empty; give one, or a JSON file of messages")
     if not text.endswith(".json"):
         return read_messages({"messages": [{"role": "user", "content": text}]}, "--chat")
     try:

@@ -49,7 +49,7 @@ class HindiLanguageModel(LanguageModel):
         ``labels`` are the ``input_ids``, which are shifted here: each token is scored by what precedes it (an encoder
         scores each in its place). Where a label is -100 or the mask is false, nothing is scored.
 
-        Of a batch of a loader, its own targets are scored, as in training; of a dictionary, its ``labels``, or its
+        A batch of a loader is scored on its own targets, as in training; a dictionary on its ``labels``, or its
         ``input_ids``. Both are moved to the model's device.
         """
         if isinstance(input_ids, Batch):

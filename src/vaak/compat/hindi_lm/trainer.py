@@ -48,7 +48,7 @@ class HindiLanguageModelTrainer:
 
     ``config`` is an ``ExperimentConfig`` or its ``__dict__``. ``train`` is a whole run, which ``vaak eval`` and the
     others use like any other, and which ``training.checkpoint.resume`` resumes. Called again, it continues with the
-    model as it is, on the same batches or others, as a further stage: a separate run, NAME-2 and so on, which takes
+    present model, on the same batches or others, as a further stage: a separate run, NAME-2 and so on, which takes
     over the optimizer's moments. With ``train_epoch``, ``evaluate`` and ``save_checkpoint`` the loop is the caller's,
     who ends it with ``close``, or by leaving the program. ``metrics`` has a value for each epoch of ``train``.
     """
@@ -84,7 +84,7 @@ class HindiLanguageModelTrainer:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer: of the last training, or, before any, the one of the configuration.
+        """The optimizer of the last training or, before any, that of the configuration.
 
         A learning rate that is set in its ``param_groups`` is the peak rate of the next ``train``.
         """
@@ -168,7 +168,7 @@ class HindiLanguageModelTrainer:
         snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
         if engine.ranks.is_main:
             engine.saving.writer.write(snapshot, engine.saving.is_best)
-        engine.finish_saving()  # so that it is said before anything of the next epoch is
+        engine.finish_saving()  # so that its log line comes before those of the next epoch
         return engine.checkpoints / step_folder(engine.position.step)
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
 def canonical(
     layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: SectionShortcuts
 ) -> tuple[Node, list[Problem]]:
-    """The layer with every option under its canonical name, bare values spelled out; and what was given twice."""
+    """Return the layer with canonical option names and bare values spelled out, and options given twice."""
     mover = _Mover(layer)
     for alias, name in flat_names(experiment).items():
         mover.move(alias, name)

@@ -1,4 +1,4 @@
-"""The types of a configuration as a tree: what stands under each key, a section, a list or a value, and which values.
+"""The types of a configuration as a tree: for each key a section, a list or a value, and the values it accepts.
 
 What an option takes is described in words, from its JSON Schema: for error messages, comments and documentation.
 """
@@ -262,7 +262,7 @@ def in_words(schema: Schema, root: Schema) -> str:
 
 
 def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
-    """Return whether a number is neither too large nor too small; of several types, for one of them.
+    """Return whether a number is neither too large nor too small; with several types, for one of them.
 
     >>> is_within_bounds(1e20, {"anyOf": [{"type": "integer", "maximum": 1024}, {"type": "null"}]}, {})
     False

@@ -1,6 +1,6 @@
 """The files of one configuration, each over those that it extends, the command line on top, merged into one tree.
 
-What an upper layer says wins, the rest stays. A run's own files have names by which they are known: RUN/config.yml, and
+The values of an upper layer win. A run's own files are recognised by their names: RUN/config.yml, and
 RUN/sessions/0001.yml of each of its sessions.
 """
 

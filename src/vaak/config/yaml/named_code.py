@@ -1,4 +1,4 @@
-"""Code that a configuration names, and whose it is: what isn't the user's own runs only with ``--trust-code``.
+"""Code that a configuration names, and its owner: code that isn't the user's runs only with ``--trust-code``.
 
 Code is the user's own if the command line or the program names it, or a configuration of theirs. Which file is theirs,
 and what it brings in, ``vaak.config.trust`` decides; each line of it has its doubt.

@@ -126,7 +126,7 @@ def take(node: Node, path: Sequence[str | int]) -> Node | None:
 
 
 def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-    """Every node below this one with its path, a section before what is in it."""
+    """Yield every node below this one with its path, a section before its contents."""
     children: Any = node.value.items() if node.is_mapping else ()
     if isinstance(node.value, list):
         children = enumerate(node.value)
@@ -149,7 +149,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """All mistakes of a configuration, one line each: ``file:line: key: what was wrong``."""
+    """All mistakes of a configuration, one line each: ``file:line: key: problem``."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = sorted({str(problem): problem for problem in problems}.values(), key=_reading_order)

@@ -33,7 +33,7 @@ log = logging.getLogger("vaak")
 
 BUFFER = 2**16
 LARGE = 64 << 20
-"""Bytes from which on a member of a zip isn't unpacked in memory, but as it is read."""
+"""Size in bytes from which a member of a zip is unpacked while it is read, instead of in memory."""
 MOST_BYTES, MOST_RATIO = 1 << 30, 200
 """What an archive may declare without being asked, and how many times its own size above that."""
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -70,9 +70,9 @@ class DeflatedRange(NamedTuple):
         return f"{self.path}@deflated={self.offset}+{self.packed}+{self.size}"
 
     def open(self) -> BinaryIO:
-        """The bytes, unpacked in memory, or, of many, as they are read.
+        """Return the bytes, unpacked in memory, or while they are read if there are many.
 
-        Raises DataError where they aren't so many, or are damaged.
+        Raises DataError where their number is different, or they are damaged.
         """
         if self.size > LARGE:
             return io.BufferedReader(_RawInflated(self), 2 * BUFFER)
@@ -99,7 +99,7 @@ class PackedRange(NamedTuple):
         return f"{self.path}@unpacked={self.offset}+{self.size}"
 
     def open(self) -> BinaryIO:
-        """The bytes, unpacked as they are read: in the order of the archive, each is unpacked once."""
+        """Return the bytes, unpacked while they are read: read in the order of the archive, each is unpacked once."""
         return io.BufferedReader(_RawPacked(self), 2 * BUFFER)
 
 
@@ -148,7 +148,7 @@ class _RawRange(_Raw):
 
 
 class _RawInflated(_Raw):
-    """What compressed bytes unpack to; to go back is to begin again."""
+    """The contents of compressed bytes; seeking backwards starts again from the beginning."""
 
     def __init__(self, part: DeflatedRange) -> None:
         super().__init__(part.size)
@@ -185,7 +185,7 @@ class _RawInflated(_Raw):
 
 
 class _RawPacked(_Raw):
-    """A part of what a compressed file unpacks to; the file that was read last goes on from where it is."""
+    """A part of a compressed file's contents; the file that was read last continues from its position."""
 
     def __init__(self, part: PackedRange) -> None:
         super().__init__(part.size)
@@ -227,7 +227,7 @@ class _Unpacking:
 
 
 def _unpacker(path: Path) -> Any:
-    """What opens a compressed file; None for one that isn't compressed in a known way."""
+    """Return the function that opens a compressed file; None for an unknown compression."""
     with open(path, "rb") as file:
         return _OPENERS.get(file.read(2))
 
@@ -284,7 +284,7 @@ def read_tar_members(path: Path, *, packed: bool = False) -> Iterator[Member]:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     if unpack is not None and not packed:
         raise DataError(f"{path}: a compressed tar can't be read from the middle; unpack it: gunzip {path.name}")
-    room = path.stat().st_size if unpack is None else None
+    size = path.stat().st_size if unpack is None else None
     try:
         with (unpack or open)(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
             declared = 0
@@ -295,7 +295,7 @@ def read_tar_members(path: Path, *, packed: bool = False) -> Iterator[Member]:
                 _demand_plain(path, one)
                 declared += one.size
                 _demand_no_bomb(path, declared)
-                if room is not None and one.offset_data + one.size > room:
+                if size is not None and one.offset_data + one.size > size:
                     raise DataError(f"{path}: it ends in the middle of {one.name}; download it again")
                 kind = ByteRange if unpack is None else PackedRange
                 yield Member(one.name, kind(path, one.offset_data, one.size))
@@ -304,7 +304,7 @@ def read_tar_members(path: Path, *, packed: bool = False) -> Iterator[Member]:
 
 
 def _demand_plain(path: Path, one: tarfile.TarInfo) -> None:
-    """Raise DataError for a member that is no plain file inside of the archive."""
+    """Raise DataError for a member that isn't a plain file inside the archive."""
     name = PurePosixPath(one.name)
     if not one.isreg() or one.issparse():
         raise DataError(f"{path}: member {one.name} is a link, a device or sparse, which is refused")
@@ -341,7 +341,7 @@ def read_zip_members(path: Path) -> Iterator[Member]:
                     raise DataError(
                         f"{path}: member {one.filename} is compressed in an unusual way; unpack the archive"
                     )
-                file.seek(one.header_offset + 26)  # behind the local header are its name and its extra field
+                file.seek(one.header_offset + 26)  # its name and its extra field follow the local header
                 lengths = file.read(4)
                 start = one.header_offset + 30 + int.from_bytes(lengths[:2], "little")
                 start += int.from_bytes(lengths[2:], "little")

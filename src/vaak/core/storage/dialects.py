@@ -1,9 +1,9 @@
 r"""The dialect of a table, told by evidence, and its lines and rows in that dialect; ``tables`` reads them.
 
-given       what is said of it (``GivenDialect``) isn't decided
+given       options (``GivenDialect``) take precedence over evidence
 delimiter   that of the ending, unless another one gives rows of one width and it doesn't
-quotes      syntax, or text: what leaves fewer rows of another width than the first. Where both leave none, lines are
-            counted: text such as ``"mi su`` in one row and ``"do ba`` two rows later takes no row away
+quotes      syntax, or text, whichever leaves fewer rows of another width than the first. Where both leave none, lines
+            are counted: text such as ``"mi su`` in one row and ``"do ba`` two rows later takes no row away
             (``_decide_quotes``)
 
 A table whose quotes around cells leave all rows one width, and that no other reading could take for its own, is
@@ -39,7 +39,7 @@ ENDINGS = {".csv": ",", ".tsv": "\t"}
 """Of files that are tables, and what their cells are separated by, as a rule."""
 SAMPLE_LINES = 1000
 MOST_LINES = 100_000
-"""Lines of one row: quotes that are open for longer are no quotes."""
+"""Most lines of one row: quotes that stay open for longer aren't quotes."""
 Quotes = Literal["text", "cells", "lines"]
 """``cells``: around cells, which may have several lines; ``lines``: the same in a line that has no more than one."""
 _RETURN = "\udfff"
@@ -51,7 +51,7 @@ Numbered = tuple[int, str]
 
 
 class GivenDialect(NamedTuple):
-    """What is said of a dialect: evidence decides what is None. Options may say it where it ``can_be_said``."""
+    """The given parts of a dialect: evidence decides those that are None. Options may give them if ``can_be_said``."""
 
     delimiter: str | None = None
     quotes: Quotes | None = None
@@ -59,7 +59,7 @@ class GivenDialect(NamedTuple):
     can_be_said: bool = False
 
     def advise(self, name: str, value: str) -> str:
-        """Return how to say one of these, for the end of a message; nothing where it is said, or can't be.
+        """Return how to set one of these, for the end of a message; empty where it is set, or can't be.
 
         >>> GivenDialect(can_be_said=True).advise("quotes", "text")
         ', or set dialect: {quotes: text} (vaak init, vaak data check: --quotes text)'
@@ -122,12 +122,14 @@ def read_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int,
         return
     offset = 0
     with open_bytes(path) as file:
+        # bytes are split before they are decoded: only \n ends a line, and an invalid one stays a single line
         for number, line in enumerate(file, start=1):
             content = line.removesuffix(b"\n").removesuffix(b"\r")
             content, bad = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content, None
             try:
                 text = content.decode(encoding)
             except UnicodeDecodeError as error:
+                # each escaped surrogate is one invalid byte, so their number is the count
                 text, count = _ESCAPED.subn("\ufffd", content.decode(encoding, "surrogateescape"))
                 bad = count, f"byte {offset + error.start} (0x{content[error.start]:02X})"
             yield number, text, bad, len(line)
@@ -209,12 +211,12 @@ def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[
 
 
 def fits(cells: list[str], width: int) -> bool:
-    """Whether a row has so many cells; empty ones that a spreadsheet adds at its end are none."""
+    """Return whether a row has ``width`` cells, not counting empty ones that a spreadsheet adds at its end."""
     return len(cells) == width or (len(cells) > width and not any(cells[width:]))
 
 
 class _Facts(NamedTuple):
-    """What is in a file, before anything is decided."""
+    """Facts about a file, before anything is decided."""
 
     encoding: str
     lines: int
@@ -401,7 +403,7 @@ def _choose_delimiter(sample: list[Numbered], usual: str, has_header: bool) -> s
 def _decide_quotes(
     read: Callable[[], Iterator[Numbered]], plain: Dialect, marks: _Marks, has_header: bool, has_escapes: bool
 ) -> tuple[Dialect, _Tally]:
-    """What quotation marks are in a file that has some, with the number of its rows.
+    """Decide the meaning of quotation marks in a file that has some; return it with the number of rows.
 
     no row is bad if they are around cells, but some if they are text     around cells
     the other way round                                                   text; around cells in lines that double some
@@ -436,7 +438,7 @@ def _decide_quotes(
 
 
 class _Marks(NamedTuple):
-    """Of a file: cells that begin with a quotation mark, that are in two, with doubled ones, columns of such cells."""
+    """Kinds of quoted cells in a file: that begin with a mark, end with one too, double it, or fill a column."""
 
     opening: bool
     wrapped: bool
@@ -460,7 +462,7 @@ def _spans_are_rows(lines: Iterator[Numbered], plain: Dialect, cells: _Tally, ha
     """Whether lines that would be within a cell are rows: their numbers and files are where those of others are.
 
     Where no column has numbers or files, they are where cells are separated by tabs or bars, or there are three or
-    more: what is written has no tab, and seldom as many commas in each of its lines.
+    more: prose has no tab, and seldom as many commas in each of its lines.
     """
     inside = {number for first, last in cells.spans[:SAMPLE_LINES] for number in range(first + 1, last + 1)}
     shapes: dict[bool, list[Counter[str]]] = {kind: [Counter() for _ in range(cells.width)] for kind in (True, False)}

@@ -50,7 +50,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def open_new(path: Path) -> IO[bytes]:
-    """Open a file to write its content anew. Raises LinkError as ``open_in_place`` does."""
+    """Open a file to replace its content. Raises LinkError as ``open_in_place`` does."""
     return open(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
 
 
@@ -120,9 +120,11 @@ def replacing_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield new
+        # before the renames: after a power cut, the name must not point to entries that were never written
         sync_directory(new)
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
+            # a folder can't be renamed over one with files, so the old one moves away first
             os.rename(folder, old)
         os.rename(new, folder)
     finally:
@@ -219,19 +221,20 @@ def _remove(path: Path) -> None:
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a new folder for temporary files, which is deleted on exit; after a kill, by whoever needs the next one.
 
-    Raises UserError where there is no room for one.
+    Raises UserError where the disk has no space for one.
     """
     try:
         place = Path(tempfile.gettempdir())
         with contextlib.suppress(OSError):
             for left in place.glob(f"vaak-{purpose}-*-*"):
+                # the folder of temporary files is shared: others' can't be judged or removed
                 if os.stat(left).st_uid == os.getuid() and is_abandoned(left):
                     _remove(left)
         folder = Path(tempfile.mkdtemp(prefix=f"vaak-{purpose}-{process_mark()}-"))
     except OSError as error:
         raise UserError(
-            f"temporary files can't be written ({error.strerror}): make room in {os.environ.get('TMPDIR', '/tmp')}, or "
-            "set TMPDIR to another folder"
+            f"temporary files can't be written ({error.strerror}): free space in {os.environ.get('TMPDIR', '/tmp')}, "
+            "or set TMPDIR to another folder"
         ) from error
     try:
         yield folder
@@ -261,18 +264,18 @@ def usual_mode(path: Path) -> Iterator[None]:
 
 
 CANT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
-"""Errors by which file systems (SMB, some FUSE mounts) say that they can't flush what it is; PostgreSQL's list, too."""
+"""Errors by which file systems (SMB, some FUSE mounts) report that they can't flush such a file, as in PostgreSQL."""
 CANT_OPEN = (errno.EACCES, errno.EPERM, errno.EISDIR)
 """Errors of opening a folder for reading that may be written to all the same."""
 not_flushed: dict[int, str] = {}
-"""What was said in this process of each file system, by its device, that can't flush files or folders."""
+"""The warning that this process logged for each file system, by device, that can't flush files or folders."""
 
 
 def flush(descriptor: int, path: Path) -> None:
     """Make what was written to an open file or folder last through a power cut.
 
-    Where its file system can't, that is said once, and nothing else happens. Raises OSError for all other failures
-    (EIO, ENOSPC, EDQUOT): what was written may be lost.
+    Where its file system can't, one warning is logged. Raises OSError for all other failures (EIO, ENOSPC, EDQUOT): the
+    data may be lost.
     """
     try:
         os.fsync(descriptor)
@@ -318,7 +321,7 @@ def sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[None]:
-    """Make a folder, and those above it; where the context ends with an error, remove what was made and is empty.
+    """Make a folder, and those above it; where the context ends with an error, remove those that are empty.
 
     Files of the names in ``but`` go with it.
     """
@@ -398,7 +401,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def copy_bytes(source: Path, target: Path) -> None:
-    """Write the content of a file to another, new one: what damages the disk under one spares the other."""
+    """Write the content of a file to another, new one, so that damage to the disk under one spares the other."""
     with open(source, "rb") as reading, open(target, "wb") as writing:
         shutil.copyfileobj(reading, writing, COPIED_AT_ONCE)
 
@@ -406,7 +409,7 @@ def copy_bytes(source: Path, target: Path) -> None:
 def share_blocks(source: Path, target: Path) -> bool:
     """Make a copy that shares the file's blocks until one of both is changed; return whether the file system can.
 
-    Where it can't (ext4, most network storage), there is no ``target``.
+    Where it can't (ext4, most network storage), ``target`` isn't made.
     """
     if fcntl is None or sys.platform != "linux":
         return False

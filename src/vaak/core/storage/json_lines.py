@@ -1,4 +1,4 @@
-"""Files with a JSON object a line, added as they come; what a kill leaves and what an editor leaves are told apart."""
+"""Append-only files of one JSON object per line; traces of a kill and of an editor are told apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vaak.core.storage.links import open_in_place
 class JsonLines:
     """The objects of a file, each with the number of its line, and the lines that hold none.
 
-    ``end`` is where the last whole line ends: what follows was being written when a process was killed.
+    ``end`` is where the last whole line ends: bytes after it were being written when a process was killed.
     """
 
     objects: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -61,8 +61,8 @@ TAIL_BYTES = 1 << 16
 def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushed: bool = False) -> None:
     """Add a line for each value to a file, which is made if it isn't there; a torn last line gives way.
 
-    Where it is ``flushed``, they are on the disk when this returns. After an error the file is as before, so a disk
-    that fills in the middle of a line leaves none of it.
+    If ``flushed``, they are on the disk when this returns. After an error the file is as before, so a disk that fills
+    in the middle of a line leaves no part of it.
     """
     lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
     descriptor = open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Files of a run are written where they seem to be, never through a link, a pipe or a device that lies in their place.
+"""Files of a run are written where they seem to be, never through a link, a pipe or a device in their place.
 
 A run may come from anyone, with all that is in its folder: a ``train.log`` that leads to a file of the reader's, a
 ``pictures`` that leads to another folder. Two things hold that back:
@@ -41,8 +41,8 @@ class LinkError(UserError):
 def demand_own_files(folder: Path, is_ours: Callable[[Path], bool] = lambda link: False, *, deep: bool = True) -> None:
     """Raise LinkError where something in a folder leads out of it, or is neither a file nor a folder.
 
-    ``is_ours`` is asked about each link that leads out, and may vouch for it. From now on, nothing is written through
-    other links below the folder, be it new. What is in folders of the folder is looked at only if ``deep``.
+    ``is_ours`` is called with each link that leads out, and may vouch for it. From now on, nothing is written through
+    other links below the folder, even new ones. Subfolders are examined only if ``deep``.
     """
     guard(folder)
     real = os.path.realpath(folder)
@@ -64,7 +64,7 @@ def guard(folder: Path) -> None:
 
 
 def make_link(link: Path, folder: Path) -> None:
-    """Make a link to a folder, which is one of ours: what is in the folder may be written by way of it."""
+    """Make a link to a folder and vouch for it: files in the folder may be written through the link."""
     aim = str(folder.resolve())
     link.symlink_to(aim, target_is_directory=True)
     _note_own(link, aim)
@@ -76,14 +76,14 @@ def _note_own(link: Path, aim: str) -> None:
 
 
 def demand_no_link(path: Path) -> None:
-    """Raise LinkError where a file in a guarded folder would be written through a link, or is no file."""
+    """Raise LinkError where a path in a guarded folder would be written through a link, or isn't a file."""
     if _from_root(path) is not None:
         with open_parent(path) as (parent, name):
             _demand_plain(path, parent, name)
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Open a file for writing as it is, where it is; return its descriptor. It is made with the usual mode.
+    """Open a file in place for writing; return its descriptor. A new file gets the usual mode.
 
     Raises LinkError where it is a link, a pipe, a device, or a file that has another name, too.
     """
@@ -121,6 +121,7 @@ def open_parent(path: Path) -> Iterator[tuple[int | None, str]]:
     try:
         for name in names:
             place = f"{place}{os.sep}{name}"
+            # opened relative to its parent: a link put on the way in between is not followed
             inner = _open_folder(place, name, descriptor)
             os.close(descriptor)
             descriptor = inner
@@ -171,7 +172,7 @@ def _demand_plain(path: Path, parent: int | None, name: str) -> None:
 
 
 def _entries(folder: str | Path, deep: bool) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, and in those in it, without those that links lead to."""
+    """Yield the entries of a folder and of its subfolders, without following links."""
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)

@@ -1,6 +1,6 @@
 """Rows of spreadsheets (Excel and OpenDocument) as texts, read by calamine; formulas as their last values.
 
-A workbook is read by its first sheet that isn't empty; that others aren't read is said once.
+Only the first sheet of a workbook that isn't empty is read; one line names the others.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def _first_sheet(path: Path, key: tuple[int, int]) -> tuple[int, list[list[Any]]
             if len(filled) > 1:
                 log.warning("%s: sheet %r is read; not read: %s", path, filled[0], list_names(filled[1:]))
             sheet = sheets[filled[0]]
+            # calamine drops empty rows above the first cell, but messages number rows as the program shows them
             return (sheet.start or (0, 0))[0] + 1, sheet.to_python(skip_empty_area=True)
     except (python_calamine.CalamineError, RustPanicError, ValueError) as error:
         reason = str(error).strip() or type(error).__name__

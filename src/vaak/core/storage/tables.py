@@ -9,7 +9,7 @@ quotes      syntax, or text
 lines       end with ``\n`` or ``\r\n``, never with another character of Unicode
 
 A row of another width than the first, or with quotes that don't end, is yielded as a problem with its file and line:
-who reads it decides. What was decided is logged in one line where it isn't what the ending says, with rows and lines.
+the caller decides. A decision that differs from the ending is logged in one line, with rows and lines.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class Table:
         """Decide the dialect and read the header.
 
         names
-            Of the columns, where there is no header.
+            Names of the columns, if the file has no header.
         given
-            What a format or an option says of the dialect; evidence decides the rest.
+            The dialect as set by a format or an option; evidence decides the rest.
         on_invalid_utf8
             ``replace``: bytes that are not UTF-8 become U+FFFD and are counted; else they are a row's problem.
         count_bytes
-            Is told of the bytes of each line that is read.
+            Called with the number of bytes of each line that is read.
 
         Raises DataError for a file that can't be read.
         """
@@ -124,7 +124,7 @@ class Table:
 
     @property
     def separator(self) -> str:
-        """What is between cells, for a message."""
+        """The separator of cells, for a message."""
         return DELIMITERS.get(self.dialect.delimiter, repr(self.dialect.delimiter))
 
     def rows(self) -> Iterator[TableRow]:
@@ -166,6 +166,7 @@ class Table:
 
         with _reading(self.path):
             for number, cells, last in split_rows(lines(), self.dialect):
+                # a row may span several lines: any invalid one spoils it
                 unread = [invalid.pop(line) for line in range(number, last + 1) if line in invalid] if invalid else []
                 problem = unread[0] if unread else self._problem(f"{self.path}:{number}", cells, width)
                 error = None if problem is None else DataError(problem)
@@ -229,7 +230,7 @@ def _sheet_width(path: Path, has_header: bool) -> int:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What can't be read within this context is a DataError."""
+    """Within this context, errors of reading are DataErrors."""
     try:
         yield
     except (OSError, EOFError, zlib.error, UnicodeError) as error:  # EOFError, zlib.error: half a .gz

@@ -51,9 +51,9 @@ def read_text_lines(path: Path) -> list[str]:
 def open_utf8(path: Path) -> Iterator[IO[bytes]]:
     """Open a text, perhaps in an archive, as bytes in UTF-8. UTF-16 and UTF-32 are converted, in memory.
 
-    A ``.gz`` is unpacked as it is read.
+    A ``.gz`` is unpacked while it is read.
 
-    Bytes that aren't valid UTF-8 stay as they are, for who decodes them. Raises DataError for a text of another
+    Bytes that aren't valid UTF-8 stay unchanged, for the caller to decode. Raises DataError for a text of another
     encoding, or a ``.gz``, that is damaged.
     """
     with open_file(path) as plain:
@@ -64,6 +64,7 @@ def open_utf8(path: Path) -> Iterator[IO[bytes]]:
             if encoding.startswith("utf-8"):
                 yield file
             else:
+                # readers split at the byte \n, which UTF-16 also has within characters
                 yield io.BytesIO(file.read().decode(encoding).removeprefix("\ufeff").encode(errors="surrogatepass"))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: this .gz is damaged: {error}") from error

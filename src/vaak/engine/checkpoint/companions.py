@@ -4,8 +4,8 @@
     frozen.safetensors              weights that are never trained, on disk once for all checkpoints. Their base gives
                                     them, too; where it doesn't (init_from), CHECKPOINTS/frozen-HASH.safetensors does
 
-A file with the SHA-256 that the manifest gives is the right one, wherever it is. Only a resume writes what is
-restored: what merely reads a checkpoint changes nothing in its run.
+A file with the SHA-256 of the manifest is the right one, wherever it is stored. Only a resume writes restored files:
+reading a checkpoint changes nothing in its run.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _second_copy(folder: Path, frozen: Entry) -> Path:
 def restore_companions(path: Path, run: Path, base: nn.Module) -> None:
     """Restore what is damaged of a checkpoint's companions from the copies of ``run`` or of another checkpoint.
 
-    Frozen weights are also restored from those of ``base``, its model as it is before a checkpoint is restored. A
-    companion of which there is no other copy is a warning. Raises CheckpointError where frozen weights are lost.
+    Frozen weights are also restored from those of ``base``, the model before a checkpoint is restored. A companion
+    without another copy causes a warning. Raises CheckpointError where frozen weights are lost.
     """
     for name, entry in listed_files(path).items():
         if name in OF_THE_STATE or entry.describes(path / name):
@@ -138,7 +138,7 @@ def report_damaged(path: Path) -> None:
     for name, entry in listed_files(path).items():
         if name not in OF_THE_STATE and name != FROZEN and not entry.describes(path / name):
             log.warning(
-                "%s is not as it was saved; unless you changed it, copy it from another checkpoint or the run",
+                "%s changed after it was saved; unless you changed it, copy it from another checkpoint or the run",
                 path / name,
             )
 
@@ -164,6 +164,7 @@ def frozen_tensors(path: Path, base: nn.Module | None) -> dict[str, torch.Tensor
         return load_file(copy)
     if base is not None:
         with scratch_folder("frozen") as folder:
+            # the base may have changed since, so its weights are written and compared by the manifest's hash
             found = _frozen_of(base, path)
             save_file(found, folder / FROZEN)
             if entry.describes(folder / FROZEN):
@@ -227,7 +228,7 @@ def _frozen_of(model: nn.Module, path: Path) -> dict[str, torch.Tensor]:
 
 
 def _put(file: Path, write: Callable[[Path], None]) -> None:
-    """Have ``write`` write a file, which is there whole or not at all; what had its name, and its links, stay."""
+    """Have ``write`` write a file, which appears whole or not at all; a file of its name, and its links, stay."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(file) as made:
         write(made)

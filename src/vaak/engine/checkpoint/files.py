@@ -8,7 +8,7 @@
                   state.json             position, loss scale, what callbacks remember
                   config.yml  prepared/  what opens it without its run (companions.py)
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
-                  completed.json         state.json as it is after what was due at this step (an evaluation)
+                  completed.json         state.json after the work that was due at this step (an evaluation)
 
 Nothing in it is code: safetensors and JSON only. It is written in the background, one in flight; a failure is raised at
 the next step. A process can be killed at any moment: the log is flushed, the checkpoint written under a temporary name,
@@ -143,6 +143,7 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others
             save_file(own, folder / name)
     names = tuple(layout.name for layout in snapshot.files) or tuple(tensors)
     for name in names:
+        # flushed before they are hashed: the manifest vouches for bytes that survive a power cut
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
     written = write_companions(folder, others)
@@ -150,6 +151,7 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others
     share_large(folder, listed)
     if FROZEN in names and not snapshot.base_is_enough:
         keep_second_copy(folder.parent, listed[FROZEN], folder / FROZEN)
+    # last: a checkpoint without a manifest counts as unfinished
     write_manifest(folder, {"step": snapshot.step, **about}, listed)
 
 
@@ -337,7 +339,7 @@ def resolve_checkpoint(path: Path) -> Path:
 class CheckpointWriter:
     """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
 
-    ``companions`` are files that each checkpoint gets, by their path in it: what opens it without the run.
+    ``companions`` are files copied into each checkpoint, by their path in it, so that it opens without the run.
 
     Of those written periodically (or asked for) it keeps the newest ``total_limit``, and all at multiples of
     ``keep_every`` steps; of those written only because they were the best, the best.

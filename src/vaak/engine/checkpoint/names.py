@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, file: Path) -> Entry:
-        """Return the entry of a file as it is now."""
+        """Return the entry of a file's present contents."""
         return cls(file.stat().st_size, files.sha256_of(file))
 
     def describes(self, file: Path) -> bool:

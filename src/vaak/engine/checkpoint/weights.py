@@ -86,7 +86,7 @@ class _StagingBuffer:
         return self._used == len(self._memory)
 
     def fill(self, place: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream) -> int:
-        """Have the device copy bytes of ``source``, as many as there is room for; return how many.
+        """Have the device copy bytes of ``source``, as many as fit; return their number.
 
         ``place`` is where they are to be in the end.
         """
@@ -98,7 +98,7 @@ class _StagingBuffer:
         return len(staged)
 
     def empty(self) -> None:
-        """Copy what is in it to its places, once the device has filled it."""
+        """Copy its contents to their places, once the device has filled it."""
         if self._pieces:
             self._filled.synchronize()
         for place, staged in self._pieces:

@@ -3,10 +3,10 @@
     a microbatch's gradient g ──▶ round(g · 2^k), 64 bits ──▶ added on its rank, then over ranks ──▶ · 2^-k, 32 bits
 
 ``k`` belongs to a parameter. It follows from the first microbatch that the step has, on any rank: its largest number,
-at 2^e, leaves room for numbers 2^6 times as large, and for 2^14 microbatches, so k = 42 - e. Where another microbatch
-has larger ones, the step is computed again with the ``k`` of the largest, which is the same for all ranks, too: nothing
-saturates. A microbatch adds an error of at most 2^-43 of the largest number, which is less than float32 rounds to for
-all numbers above 2^-19 of it.
+at 2^e, may grow 2^6 times as large, over 2^14 microbatches, so k = 42 - e. Where another microbatch has larger numbers,
+the step is computed again with the ``k`` of the largest, which is the same for all ranks, too: nothing saturates. A
+microbatch adds an error of at most 2^-43 of the largest number, which is less than float32 rounds to for all numbers
+above 2^-19 of it.
 
 Terms of the losses are sent microbatch by microbatch and added up in their order. A gradient that isn't finite makes
 its parameter's sum NaN.
@@ -27,7 +27,7 @@ GROWTH_BITS = 6
 PLACES = 62 - (MOST_EXACT.bit_length() - 1) - GROWTH_BITS
 """Binary places of the largest number that the first microbatch has."""
 FARTHEST = 100
-"""A power of 2 beyond which 32 bits have no room for a product."""
+"""A power of 2 beyond which a product doesn't fit 32 bits."""
 AT_ONCE = 2**24
 """Elements that are added over ranks together."""
 UNREACHED, ZERO, NOT_FINITE = -3000, -2000, 3000
@@ -164,7 +164,7 @@ def sum_in_order(parts: Iterable[Sequence[Any]]) -> dict[str, float]:
 
 
 def exponents_of(highest: Tensor, reached: list[bool]) -> list[int]:
-    """Return the exponents e of numbers below 2^e, or what is in their place."""
+    """Return the exponents e of numbers below 2^e, or a marker in their place."""
     values = highest.tolist()
     exponents = torch.frexp(highest).exponent.tolist()
     found = []

@@ -7,8 +7,8 @@ The message is a row of fixed width, the same for every rank and every step:
 Names and texts are only sent where a hash says that a rank has others. Gradients are stored in a few flat buckets of
 fixed size: each parameter's ``grad`` is a view of its bucket, so that nothing is copied. The layout follows from the
 parameters that are trained, so the same ranks get the same bits in every run. Buckets are summed from the last, which a
-backward fills first, to the first: each of them as soon as it is full, where nothing can make a rank compute its part
-again, else all after the last backward.
+backward fills first, to the first: each as soon as it is full if no rank can have to compute its part again, else all
+after the last backward.
 After the last gradient the same sum carries a tail:
 
     which parameters this rank reached | for each rank its own row: unknown term? | which terms | the terms' sums
@@ -166,12 +166,13 @@ class GradientBuckets(OwnGradients):
         # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
         # 2. The tail of the last bucket says what this rank reached, and has its terms in a separate row.
         # 3. The buckets are added over ranks in one order: the only sum of the step, and the same on every rank. Where
-        #    gradients are rounded for it, the tail, which isn't, has a sum of its own.
+        #    gradients are rounded for it, the tail, which isn't, is summed separately.
         # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.
         # 5. The rows, which no sum has mixed, are added in the order of ranks; unknown names are sent only now.
         for number in range(len(self._trained)):
             self._put_in_place(number)
         self._write_tail(sums, units)
+        # some sums may have begun during the backward (see _waits); the order is the same either way
         for bucket in self._order[len(self._waits) :]:
             self._start_adding_up(bucket)()
         for wait in self._waits:
@@ -383,6 +384,7 @@ class Exchange:
         units = self._units if message.counts.keys() <= set(self._units) else self._unit_names(message.counts)
         rows = [ROW.unpack(row) for row in self._gather_bytes(_row(message, units))]
         messages = [_message(row, units) for row in rows]
+        # every rank sees the same rows, so all take the same branches and their collectives match
         if any(row[0] != rows[0][0] or row[2] & TOO_MANY for row in rows):
             for other, counts in zip(messages, self._gather(message.counts), strict=True):
                 other.counts = counts

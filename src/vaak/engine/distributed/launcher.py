@@ -155,7 +155,7 @@ def precision_from_launcher(chosen: str, given: bool) -> str:
 
 
 CHUNK = 2**20
-"""Elements whose weighted sum is taken at a time: what a fingerprint needs of memory is 16 MB."""
+"""Elements whose weighted sum is taken at a time: a fingerprint then needs 16 MB of memory."""
 MIX = 0x9E3779B97F4A7C15 - 2**64
 """An odd number without a pattern (2**64 over the golden ratio, as a signed one)."""
 SHOWN = 5
@@ -190,7 +190,7 @@ def describe_differences(every: list[Any]) -> str:
 
 
 def name_ranks(ranks: list[int]) -> str:
-    """Ranks as they are named in a sentence.
+    """Return ranks as named in a sentence.
 
     >>> name_ranks([1]), name_ranks([1, 2, 5])
     ('rank 1', 'ranks 1, 2, 5')

@@ -99,6 +99,7 @@ class Ranks:
                 said = {"result": function()}
             except UserError as error:
                 failure, said = error, {"error": str(error)}
+        # sent also after an error: the others are waiting for it
         said = json.loads(self._tell(json.dumps(said).encode()))
         if failure is not None:
             raise failure
@@ -313,15 +314,17 @@ def start_ranks(config: TrainingConfig) -> Ranks:
     if world_size == 1:
         return Ranks(device)
     end_with_launcher()
+    # gloo stays for tensors on the CPU (messages), also where NCCL adds up gradients
     backend = "gloo"
     if device.type == "cuda":
         device, library = torch.device("cuda", _own_device()), config.distributed.backend or "nccl"
         if library == "nccl" and not dist.is_nccl_available():
             raise UserError(
-                "training.distributed.backend: this torch has no NCCL; set it to gloo, which adds up gradients by way "
-                "of the CPU, or install a torch with CUDA (vaak doctor)"
+                "training.distributed.backend: this torch has no NCCL; set it to gloo, which adds up gradients on "
+                "the CPU, or install a torch with CUDA (vaak doctor)"
             )
         backend = f"cpu:gloo,cuda:{library}"
+        # before the group is joined: NCCL binds to the current device
         torch.cuda.set_device(device)
     ranks = _join(backend, device, timedelta(minutes=config.distributed.timeout_minutes))
     ranks.barrier_before_sum = config.distributed.sync_gradient_barrier

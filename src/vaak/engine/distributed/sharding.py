@@ -1,16 +1,16 @@
-"""What each rank holds of a model and its optimizer, where that isn't all: ``training.distributed.strategy``.
+"""Models and optimizers divided over ranks (``training.distributed.strategy``).
 
 With ``zero1``, a rank updates some of the weights, keeps what the optimizer remembers of these alone, and gives them to
 the others. The bits are those of ``ddp``: a parameter is updated whole.
 
 With ``fsdp``, each rank holds a part of every parameter, of its gradient and of what the optimizer keeps for it. The
 parameters of a block are gathered while it computes, forward and backward, and its gradients are added over ranks and
-divided in one go; what is in no block (embeddings, head, last norm) is gathered for the whole pass. All of that is
-torch's ``fully_shard``. The engine sees parameters as ``DTensor``, whose shape is the whole one.
+divided in one go; parameters outside blocks (embeddings, head, last norm) are gathered for the whole pass. All of that
+is torch's ``fully_shard``. The engine sees parameters as ``DTensor``, whose shape is the whole one.
 
 Every pass of training gathers, so every rank must make equally many; one that has fewer pieces computes one again, for
-nothing (gradient.py). What isn't training (an evaluation, a diagnosis, samples) calls ``IndependentModel``, of which
-ranks gather a block when any of them needs it: so each of them may call it as often as it likes, or not at all.
+nothing (gradient.py). Everything but training (an evaluation, a diagnosis, samples) calls ``IndependentModel``, whose
+blocks ranks gather when any rank needs one: so each rank may call it any number of times.
 
 No process of ``fsdp`` has the whole model when it starts, either: ``made_in_parts``.
 
@@ -50,7 +50,7 @@ from vaak.engine.memory import free_memory
 
 
 class ShardedModel(nn.Module):
-    """A model that is divided over ranks; what is called in training.
+    """A model that is divided over ranks, as training calls it.
 
     ``blocks`` are the modules that are gathered one at a time. In ``precision`` bf16 or fp16 parameters are gathered in
     16 bits; gradients are added in 32, or in ``ranks.sum_dtype``. ``parts`` are this rank's of a model that was
@@ -110,13 +110,13 @@ class ShardedModel(nn.Module):
     def forward(self, function: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
         """The terms that ``function`` makes of the model and a batch, and their sums, where torch looks for tensors.
 
-        From these, the backward finds its way back to what is in no block.
+        From these, the backward finds its way back to the parameters outside blocks.
         """
         terms = function(self.model, batch)
         return terms, [term.total for term in terms.values()]
 
     def independent(self, averages: Mapping[str, Tensor]) -> contextlib.AbstractContextManager[nn.Module]:
-        """Within this context, which every rank enters, a model that each of them calls as often as it likes.
+        """Within this context, which every rank enters, a model that each rank may call any number of times.
 
         It has the weights of this one, or ``averages`` in place of those that they name; buffers are this model's own.
         """
@@ -193,13 +193,14 @@ class _PartsOfParameters(TorchDispatchMode):
             if kept is not meta:
                 self._refuse(f"{name} was made in another way")
         others = [weakref.ref(self._kept.pop(storage)[0]) for storage in self._kept.keys() - used]
+        # cycles of modules that were replaced while the model was made would look like other users
         gc.collect()
         if any(other() is not None for other in others):  # and not only replaced while it was made
             self._refuse("other modules were made with it")
         return found
 
     def _registered(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        """What a module gets in place of ``parameter``; None for that itself."""
+        """Return the replacement for ``parameter`` in a module; None keeps it."""
         if not is_watching(self):
             return None
         self._last = f"{type(module).__name__}.{name}"
@@ -256,6 +257,7 @@ class _PartsOfParameters(TorchDispatchMode):
         if func is torch.ops.aten.copy_.default:
             own.copy_(args[0].expand_as(rows)[within])
         elif torch.Tag.nondeterministic_seeded in func.tags:
+            # drawn whole and then cut: the generator moves on as in a single process, on every rank
             drawn = torch.empty(rows.shape, dtype=target.dtype)
             func(drawn, *args, **kwargs)
             own.copy_(drawn[within])
@@ -299,11 +301,11 @@ def _fill(model: nn.Module, parts: dict[str, Tensor], device: torch.device) -> N
 class IndependentModel:
     """A model that is divided over ranks, as one that each of them calls by itself.
 
-    What is in no block is whole as long as ``of`` lasts, a block while it computes. A block needs the parts of all
-    ranks: so each says which it needs, all give their parts of the first of these, and whoever needs it computes. Ranks
-    that compute the same stay together; one that needs nothing, since it has no batch left or waits for the others
-    elsewhere (``Ranks.before_meeting``), gives its parts until nobody needs any. It holds what it sends and receives
-    from the start, so memory can only run out between two such exchanges, where a batch can be tried again.
+    Parameters outside blocks are whole as long as ``of`` lasts, a block's while it computes. A block needs the parts of
+    all ranks: so each says which it needs, all give their parts of the first of these, and whoever needs it computes.
+    Ranks that compute the same stay together; one that needs nothing, since it has no batch left or waits for the
+    others elsewhere (``Ranks.before_meeting``), gives its parts until nobody needs any. It holds what it sends and
+    receives from the start, so memory can only run out between two such exchanges, where a batch can be tried again.
 
     With gradients, a block is gathered and computed again in the backward, and no weight keeps its gradient. Weights
     that aren't there are NaN.
@@ -328,6 +330,7 @@ class IndependentModel:
     def of(self, model: nn.Module, shards: Any, averages: Mapping[str, Tensor]) -> Iterator[nn.Module]:
         """The model with the weights of ``model``, which the group ``shards`` shares, or ``averages`` of them."""
         for own, module in zip(model.modules(), self._module.modules(), strict=True):
+            # the copy shares the buffers, so that they are those of the trained model at any time
             module._buffers = own._buffers
         self._sources = {name: averages.get(name, one).detach() for name, one in model.named_parameters()}
         self._shards, self._size = shards, torch.distributed.get_world_size(shards)
@@ -342,6 +345,7 @@ class IndependentModel:
                     self._parameters[name].data = found.to(self._parameters[name].dtype)
             self._ranks.before_meeting = self._serve
             yield self._module
+            # a rank that is done keeps giving its parts until no other needs any
             self._serve()
         finally:
             self._ranks.before_meeting = lambda: None
@@ -388,6 +392,7 @@ class IndependentModel:
         with self._ranks.naming_lost_ranks():
             while True:
                 first = torch.tensor([none if needed is None else needed], dtype=torch.int32)
+                # the lowest block that any rank needs comes first, so all agree without a coordinator
                 torch.distributed.all_reduce(first, op=torch.distributed.ReduceOp.MIN, group=self._shards)
                 number = int(first)
                 if number == none:
@@ -411,7 +416,7 @@ class IndependentModel:
 
 
 def _absent(parameter: Tensor, device: torch.device) -> Tensor:
-    """What stands for the values of a parameter that isn't there: its shape, and no memory."""
+    """Return a placeholder for an absent parameter: its shape, without memory."""
     nothing = math.nan if parameter.is_floating_point() else 0
     return torch.full((), nothing, dtype=parameter.dtype, device=device).expand(parameter.shape)
 
@@ -524,7 +529,7 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
 
 
 class Gathering:
-    """Brings ranks' parts of a state to rank 0, on another thread than training's, by connections of its own.
+    """Brings ranks' parts of a state to rank 0, on another thread than training's, over separate connections.
 
     Every rank makes it, and where the model has several copies, only the ranks of the first give anything.
     """

@@ -1,7 +1,7 @@
 """The state kept for each parameter besides its value: that of optimizers, and a moving average.
 
-What Vaak's own optimizers keep is known. A user's may remember anything, and count in its groups, too
-(``group["k"] += 1``): what it changed there is kept as well.
+The state of Vaak's own optimizers is known. A user's may hold anything, and count in its groups, too
+(``group["k"] += 1``): changes there are kept as well.
 
     after step s, with n = s - start_step steps averaged before it:
     average ← w                             n = 0
@@ -135,6 +135,7 @@ def _check_storable(names: Mapping[nn.Parameter, str], optimizers: Sequence[Opti
             )
         remembered = [*optimizer.state.values(), *(_values_of_group(group) for group in optimizer.param_groups)]
         for name, value in (item for held in remembered for item in held.items()):
+            # a checkpoint joins the parameter's name and this one by a dot
             if "." in str(name) or not (isinstance(value, Tensor) or _is_json(value)):
                 raise UserError(
                     f"training.optimizer: {kind} keeps {name!r} as {type(value).__name__}, which a checkpoint can't "
@@ -288,7 +289,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights as they are after a step; before ``start_step`` nothing happens."""
+        """Take in the weights after a step; before ``start_step`` nothing happens."""
         if step < self.config.start_step:
             return
         weights = [_exact(parameter) for parameter in self._parameters.values()]
@@ -338,6 +339,7 @@ class WeightAverage:
                 f"{len(wrong)} of them differ, such as {', '.join(wrong[:3])}"
             )
         self._averages = [
+            # copied, not kept: the checkpoint's tensors may be on another device, and whole where the model is divided
             torch.empty_like(_exact(parameter)).copy_(part_of(tensors[name], parameter))
             for name, parameter in self._parameters.items()
         ]

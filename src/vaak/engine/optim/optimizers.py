@@ -113,6 +113,7 @@ def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
     optimizers: list[Optimizer] = []
     if matrices:
         groups = parameter_groups(matrices, config, config.lr, num_layers)
+        # torch's own orthogonalises matrix by matrix; equal shapes are stacked here to launch fewer kernels
         rule = uncompiled(_stacked_muon(torch.optim.Muon))(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
         )
@@ -275,7 +276,7 @@ class NamedParameter:
 def trained_parameters(model: nn.Module) -> list[NamedParameter]:
     """The parameters that need a gradient, each once, in the order of the model.
 
-    A head is a module that says so by ``is_output_head = True``, or a linear layer whose name ends in ``head``.
+    A head is a module with ``is_output_head = True``, or a linear layer whose name ends in ``head``.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained: dict[int, NamedParameter] = {}
@@ -307,7 +308,7 @@ def _layers(model: nn.Module) -> dict[str, int | None]:
             for parent in _parents(numbered[1]):
                 first.setdefault(parent, index)
     # A name without a number belongs below the layers where its parent has it before them (an embedding's norm), and
-    # on top where after them (the last norm); what a module says of itself goes before both.
+    # on top where after them (the last norm); a module's own declaration takes precedence.
     for index, name in enumerate(names):
         with_layers = next((parent for parent in _parents(name) if parent in first), None)
         if found[name] is None and with_layers is not None and index < first[with_layers]:
@@ -388,6 +389,7 @@ class Lion(Optimizer):
             momenta = [self.state[parameter]["momentum"] for parameter in parameters]
             first, second = group["betas"]
 
+            # Lion keeps its momentum by another beta than it steps by, so the direction is not the stored momentum
             directions = torch._foreach_lerp(momenta, gradients, 1 - first)
             torch._foreach_sign_(directions)
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
@@ -402,7 +404,7 @@ log = logging.getLogger("vaak")
 def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folder: Path) -> Optimizer:
     """The optimizer of ``config.type``; ``folder`` is where a ``./file.py`` is looked for.
 
-    Raises UserError for what is not an optimizer, needs a closure, or doesn't have one of the options.
+    Raises UserError for a class that isn't an optimizer, needs a closure, or lacks one of the options.
     """
     key, name = config.key, config.type
     found = resolve_component(key, name, folder)
@@ -415,6 +417,7 @@ def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folde
             f"{key}: step() of {name} needs a closure, and training calls it without; choose another"
         ) from error
     known = check_options(key, name, found, config.options, reserved=("params", "lr"))
+    # a class with **kwargs isn't known in full: it gets a rate unless its signature shows that it takes none
     rate: dict[str, Any] = {"lr": config.lr} if known is None or "lr" in inspect.signature(found).parameters else {}
     try:
         made = found(groups, **rate, **config.options)

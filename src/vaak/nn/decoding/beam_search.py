@@ -5,9 +5,9 @@ continuations are looked at: those that end are finished, and compete by ``penal
 the most probable, live on. At the greatest length all are finished.
 
 A row is done when no live hypothesis can beat its ``n_best`` finished ones any more. Probabilities only fall as a
-hypothesis grows, and the division by a power of the length is kindest at the greatest length: so a live one can't get
-beyond its log-probability now, divided by that power of the greatest length. This stops no row whose result would
-change, but with a penalty of 1 and room for hundreds of tokens it hardly stops one at all. So with ``early_stopping``
+hypothesis grows, and the division by a power of the length is kindest at the greatest length. So the score of a live
+one is at most its present log-probability, divided by that power of the greatest length. This stops no row whose result
+would change, but with a penalty of 1 and a limit of hundreds of tokens it rarely stops any. So with ``early_stopping``
 a row is also done once ``beam_size`` hypotheses have finished. Rows that are done leave the batch.
 
 Sources: Graves 2012, "Sequence Transduction with Recurrent Neural Networks" (beam search); Wu et al. 2016,
@@ -113,7 +113,7 @@ class _Search:
 
         ``logits`` is ``(rows · width, vocab)``. Raises UserError where they are NaN.
         """
-        num_rows, width, time = self.tokens.shape  # time is the length of the continuations: of the first token, 1
+        num_rows, width, time = self.tokens.shape  # time is the length of the continuations: 1 for the first token
         before = send(self.totals, logits.device)
         continued = before[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
         count = min(2 * self.settings.beam_size, continued[0].numel())  # at least half of them don't end

@@ -17,7 +17,7 @@ SMALLEST_BUFFER = 32
 class LayerCache:
     """Tensors of one layer by name; the first dimension of each is the row.
 
-    Keys and values that grow token by token are the beginning of buffers with room for more, ``length`` tokens long.
+    Keys and values that grow token by token occupy the first ``length`` tokens of larger buffers.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class LayerCache:
         for name, new in (("keys", keys), ("values", values)):
             buffer = self.tensors.get(name)
             if buffer is None or buffer.shape[2] < self.length:
-                old, room = buffer, max(2 * self.length, SMALLEST_BUFFER)
-                buffer = self.tensors[name] = new.new_empty(*new.shape[:2], room, new.shape[3])
+                old, capacity = buffer, max(2 * self.length, SMALLEST_BUFFER)
+                buffer = self.tensors[name] = new.new_empty(*new.shape[:2], capacity, new.shape[3])
                 if old is not None:
                     buffer[:, :, :begin] = old[:, :, :begin]
             buffer[:, :, begin : self.length] = new

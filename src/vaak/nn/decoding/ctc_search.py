@@ -2,10 +2,10 @@
 
     score(text) = log p(text) + alpha · log p_words(text) + beta · (number of words)
 
-A prefix is in the beam once, however its tokens are placed: with the probability of all its placements that end in a
-blank, and of all that end in its last token, for the same token again is the same one only without a blank. Words
-count when they are complete, the end of the text at the end. At each frame, the ``beam_size`` best prefixes are
-continued by as many of the most probable tokens.
+A prefix is in the beam once, however its tokens are placed. It has two probabilities: of all placements that end in a
+blank, and of all that end in its last token. They differ in the next step, where a repeated token is a new one only
+after a blank. Words count when they are complete, the end of the text at the end. At each frame, the ``beam_size`` best
+prefixes are continued by as many of the most probable tokens.
 
 Sources: Hannun et al. 2014, "First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional Recurrent
 DNNs", algorithm 1. Differs: words are scored when they end, not when their first token does.
@@ -96,6 +96,7 @@ def ctc_beam_search(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float,
         best = np.argsort(-frame, kind="stable")[: search.beam_size].tolist()
         tokens = [token for token in best if token != search.blank and frame[token] > NEVER]
         if search.words is not None and any(search.pieces[token].startswith(" ") for token in tokens):
+            # asks the language model for all words that may end here in one batch
             search.words.prepare((one.before, one.begun) for one in prefixes.values() if one.begun)
         found = dict[tuple[int, ...], tuple[float, float]]()
         for ids, (in_blank, in_token) in ends.items():
@@ -103,6 +104,7 @@ def ctc_beam_search(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float,
             last = ids[-1] if ids else search.blank
             _add(found, ids, whole + frame[search.blank], in_token + frame[last] if ids else NEVER)
             for token in tokens:
+                # a token repeats in the text only over a blank between; without one, it is the same token, longer
                 longer, before = (*ids, token), in_blank if token == last else whole
                 if before > NEVER:
                     if longer not in prefixes:

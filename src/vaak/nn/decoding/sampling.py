@@ -260,7 +260,7 @@ class Hypothesis:
 
 
 def penalised_score(log_probability: float, length: int, length_penalty: float) -> float:
-    """How hypotheses of different lengths are compared: of two log-probabilities alike, the longer is never lower.
+    """Return the score by which hypotheses are compared: at equal log-probability, the longer is never lower.
 
     Source: Murray and Chiang 2018, "Correcting Length Bias in Neural Machine Translation" (a power of 1: length
     normalisation).
@@ -280,9 +280,11 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
     writing, tokens, own = list(range(len(texts))), begin, np.array(keys, dtype=np.uint64)
     for position in range(settings.max_new_tokens):
         logits = writer.next_logits(tokens)
+        # a function of the row's key and the position alone: a row draws the same in any batch
         uniforms = uniform_numbers(own[writing], position) if settings.temperature else None
         tokens = next_tokens(logits, [texts[row] for row in writing], settings, uniforms)
         gained = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
+        # one transfer: each one waits for the device
         read, gains = read_together(tokens, gained)
         for row, token, gain in zip(writing, demand_tokens(read), gains.tolist(), strict=True):
             log_probabilities[row] += gain
@@ -291,6 +293,7 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
         going_on = [place for place, row in enumerate(writing) if not ended[row]]
         if not going_on:
             break
+        # rows that are done leave the batch, so that they cost no more passes
         if len(going_on) < len(writing):
             kept = torch.tensor(going_on)
             writer.select(kept)

@@ -80,4 +80,5 @@ def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> It
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The groups' results as one."""
+    # cat of a single tensor would copy it
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

@@ -3,11 +3,11 @@
     result = features(q) · Σ features(k) vᵀ  ÷  features(q) · Σ features(k)
 
 The sums over keys are one small matrix, made once for all queries (``full_sums``). Where a query sees earlier tokens
-only (``causal_sums``), tokens are cut in chunks: within one, the products of all pairs are formed and later keys cut
-off; what came before is one state, which is dropped where another document begins, so nothing is ever subtracted. The
-backward pass recomputes the features, a piece at a time. A column of ones after the values gives the denominator. All
-is computed in float32 (or float64), under autocast too, and a result depends on nothing but the tokens that the query
-may see. Weights of pairs are never formed, so none can be dropped and nothing added to them.
+only (``causal_sums``), tokens are cut in chunks. Within one, the products of all pairs are formed and later keys
+masked. All earlier tokens are one state, which is dropped where another document begins, so nothing is ever subtracted.
+The backward pass recomputes the features, a piece at a time. A column of ones after the values gives the denominator.
+All is computed in float32 (or float64), under autocast too, and a result depends on nothing but the tokens that the
+query may see. Weights of pairs are never formed, so none can be dropped and nothing added to them.
 
 Sources: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.1, appendix B.1 (prefix sums);
 Katharopoulos et al. 2020, "Transformers are RNNs" (the state of constant size); Hua et al. 2022, "Transformer Quality
@@ -175,6 +175,7 @@ class _FullSums(torch.autograd.Function):
             of_total = torch.zeros_like(total)
             for piece in _pieces(query, weights):
                 features = query_map(query[:, piece], weights, ctx.kernel)
+                # the whole gradient of the total must be known before that of any key
                 of_total.baddbmm_(features.mT, gradient[:, piece])
                 of_features = gradient[:, piece] @ total.mT
                 of_query[:, piece] = map_backward(of_features, features, weights[:, : query.shape[-1]], ctx.kernel)
@@ -270,7 +271,7 @@ class _Segment:
 
 
 def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
-    """Segments in their order; what is left after the last whole chunk is a separate, shorter chunk."""
+    """Return the segments in order; the remainder after the last whole chunk is a separate, shorter chunk."""
     time = value.shape[1]
     at_once = max(1, num_tokens_at_once(len(value), weights) // CHUNK)
     whole = time // CHUNK
@@ -341,6 +342,7 @@ class _CausalSums(torch.autograd.Function):
             past = torch.bmm(queries, states[:-1].flatten(0, 1))
             pairs = _seen(torch.bmm(queries, keys.mT), visibility, strict)
             segment.put(_times(past, visibility and visibility.reads).baddbmm_(pairs, values), sums)
+            # copied: a view would keep the states of every chunk alive until the backward
             state = states[-1].clone()
         ctx.save_for_backward(query, key, value, weights, documents, *begun)
         ctx.kernel, ctx.strict = kernel, strict
@@ -381,6 +383,7 @@ def _segment_backward(
     of_states = begun.new_empty(len(keys) // len(begun) + 1, *begun.shape)
     of_states[-1] = of_ended
     torch.bmm(queries.mT, of_past, out=of_states[:-1].flatten(0, 1))
+    # states run forward over chunks, so their gradients run backward
     for chunk in reversed(range(len(of_states) - 1)):
         _add(of_states[chunk], of_states[chunk + 1], visibility and visibility.keeps[chunk])
     of_chunks = of_states[1:].flatten(0, 1)

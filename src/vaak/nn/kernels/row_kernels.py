@@ -1,13 +1,13 @@
-"""Kernels of ours for CUDA: what would be many passes over large tensors is one along each of their rows.
+"""Vaak's CUDA kernels, which replace many passes over large tensors by one along each row.
 
     cross_entropy_rows   logits (row, class) ──▶ log Z, losses ──▶ rate · (softmax − target), also in their place
     rotated              heads (batch, time, head, width) ──▶ turned to their positions, in the precision asked for
 
 torch's cross-entropy forms all log-probabilities in 32 bits, and a rotation by torch's operators takes eight passes, in
 32 bits, too. Here are two reads of the logits and a write, and one read and a write of the heads; sums have 32 bits,
-belong to one row each, and repeat. The kernels are Triton's, which torch brings along where it is built for
-CUDA. Before its first use in a process, each is compared with torch on a small example; where that fails (there is no
-C compiler, say), torch's operators do the work.
+belong to one row each, and repeat. The kernels are written in Triton, which torch includes where it is built for CUDA.
+Before its first use in a process, each is compared with torch on a small example; where that fails (without a C
+compiler, say), torch's operators do the work.
 
 Sources: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax" (log Z in one pass); Hsu et al. 2024,
 "Liger Kernel: Efficient Triton Kernels for LLM Training", section 3.2 (the gradient in the place of the logits).

@@ -90,7 +90,7 @@ def has_kernels(x: Tensor, dtype: torch.dtype, num_heads: int, num_key_heads: in
 
 @constant_when_compiled
 def _agree(device: str, dtype: torch.dtype, num_heads: int, num_key_heads: int, head_width: int) -> bool:
-    """Return ``_compare``'s answer, which torch.compile takes as it is."""
+    """Return ``_compare``'s answer, which torch.compile takes as a constant."""
     return _compare(device, dtype, num_heads, num_key_heads, head_width)
 
 
@@ -102,9 +102,11 @@ def _compare(device: str, dtype: torch.dtype, num_heads: int, num_key_heads: int
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, heads, 40, head_width) for heads in (num_heads, num_key_heads, num_key_heads, num_heads)]
     fault: object = "they compute something else than masks do"
+    # the comparison differentiates, which tensors of inference mode can't
     ordinary = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
     try:
         with ordinary, torch.enable_grad(), torch.autocast(torch.device(device).type, enabled=False):
+            # one row with two documents, one with padding: the two ways in which rows are cut
             documents = torch.tensor([[0] * 24 + [1] * 16, [0] * 33 + [-1] * 7], device=device)
             drawn = [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
             if all(_agrees_with_mask(drawn, documents, causal) for causal in (False, True)):

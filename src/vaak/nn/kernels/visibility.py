@@ -110,7 +110,7 @@ def segments_of(documents: Tensor, at_most: int) -> Segments:
     """
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    torch._assert_async(begins.sum() <= at_most, "a row has more documents than it was said to have")
+    torch._assert_async(begins.sum() <= at_most, "a row has more documents than at_most")
     return Segments(F.pad(places_of(begins, at_most), (0, 1), value=documents.numel()).int(), documents.shape[1])
 
 

@@ -126,7 +126,7 @@ class Aligner(nn.Module):
     def forward(
         self, text: Tensor, mel: Tensor, symbol_mask: Tensor, frame_mask: Tensor, prior: Tensor | None = None
     ) -> Tensor:
-        """Log-likelihoods, up to a constant, ``(batch, frame, symbol)``; -inf where there is no symbol.
+        """Log-likelihoods, up to a constant, ``(batch, frame, symbol)``; -inf beyond the last symbol.
 
         ``text`` ``(batch, symbol, text_width)`` is real where ``symbol_mask`` is True, ``mel`` ``(batch, frame, bin)``,
         normalised, where ``frame_mask`` is. ``prior`` is what ``beta_binomial_prior`` gives.
@@ -302,8 +302,8 @@ def _entries(steps: Tensor, combine: Callable[..., Tensor]) -> Tensor:
     """Combined over all ways to each symbol at the frame before each block, ``(block, batch, 1 + symbol)``.
 
     The first column comes before all symbols. ``steps`` are ``(frame, block, batch, symbol)``. In a block of n frames a
-    path moves on by at most n symbols, so a block is a matrix with n + 1 diagonals: the matrices of all blocks are
-    found at the same time, then each is applied to what the block before it gives.
+    path moves on by at most n symbols, so a block is a matrix with n + 1 diagonals. The matrices of all blocks are
+    found at the same time, then each is applied to the result of the block before it.
     """
     length, blocks, batch, width = steps.shape
     entries = steps.new_full((blocks, batch, length + 1 + width), -torch.inf)

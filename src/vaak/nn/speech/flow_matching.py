@@ -156,6 +156,7 @@ class UNetField(nn.Module):
         super().__init__()
 
         def blocks() -> nn.ModuleList:
+            # one over about the number of blocks, so that the sum of all starts near the size of one
             scale, several = 1 / (2 * num_levels * blocks_per_level), range(blocks_per_level)
             return nn.ModuleList(
                 ConvNeXtBlock(width, 4 * width, kernel_size, layer_scale=scale, condition_width=width) for _ in several
@@ -178,7 +179,7 @@ class UNetField(nn.Module):
         """Velocities ``(batch, frame, num_bins)``, 0 in padding.
 
         ``x`` has that shape, ``times`` is ``(batch,)``, ``condition`` ``(batch, frame, condition_width)``; frames are
-        real where ``mask`` is True. There are no feature maps, so ``norms`` stay empty.
+        real where ``mask`` is True. Without feature maps, ``norms`` stay empty.
         """
         time = self.time(times)
         hidden = self._level(self.input(masked(torch.cat((x, condition), -1), mask)), mask, time, 0)

@@ -14,8 +14,8 @@ twice the amplitude, is 1 before that.
 
 Sources: Ren et al. 2019, "FastSpeech", section 3.2 (length regulator); Ren et al. 2021, "FastSpeech 2", sections 2.3
 and 3.1; Łańcucki 2021, "FastPitch", section 2.1 (one value per symbol, embedded by a convolution). Differs: values are
-not cut in steps; whether a symbol has a pitch (pauses and voiceless consonants have none) is predicted as well, and
-only the pitch of those that do is trained; rounding of durations carries its error along.
+not quantised. Whether a symbol has a pitch (pauses and voiceless consonants have none) is predicted as well, and only
+the pitch of voiced ones is trained. Rounding of durations carries its error along.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ class VarianceAdaptor(nn.Module):
             else:
                 pitch, voiced = targets.pitch, targets.voiced & mask
                 terms |= {"pitch": pitch_loss(found, pitch, voiced), "voicing": voicing_loss(voicing, voiced, mask)}
+            # before the energy is predicted, which so depends on the pitch
             encoded = encoded + self.pitch.embedding(pitch_values(pitch, voiced).to(encoded.dtype), mask)
         if self.energy is not None:
             found = self.energy.predictor(encoded, mask)[..., 0]

@@ -1,1 +1,1 @@
-"""A run's files held against each other, without computing anything: what ``vaak verify`` does first."""
+"""A run's files compared with each other, without computing anything: the first part of ``vaak verify``."""

@@ -142,7 +142,7 @@ def _compare_data(found: Inventory, path: Path, damage: str | None) -> None:
 def _check_data(found: Inventory) -> None:
     """Prepared data have the hashes that they were written with; of each task, where a run has several.
 
-    Checkpoints have a copy of what was written down of them, which their manifest covers.
+    Checkpoints have a copy of this record, which their manifest covers.
     """
     for own in (found.directory, *sorted((found.directory / TASKS).glob("*"))):
         folder = prepared_folder(own)
@@ -178,7 +178,7 @@ def _safe(name: str) -> str:
 
 
 def _check_copy(found: Inventory, path: Path, about: dict[str, Any]) -> None:
-    """What was written down of prepared data is what the newest checkpoint has a copy of."""
+    """Check that the record of prepared data equals the newest checkpoint's copy of it."""
     if not found.sound:
         return
     checkpoint = found.sound[-1]

@@ -25,11 +25,11 @@ MOST_NAMED = 8
 
 @dataclass
 class Inventory:
-    """What is known of the files of a run.
+    """Facts about the files of a run.
 
-    ``compared`` has by path whether a file is as it was; ``not_covered`` is what no file or computation vouches for, in
-    words, and ``explained`` the files that this is about. ``sound`` are the checkpoints that can be computed with,
-    oldest first. ``damage`` is what must not be computed with.
+    ``compared`` maps each path to whether the file is unchanged; ``not_covered`` describes contents that no file or
+    computation vouches for, and ``explained`` has their files. ``sound`` are the checkpoints fit for computation,
+    oldest first. ``damage`` has the files that must not be computed with.
     """
 
     directory: Path

@@ -1,6 +1,6 @@
 """metrics.jsonl held against the schedule and the checkpoints: a record wherever one is due, once, and no other.
 
-What a record says is for a replay to compute again. What can be known without one is checked here, of every record:
+A replay recomputes the contents of records. Checks that need no replay are made here, on every record:
 
     steps and evaluations   where the options of their session have them due; none twice, none left out
     order                   steps don't fall, an evaluation follows its step, an epoch's record ends it
@@ -30,7 +30,7 @@ from vaak.runs.audit.sessions import Span, list_spans
 
 METRICS = "metrics.jsonl"
 ORDER = {"step": 0, "model": 1, "learning_rates": 1, "evaluation": 2, "epoch": 3}
-"""The kinds of records that training computes; of a step, in this order."""
+"""The kinds of records that training computes, in their order within a step."""
 OF_CLOCKS = ("system", "memory", "profile")
 """Kinds of records whose figures no two runs share."""
 ABOUT = ("kind", "step", "epoch", "scheduled", "clock")
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def place(self) -> tuple[int, int]:
-        """What doesn't fall from record to record."""
+        """Return the sort key, which doesn't fall from record to record."""
         return self.step, ORDER.get(self.kind, 0)
 
     @property
@@ -257,10 +257,10 @@ def _named_missing(what: str, steps: Sequence[int]) -> Iterator[str]:
 
 
 def _lost_completion(log: LogAudit, checkpoint: Path) -> str | None:
-    """Say where the run went on from a checkpoint, and what was due there isn't in it."""
+    """Report that the run continued from a checkpoint that lacks work that was due there."""
     pending = read_json(checkpoint / STATE)["position"].get("duties_pending")
     if pending and log.last > (step_of(checkpoint) or 0) and not (checkpoint / COMPLETED).exists():
-        return f"{checkpoint / COMPLETED} is missing: the run went on from there"
+        return f"{checkpoint / COMPLETED} is missing: the run continued from there"
     return None
 
 
@@ -318,17 +318,17 @@ def _wrong_best(log: LogAudit, best: Mapping[str, Any], evaluations: Sequence[Re
     counted = [one for one in evaluations if one.step >= since and isinstance(one.figures.get(metric), int | float)]
     own = [one for one in evaluations if one.step == step]
     if step is not None and step >= log.spans[0].first and not (own and own[-1].figures.get(metric) == value):
-        yield f"{about}: the best is said to be {metric} {value} at step {step}; {METRICS} has no such evaluation"
+        yield f"{about}: the recorded best is {metric} {value} at step {step}; {METRICS} has no such evaluation"
         return
     for one in counted:
         better = isinstance(value, float | int | None) and improves(one.figures[metric], value, mode or "min")
         if one.values.get("scheduled") is True and better:
-            yield f"{about}: the best is said to be at step {step}, and step {one.step} has a better {metric}"
+            yield f"{about}: the recorded best is at step {step}, but step {one.step} has a better {metric}"
             return
 
 
 def _since_same_metric(log: LogAudit, metric: Any, mode: Any) -> int:
-    """The first step of the sessions up to the newest that all have the same metric: another one begins anew."""
+    """Return the first step of the newest sessions with the same metric, since another metric starts over."""
     since = log.last + 1
     for span in reversed(log.spans):
         if (span.option("checkpoint", "metric"), span.option("checkpoint", "mode")) != (metric, mode):

@@ -1,7 +1,7 @@
 """The sessions of a run held against its checkpoints: under which configuration and conditions its steps were taken.
 
 A checkpoint's manifest has the hash of its copy of the configuration, and the number of its session; its state has the
-options and the conditions. What is computed again from it is computed under those.
+options and the conditions. Recomputation from it uses these.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Span:
 
 
 def list_spans(directory: Path) -> list[Span]:
-    """The sessions that lead to a run's newest state, oldest first; one from step 1 on where none was written down."""
+    """The sessions that lead to a run's newest state, oldest first; one from step 1 on where none was recorded."""
     sessions = sessions_of_run(directory)
     files = [configuration_of_session(directory, one["number"]) for one in sessions] or [directory / "config.yml"]
     firsts = [one["first_step"] for one in sessions] or [1]

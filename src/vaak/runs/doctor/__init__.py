@@ -19,7 +19,7 @@ def examine(
     read_data: bool = False,
     thorough: bool = False,
 ) -> Iterator[DoctorFinding]:
-    """Yield findings as they are made: the machine, the packages, what would run, and a configuration if one is given.
+    """Yield findings one by one: the machine, the packages, usable features, and the given configuration, if any.
 
     Nothing can be trained here where a finding is a ``problem``. Nothing is imported, not even torch, which takes
     seconds, unless for a configuration, or with ``thorough``: then each package is, in another process, and torch says
@@ -55,7 +55,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """A finding: what was looked at, what was seen, and what to do about it.
+    """A finding: its subject, the observation, and the remedy.
 
     ``problem`` means that nothing (or not this configuration) can be trained here; ``warning``, that something will be
     slow, missing or other than one may think.

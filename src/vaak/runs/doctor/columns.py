@@ -1,10 +1,10 @@
-"""Which columns of a table are the audio, the text, the speaker, …: by their names first, then by what is in them.
+"""The roles of a table's columns (audio, text, speaker, …): by their names first, then by their contents.
 
 names     synonyms in several languages, in any case, with any signs between words (``NAMES``)
 contents  names of audio that is there; numbers (lengths); few values (labels, speakers); sentences (texts)
 
-A name that the contents contradict is not believed: a column ``path`` without audio is no audio, and one ``text`` of
-numbers no text. What no name tells is told by the contents alone where one column is meant.
+A name that the contents contradict is not believed: a column ``path`` without audio isn't audio, and ``text`` of
+numbers isn't text. A role that no name tells is found by contents alone if exactly one column fits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SENTENCES = 12
 
 
 class Contents(NamedTuple):
-    """What is in a column: shares of its cells, and how they look."""
+    """The contents of a column: shares of its cells by their appearance."""
 
     audio: float
     numbers: float
@@ -78,17 +78,17 @@ class FoundColumns(NamedTuple):
         """Return one line that says which columns are what.
 
         >>> FoundColumns({"audio": "File name", "text": "B"}, frozenset({"text"})).describe()
-        "columns: audio is 'File name', text is 'B' (by what is in it)"
+        "columns: audio is 'File name', text is 'B' (by its contents)"
         """
         said = [
-            f"{role} is {name!r}" + (" (by what is in it)" if role in self.by_content else "")
+            f"{role} is {name!r}" + (" (by its contents)" if role in self.by_content else "")
             for role, name in self.columns.items()
         ]
         return f"columns: {', '.join(said) or 'none is known'}"
 
 
 def plain_name(name: str) -> str:
-    """Return a column's name as it is compared: without case and signs.
+    """Return a column's name for comparison: without case and signs.
 
     >>> plain_name("File Name"), plain_name("speaker_id")
     ('filename', 'speakerid')
@@ -104,7 +104,7 @@ _ROLES = {
 
 
 def rank_of_name(name: str, role: str) -> int | None:
-    """Return the place of a name among those of a role: 0 is the most usual; None for none of them."""
+    """Return the place of a name among those of a role: 0 is the most usual; None if it isn't among them."""
     return _ROLES[role].get(plain_name(name))
 
 
@@ -137,7 +137,7 @@ def find_columns(
 
 
 def look_at(cells: Sequence[object], is_audio: Callable[[str], bool] = lambda _: False) -> Contents:
-    """Return what is in the cells of a column."""
+    """Return a summary of a column's cells."""
     texts = [text for cell in cells if cell is not None and (text := str(cell).strip())]
     number = max(1, len(texts))
     return Contents(

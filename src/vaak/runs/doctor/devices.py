@@ -52,7 +52,7 @@ class Device:
 
 
 def nvidia_devices() -> list[Device]:
-    """Return the GPUs that ``nvidia-smi`` names; none where there is no such program, or it fails."""
+    """Return the GPUs that ``nvidia-smi`` names; none where the program is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -70,7 +70,7 @@ def _device_of(row: list[str]) -> Device | None:
         name, free, total, capability, driver = row
         major, _, minor = capability.partition(".")
         return Device("cuda", name, int(total) << 20, int(free) << 20, (int(major), int(minor)), driver)
-    except ValueError:  # [N/A] of a device without memory of its own
+    except ValueError:  # [N/A] for a device without separate memory
         return None
 
 
@@ -159,7 +159,7 @@ def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
 
 
 def weights_and_biases() -> DoctorFinding:
-    """Whether Weights & Biases could be logged to. Of a key, only whether there is one."""
+    """Return whether Weights & Biases could be logged to. For a key, only its presence is shown."""
     if version_of("wandb") is None:
         return DoctorFinding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
     mode = os.environ.get("WANDB_MODE", "online")

@@ -1,7 +1,7 @@
 """Findings on a folder of data: its layout, its splits in figures, and what leaks between them.
 
-Descriptions (tables, manifests, headers of tars) are read whole, as long as the time lasts; of the audio, the headers
-of some recordings of each split, drawn at random. Where not all were read, hours are extrapolated and marked as such.
+Descriptions (tables, manifests, headers of tars) are read whole, as long as the time lasts; for audio, the headers of
+some recordings of each split, drawn at random. Where not all were read, hours are extrapolated and marked as such.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOST_TEXTS = 20_000
 EXAMPLES = 3
 USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs", "chat": "conversations",
         "preferences": "pairs of answers"}  # fmt: skip
-"""What texts are called that are for a task, or of a type."""
+"""Names of texts by task or type."""
 MOST_CORPORA = 20
 FIRST_RECORDINGS = 100
 """Recordings of which one, at least, has to be read where files may be in a layout."""
@@ -56,7 +56,7 @@ TIMES = frozenset({"offset", "end", "duration"})
 
 
 class CorpusEntry(NamedTuple):
-    """A recording as it is described: its labels, and how its audio is read."""
+    """A recording's description: its labels, and how its audio is read."""
 
     name: str
     speakers: tuple[str, ...]
@@ -180,9 +180,9 @@ _PLAIN = _PlainCharacters()
 
 
 def survey_folder(folder: Path, seconds: float = SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
-    """Find the corpora in a folder, or the one that a file is. The ``dialect`` is said of all tables.
+    """Find the corpora in a folder, or the one that a file is. The ``dialect`` applies to all tables.
 
-    Raises UserError where there are none, with what is there.
+    Raises UserError where none are found, with a list of the contents.
     """
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
@@ -271,7 +271,7 @@ def _fits(kind: str, root: Path) -> bool:
 
 
 def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
-    """The options of a corpus of audio that is known by its files: manifests, or audio with annotations."""
+    """Return the options of a corpus of audio recognised by its files: manifests, or audio with annotations."""
     options = _with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
     listed = root / "metadata.csv"
     if listed.is_file() and (root / "wavs").is_dir() and not lists_speakers(listed) and _opens(options):
@@ -388,7 +388,7 @@ def _reader_of(options: dict[str, Any]) -> CorpusReader:
 
 
 def _examine(corpus: CorpusSurvey, seconds: float) -> None:
-    """Fill in the splits of a corpus, within about so many seconds."""
+    """Fill in the splits of a corpus, within about ``seconds``."""
     begun = time.monotonic()
     try:
         if corpus.is_text:

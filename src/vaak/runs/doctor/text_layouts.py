@@ -72,8 +72,8 @@ def language_in(name: str) -> str | None:
 def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """Return the files of sources and of targets, whose names differ in a language and whose lines are as many.
 
-    English is the source, else what comes first by its code; of several languages, the pair that most files are of.
-    None where the names don't say so of two languages.
+    English is the source, else the first language by code; among several languages, the pair of most files. None where
+    the names don't show two languages.
     """
     together: dict[tuple[str, ...], dict[str, Path]] = {}
     for path in files:
@@ -144,7 +144,7 @@ def is_token_list(path: Path) -> bool:
 
 
 def _first_lines(path: Path) -> list[str]:
-    """Return the first lines of a file as text; what isn't UTF-8 is replaced."""
+    """Return the first lines of a file as text; invalid UTF-8 is replaced."""
     try:
         with open_utf8(path) as file:
             return [line.decode(errors="replace").rstrip("\r\n") for line in islice(file, FIRST_LINES)]
@@ -167,7 +167,7 @@ def describe_corpus(corpus: dict[str, Any], columns: Sequence[str] = (), left: S
     """Return what is taken for what, by the options that change it, and which columns and files aren't read.
 
     >>> describe_corpus({"type": "files", "text_column": "Text", "label_columns": ["q"], "train": ["a.csv"]}, ["Nr"])
-    "text_column is 'Text', label_columns is 'q' (by what is in it); columns that aren't read: Nr"
+    "text_column is 'Text', label_columns is 'q' (by its contents); columns that aren't read: Nr"
     """
     said = [_describe_reading(corpus)]
     said += [f"columns that aren't read: {list_names(columns)}"] if columns else []
@@ -200,4 +200,4 @@ def _by_content(option: str, name: str) -> str:
     """Say that a column was found by its cells, where its name isn't usual."""
     role = {"text_column": "text", "label_columns": "label"}.get(option)
     is_usual = rank_of_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDES
-    return "" if is_usual else " (by what is in it)"
+    return "" if is_usual else " (by its contents)"

@@ -47,11 +47,11 @@ ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "js
 CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
 SAMPLE_ROWS = 1000
 Dialect = Mapping[str, str]
-"""What is said of the dialect of tables, by the options of ``DialectConfig``."""
+"""The dialect of tables as given by options, under the names of ``DialectConfig``."""
 
 
 class ReadText(NamedTuple):
-    """A text as it was read: with its label, or with its translation; ``problem`` is why it can't be used."""
+    """A text as read, with its label or its translation; ``problem`` is the reason that it can't be used."""
 
     text: str
     label: str | None = None
@@ -62,7 +62,7 @@ class ReadText(NamedTuple):
 class Sample(NamedTuple):
     """The first rows of a table, by the names of its columns; numbers where it has no header.
 
-    ``entries`` are those of JSON and Parquet as they are, nested.
+    ``entries`` are those of JSON and Parquet, still nested.
     """
 
     names: list[str]
@@ -82,7 +82,7 @@ class FoundTexts(NamedTuple):
 def find_texts(place: Path, dialect: Dialect | None = None) -> FoundTexts | None:
     """Return the texts that a file is, or a folder's or an archive's files of the most frequent ending, by split.
 
-    None without any. The ``dialect`` is said of its tables.
+    None without any. The ``dialect`` applies to its tables.
     """
     root = place if place.is_dir() else place.parent
     files = [path for path in list_files(place) if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
@@ -179,7 +179,7 @@ def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, An
 
 
 def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
-    """Return the options that read a table with these columns; None where none of them has a text."""
+    """Return the options that read a table with these columns; None where no column has texts."""
     kind = ENDINGS[ending]
     if kind in ("json", "parquet") and (form := detect_form(sample.entries)):
         return {"type": form}
@@ -253,7 +253,7 @@ def _sample_of_entries(entries: list[Any]) -> Sample:
 
 
 def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return an object with nested keys after dots; lists of objects, such as messages, are no cells."""
+    """Return an object with nested keys after dots; lists of objects, such as messages, aren't cells."""
     flat: dict[str, Any] = {}
     for key, value in entry.items():
         if isinstance(value, list) and any(isinstance(one, dict) for one in value):
@@ -263,7 +263,7 @@ def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def said_of_tables(dialect: Dialect | None) -> GivenDialect:
-    """What options say of the dialect of tables. Raises UserError for what they can't say."""
+    """Return the dialect of tables that options give. Raises UserError for invalid ones."""
     return from_options(DialectConfig, dialect or {}, "dialect").given()
 
 
@@ -277,7 +277,7 @@ def _sample_of_table(path: Path, given: GivenDialect) -> Sample:
 
 
 def _is_header(first: list[str], rows: list[list[str]]) -> bool:
-    """Whether a first row names columns: it has a usual name, or is no row like the others.
+    """Return whether the first row names columns: it has a usual name, or is unlike the other rows.
 
     It is one where a cell is a number, or again among the few values of its column, or as long as a sentence.
     """
@@ -301,7 +301,7 @@ class AnyBytes:
 
 
 class AsTheyAre(AnyBytes):
-    """Reads text as training does: bytes that are no text are an error."""
+    """Reads text as training does: bytes that aren't text are an error."""
 
     on_invalid_utf8 = "fail"
 

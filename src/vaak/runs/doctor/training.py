@@ -1,6 +1,6 @@
 """Whether training would run here, as torch sees it: on this machine by default, and with a configuration.
 
-Of a configuration: its mistakes, its data, its device, its run directory, space and memory. Nothing is prepared,
+A configuration is checked for mistakes, data, device, run directory, disk space and memory. Nothing is prepared,
 created or written, and no user code is executed, unless all data are to be read.
 """
 

@@ -1,4 +1,4 @@
-"""What is in a folder of which nothing can be trained on, and what each task would need."""
+"""Messages about a folder without usable training data: its contents, and the needs of each task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDS = {
 
 
 def describe_unusable(place: Path) -> str:
-    """Return a message on what is there, and on what would make it data of a task."""
+    """Return a message on the contents, and on how to make them data of a task."""
     paths = list(islice(list_files(place), MOST_FILES))
     paths = [path for path in paths if not path.name.startswith(".")]
     if not paths:

@@ -6,8 +6,8 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
     samples.json  what a finished run showed: {"step": …, "samples": [a line each]}        report.html  of vaak report
     preprocessed.json  vaak data preprocess made prepared/
-    run.json  id, version of this format, when it was made, and where; a copy of the run (its original still there) is
-              another; of a fork, its parent
+    run.json  id, version of this format, time and place of creation; a copy of the run (its original still there) is
+              another run; for a fork, its parent
 CHECKPOINTS/owner.json  the id and the directory of the run that writes its checkpoints there
 
 A folder of checkpoints belongs to one run. Where the owner is gone (moved, or lost with its disk), the run that asks
@@ -94,9 +94,9 @@ def _remove_unused(link: Path, checkpoints: Path) -> None:
 def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = True) -> None:
     """Raise UserError where something in a run leads out of it, or is a pipe or a device; ours may lead out.
 
-    Those are RUN/checkpoints, to the ``checkpoints`` that the options name or to a folder that says whose it is;
-    RUN/prepared (of each task), to data in a cache; logs that W&B keeps elsewhere, which nothing here opens; and, of a
-    run that the Hugging Face Hub's cache has, all files.
+    Those are RUN/checkpoints, to the ``checkpoints`` that the options name or to a folder with its owner's name;
+    RUN/prepared (of each task), to data in a cache; and logs that W&B keeps elsewhere, which nothing here opens. In the
+    Hugging Face Hub's cache, all files of a run are such links.
     """
 
     def is_ours(link: Path) -> bool:
@@ -229,9 +229,9 @@ def read_status(path: Path) -> dict[str, Any]:
 
 RUN, OWNER = "run.json", "owner.json"
 RUN_FORMAT = "1.0"
-"""The version of what is in a run directory. A later first number can't be read; a later second one adds files or keys.
+"""The version of the run directory's format. A later first number can't be read; a later second one adds files or keys.
 
-Runs of before it have none in their run.json, and are read as they are: what they lack has a default.
+Older runs have none in their run.json, and are read with defaults for missing keys.
 """
 
 
@@ -291,12 +291,12 @@ def _why_left(owner: dict[str, Any]) -> str:
 
 
 def read_identity(path: Path) -> dict[str, Any]:
-    """Return which run a directory is: its ``id``, and its ``parent`` if it is a fork; empty where nothing says so."""
+    """Return which run a directory is: its ``id``, and its ``parent`` if it is a fork; empty if unknown."""
     return _read(path / RUN) or {}
 
 
 FINISH = "finish"
-"""Of a fork's parent: the command that finishes the fork, as long as it isn't."""
+"""Key in a fork's parent: the command that finishes the fork, until it is finished."""
 _finishing: ContextVar[bool] = ContextVar("finishing", default=False)
 
 
@@ -318,7 +318,7 @@ def command_to_finish(path: Path) -> str | None:
 
 
 def demand_finished(path: Path) -> None:
-    """Raise UserError where a directory is a fork that isn't finished: it would go on with its parent's options."""
+    """Raise UserError where a directory is a fork that isn't finished: it would continue with its parent's options."""
     command = command_to_finish(path)
     if command is not None and not _finishing.get():
         raise UserError(f"{path} is a fork that wasn't finished; finish it: {command}")
@@ -340,7 +340,7 @@ def owner_at_home(checkpoints: Path) -> Path | None:
 
 
 def owner_of(checkpoints: Path) -> str:
-    """The directory of the run that a folder of checkpoints belongs to, as far as it is known."""
+    """The directory of the run that a folder of checkpoints belongs to, if known."""
     owner = _read(checkpoints / OWNER)
     return "another run" if owner is None else str(owner["directory"])
 
@@ -376,7 +376,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 
 def places_of(directory: Path) -> Iterator[str]:
-    """The ``run_dir`` of each session of a run, as it was given."""
+    """Yield the ``run_dir`` of each session of a run, as given by the user."""
     for path in (directory / "config.yml", *directory.glob("sessions/*.yml")):
         place = find(read_yaml(path), ("run_dir",)) if path.exists() else None
         if place is not None:
@@ -386,8 +386,8 @@ def places_of(directory: Path) -> Iterator[str]:
 def places_of_another(path: Path, directory: Path) -> list[Path]:
     """Return where a run may be that another one, in ``directory``, names by ``path``, in the order to look.
 
-    As it is named, seen from the working folder; where it is seen from the run, if both moved together; and, of a
-    relative path, seen from any folder around the run, as that of the project.
+    These are: the path from the working folder; its place relative to the run, if both moved together; and a relative
+    path from any folder above the run, such as the project's.
     """
     places = [Path(place) for place in places_of(directory)]
     moved = [directory / os.path.relpath(path, was) for was in places if was.is_absolute() == path.is_absolute()]

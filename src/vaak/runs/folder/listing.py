@@ -94,7 +94,7 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """A summary of each run below ``folder``, the one last written first; what can't be read is omitted.
+    """A summary of each run below ``folder``, the one last written first; unreadable runs are omitted.
 
     Raises UserError where it is a file.
     """

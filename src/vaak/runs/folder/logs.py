@@ -17,7 +17,7 @@ log = logging.getLogger("vaak")
 
 
 class FileOfRun(logging.FileHandler):
-    """Writes messages to a run's file; where it can't (a full disk), that is said once, and nothing ends by it."""
+    """Writes messages to a run's file; where it can't (a full disk), it warns once, and the run continues."""
 
     failed = False
 

@@ -47,7 +47,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         about = about_checkpoint(trainer.checkpoints / step_folder(position.step))  # of what was resumed, if it's here
         known = _sessions(directory)
         if about and not known and (directory / "config.yml").exists():
-            # Begun when sessions weren't written down: what config.yml still says is its first one.
+            # Begun by a version that didn't record sessions: config.yml still has its first one.
             _write_configuration(directory, 1, (directory / "config.yml").read_text(encoding="utf-8"))
             known = {1: {"number": 1, "first_step": 1, "after": None}}
         number = max(known, default=0) + 1
@@ -115,7 +115,7 @@ def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
     found = read_json_lines(path).objects if path.exists() else []
     valid = [session for _, session in found if _is_session(session)]
     if len(valid) < len(found):
-        log.warning("%s: %d lines are no sessions: they are ignored", path, len(found) - len(valid))
+        log.warning("%s: %d lines aren't sessions: they are ignored", path, len(found) - len(valid))
     return {
         session["number"]: session
         for session in valid

@@ -28,7 +28,7 @@ log = logging.getLogger("vaak")
 
 
 OF_THE_LOOP = ("training.callbacks", "wandb")
-"""What only training builds."""
+"""Options whose objects only training builds."""
 
 
 def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:

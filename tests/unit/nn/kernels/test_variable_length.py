@@ -131,7 +131,7 @@ def test_bounds_are_those_of_the_runs_and_too_few_are_an_error():
     assert found.bounds.tolist() == [0, 11, 13, 40, 60, 70, 80, 120, 120]
     assert found.bounds.dtype == torch.int32
     assert found.longest == 40
-    with pytest.raises(RuntimeError, match="more documents than it was said to have"):
+    with pytest.raises(RuntimeError, match="more documents than at_most"):
         segments_of(DOCUMENTS, 6)
 
 

@@ -218,7 +218,7 @@ NOTICED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no completion": (
         lambda run: (run / "checkpoints" / step_folder(8) / "completed.json").unlink(),
-        "completed.json is missing: the run went on from there",
+        "completed.json is missing: the run continued from there",
     ),
     "weights that the manifest doesn't have": (
         lambda run: shutil.copy(

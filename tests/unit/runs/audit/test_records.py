@@ -334,25 +334,19 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "another best": (
         with_state(12, best(value=0.5)),
-        [
-            "step-00000012/state.json: the best is said to be val_loss 0.5 at step 8; "
-            "metrics.jsonl has no such evaluation"
-        ],
+        ["step-00000012/state.json: the recorded best is val_loss 0.5 at step 8; metrics.jsonl has no such evaluation"],
     ),
     "a best where nothing was evaluated": (
         with_state(12, best(step=7)),
-        [
-            "step-00000012/state.json: the best is said to be val_loss 1.0 at step 7; "
-            "metrics.jsonl has no such evaluation"
-        ],
+        ["step-00000012/state.json: the recorded best is val_loss 1.0 at step 7; metrics.jsonl has no such evaluation"],
     ),
     "a best that isn't": (
         with_state(12, best(value=5.0, step=4)),
-        ["step-00000012/state.json: the best is said to be at step 4, and step 8 has a better val_loss"],
+        ["step-00000012/state.json: the recorded best is at step 4, but step 8 has a better val_loss"],
     ),
     "no best": (
         with_state(6, best(value=None, step=None)),
-        ["step-00000006/state.json: the best is said to be at step None, and step 4 has a better val_loss"],
+        ["step-00000006/state.json: the recorded best is at step None, but step 4 has a better val_loss"],
     ),
     "the largest as the best": (
         with_state(10, best(mode="max")),  # isn't what the session compares: it began anew
@@ -437,7 +431,7 @@ def test_what_is_due_at_the_last_step_may_not_have_been_done(written: Callable[[
     assert audit(run).findings == []
     (run / "checkpoints" / "step-00000010" / "completed.json").unlink()
     assert audit(run).findings == [
-        f"{run / 'checkpoints/step-00000010/completed.json'} is missing: the run went on from there"
+        f"{run / 'checkpoints/step-00000010/completed.json'} is missing: the run continued from there"
     ]
 
 
@@ -488,6 +482,6 @@ def test_a_session_with_another_metric_begins_anew(tmp_path: Path):
     run = WrittenRun(tmp_path / "run", sessions={1: other, 8: OPTIONS}, saved=(8, 12), better=(4, 8), change=change)
     found = [line for line in audit(run.write()).findings if "better" in line]
     assert found == [
-        f"{place}: the best is said to be at step None, and step 8 has a better val_loss"
+        f"{place}: the recorded best is at step None, but step 8 has a better val_loss"
         for place in ("step-00000008/completed.json", "step-00000012/state.json", "step-00000012/completed.json")
     ]

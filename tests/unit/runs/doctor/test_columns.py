@@ -39,7 +39,7 @@ def test_columns_without_a_known_name_are_found_by_what_is_in_them():
     )
     assert result.columns == {"audio": "C", "text": "A", "label": "B"}
     assert result.by_content == {"audio", "text", "label"}
-    assert result.describe().count("(by what is in it)") == 3
+    assert result.describe().count("(by its contents)") == 3
 
 
 def test_a_name_that_the_contents_contradict_is_not_believed():

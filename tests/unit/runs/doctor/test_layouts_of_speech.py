@@ -225,7 +225,7 @@ def test_the_columns_that_were_found_are_said_and_are_options(tmp_path: Path, va
     LAYOUTS["columns by content"](tmp_path / "data")
     code, _, errors = vaak("init", "asr", "--data", "data", "--hardware", "cpu")
     assert code == 0
-    found = "columns audio is 'A' (by what is in it), text is 'B' (by what is in it) (option columns)"
+    found = "columns audio is 'A' (by its contents), text is 'B' (by its contents) (option columns)"
     assert found in " ".join(errors.split())
     assert "    columns:\n      audio: A\n      text: B\n" in (tmp_path / "asr.yml").read_text()
 

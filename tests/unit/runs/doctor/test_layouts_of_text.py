@@ -441,11 +441,11 @@ def test_conversations_of_which_none_can_be_learned_are_refused_and_some_left_ou
         ("corpus.en, corpus.hi, corpus.de", "files that aren't read: 1 .mr (corpus.mr)"),
         (
             "unknown names",
-            "text_column is 'w' (by what is in it), label_columns is 'x' (by what is in it); columns that",
+            "text_column is 'w' (by its contents), label_columns is 'x' (by its contents); columns that",
         ),
         (
             "CSV of two scripts",
-            "source_column is 'col_a' (by what is in it), target_column is 'col_b' (by what is in it)",
+            "source_column is 'col_a' (by its contents), target_column is 'col_b' (by its contents)",
         ),
         ("IMDB", "the names of 2 folders are the labels: neg, pos; files that aren't read: 60 .txt, 1 .vocab"),
         ("zip of a CSV", "text_column is 'Text', label_columns is 'Label'"),

@@ -81,7 +81,7 @@ def test_a_flipped_bit_in_a_parameter(run: Path, tmp_path: Path, vaak: Vaak):
     sentence = out.splitlines()[-1]
     assert sentence.startswith(f"step 4 differs first, in what was written down: the checkpoint's {flipped}")
     assert "(bit 30) when it is computed again" in sentence
-    assert f"{other} isn't what its own steps give: the steps 3 to 4 of both, taken again, are the same" in sentence
+    assert f"{other} isn't what its own steps give: the steps 3 to 4 of both, recomputed, are the same" in sentence
     assert sentence.endswith(SAME)
     shutil.rmtree(other / "checkpoints" / step_folder(4))  # then only the log shows it
     found = json.loads(vaak("bisect", other, run, "--json")[1])

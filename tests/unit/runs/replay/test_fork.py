@@ -145,7 +145,7 @@ def test_a_fork_that_was_killed_says_how_to_finish_it_and_is_finished_by_the_sam
     trained_on(whole, vaak, "training.optimizer.lr=5e-3")
     assert history(tmp_path / "fork") == history(whole)
     assert "finish" not in read_json(tmp_path / "fork" / "run.json")["parent"]
-    with pytest.raises(UserError, match="holds a run already; go on with it: vaak train"):
+    with pytest.raises(UserError, match="holds a run already; resume it: vaak train"):
         fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=5e-3",))
 
 

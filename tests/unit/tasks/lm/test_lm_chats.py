@@ -130,7 +130,7 @@ def test_generate_answers_a_question_or_a_file_of_messages(vaak, run: Path, tiny
     (tmp_path / "talk.json").write_text(json.dumps([{"role": "user", "content": "कौन?"}]))
     assert vaak("generate", run, tmp_path / "talk.json", *asked)[1] == answer
     for text, said in (
-        ("", "there is no question"),
+        ("", "the question is empty"),
         (tmp_path / "no.json", "can't be read"),
     ):
         assert said in vaak("generate", run, text, *asked)[2]
