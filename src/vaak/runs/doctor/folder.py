@@ -417,6 +417,9 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
             corpus.splits[split].add_reading(entry.read())
             if time.monotonic() > until:
                 break
+    said = any(one.num_texts or one.speakers for one in corpus.splits.values())
+    if not said and (number := sum(1 for path in corpus.folder.rglob("*") if path.suffix.lower() == ".textgrid")):
+        corpus.note = f"{number:,} .TextGrid have no tier of words or of speakers, so nothing is read of them"
 
 
 def _count_entries(found: SplitSurvey, entries: Iterator[CorpusEntry], seconds: float) -> list[CorpusEntry]:

@@ -220,3 +220,30 @@ def test_recordings_outside_of_splits_are_named(tmp_path: Path, caplog: pytest.L
     assert {split: one.num_entries for split, one in corpus.splits.items()} == SPLITS
     assert "recordings in no folder of a split, left out:" in caplog.text
     assert "more/x.wav" in caplog.text
+
+
+def test_textgrids_without_words_or_speakers_are_named(tmp_path: Path, vaak: Any):
+    wavs(tmp_path / "data")
+    grid = """File type = "ooTextFile"
+Object class = "TextGrid"
+
+xmin = 0
+xmax = 3
+tiers? <exists>
+size = 1
+item []:
+    item [1]:
+        class = "IntervalTier"
+        name = "phones"
+        xmin = 0
+        xmax = 3
+        intervals: size = 1
+        intervals [1]:
+            xmin = 0
+            xmax = 3
+            text = "s"
+"""
+    for name in "abcdef":
+        write(tmp_path / "data" / f"{name}.TextGrid", grid)
+    said = " ".join(vaak("data", "check", "data")[1].split())
+    assert "6 .TextGrid have no tier of words or of speakers, so nothing is read of them" in said
