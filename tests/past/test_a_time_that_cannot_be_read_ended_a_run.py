@@ -54,11 +54,11 @@ def segments(folder: Path) -> tuple[Options, list[str]]:
 
 def kaldi(folder: Path) -> tuple[Options, list[str]]:
     part = folder / "train"
-    path = write(part / "segments", "u0 a 0.25 0.75", "u1 a x 1", "u2 a -1 1", "u3 a 1.2 1.0", "u4 a 1.0 1.5")
+    path = write(part / "segments", "u0 a 0.25 0.75", "u1 a x 1", "u2 a -1 1", "u3 a 1.2 1.0", "u4 a 1.0 1.5", "u5 a 1")
     write(part / "wav.scp", "a a.wav")
     write(part / "utt2spk", *(f"u{number} ann" for number in range(5)))
     write(part / "text", *(f"u{number} so" for number in range(5)))
-    return {"type": "kaldi", "corpus_dir": str(folder)}, [f"{path}:{number}" for number in (2, 3, 4)]
+    return {"type": "kaldi", "corpus_dir": str(folder)}, [f"{path}:{number}" for number in (2, 3, 4, 6)]
 
 
 def kaldi_with_rttm(folder: Path) -> tuple[Options, list[str]]:

@@ -94,8 +94,12 @@ class KaldiReader(LayoutReader):
             return None
         for where, utterance, rest in keyed_lines(part / "segments"):
             fields = rest.split()
-            if len(fields) < 3:
-                raise DataError(f"{where}: expected UTTERANCE RECORDING START END, in seconds")
+            expected = "expected UTTERANCE RECORDING START END, in seconds"
+            if not fields:
+                raise DataError(f"{where}: {expected}")
+            if len(fields) < 3:  # it is known of which recording
+                found[fields[0]].append({"start": 0.0, "end": 0.0, PLACE: where, PROBLEM: expected})
+                continue
             (start, problem), (end, later) = (
                 read_seconds(text, what, where, keep_bad=True)
                 for text, what in zip(fields[1:3], ("start", "end"), strict=True)
