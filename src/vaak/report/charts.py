@@ -31,7 +31,14 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
     """An empty figure of a size in inches. Raises UserError where matplotlib is missing."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib.figure import Figure
-    return Figure(figsize=(width, height), layout=layout)
+
+    class Shown(Figure):
+        """A figure that a notebook shows as a picture, also where pyplot isn't used."""
+
+        def _repr_png_(self) -> bytes:
+            return png_of(self)
+
+    return Shown(figsize=(width, height), layout=layout)
 
 
 def saved(figure: Any, path: Path | None) -> Any:

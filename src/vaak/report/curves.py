@@ -25,11 +25,12 @@ MOST_CURVES, MOST_GROUPS, MOST_EVENTS = 150, 12, 500
 
 
 class Curve(NamedTuple):
-    """Values by step, in order; None where a value isn't finite."""
+    """Values by step, in order; None where a value isn't finite. ``colour`` counts; None: the curve's place."""
 
     label: str
     steps: list[int]
     values: list[float | None]
+    colour: int | None = None
 
 
 class Panel(NamedTuple):
@@ -43,6 +44,27 @@ class Panel(NamedTuple):
     curves: list[Curve]
     log: bool = False
     bands: Sequence[tuple[float, str]] = ()
+
+    @property
+    def is_machine(self) -> bool:
+        """Whether it is about the machine, not the model."""
+        return self.title.partition(":")[0] in MACHINE
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it has too few points for a line."""
+        return all(len(curve.steps) <= FEW for curve in self.curves)
+
+
+MACHINE = ("throughput", "gap between batches", "memory", "memory pressure", "processors", "loss scale")
+"""Charts that are folded: of interest where a run is slow or fails."""
+FEW = 2
+"""The points of a curve that say more as numbers."""
+
+
+def drawn(found: Sequence[Panel]) -> list[Panel]:
+    """The charts of a page in their order: not those that are tables, and those of the machine last."""
+    return sorted((one for one in found if not one.is_table), key=lambda one: one.is_machine)
 
 
 class Event(NamedTuple):
@@ -74,7 +96,11 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     values = [one.values for one in parts.values()]
     if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):  # one part: the loss itself
         found.pop("parts of the loss", None)
-    order = [name for name in UNITS if name in found] + [name for name in found if name not in UNITS]
+    best = facts.summary.best.rpartition(" ")[0]
+    evaluations = sorted((name for name in found if name not in UNITS), key=lambda name: name != best)
+    first = ("loss", "parts of the loss")
+    order = [name for name in (*first, *evaluations, *UNITS) if name in found]
+    order = list(dict.fromkeys(order))
     kept, left_out, taken = [], 0, 0
     for name in order:
         curves = list(found[name].values())
@@ -100,7 +126,7 @@ UNITS = {
     "memory pressure": "%",
     "processors": "%",
 }
-"""The charts that come first, in this order, and their units; those of evaluations follow."""
+"""Charts and their units. Those of the loss come first, then evaluations, first the one that chooses the best."""
 MEMORY = {"process_memory_gib": "process", "device_memory_gib": "device"}
 PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_percent": "device"}
 
@@ -174,7 +200,9 @@ def _thinned(curve: Curve, most: int) -> Curve:
         if there:
             kept |= {min(there)[1], max(there)[1]}
     places = sorted(kept)
-    return Curve(curve.label, [curve.steps[place] for place in places], [curve.values[place] for place in places])
+    return curve._replace(
+        steps=[curve.steps[place] for place in places], values=[curve.values[place] for place in places]
+    )
 
 
 # Events

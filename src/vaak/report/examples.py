@@ -20,7 +20,7 @@ from vaak.config.metrics import chance_of, is_fraction
 from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, html_of
 from vaak.report.model_card import json_of
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries
+from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries, summaries_at
 from vaak.text.scoring.word_errors import rate_with_interval
 
 Player = Callable[[str], Html]
@@ -64,12 +64,11 @@ def wilson(right: float, number: float) -> tuple[float, float]:
     return (middle - reach) / (1 + z * z / number), (middle + reach) / (1 + z * z / number)
 
 
-def intervals(facts: RunFacts) -> dict[str, tuple[float, float]]:
-    """The 95 % intervals of figures of the newest evaluation, by the figure's name in ``metrics.jsonl``."""
+def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
+    """The 95 % intervals of figures of the evaluation at a step, by the figure's name in ``metrics.jsonl``."""
     found: dict[str, tuple[float, float]] = {}
-    for prefix, steps in summaries(facts).items():
-        summary = steps[-1][1]
-        scores, phenomena = scored(summary), _phenomena(summary)
+    for prefix, summary in summaries_at(facts, step):
+        scores, phenomena = scored(summary), read_phenomena(summary)
         if scores is not None and (limits := rate_with_interval(scores.sums)[1]) is not None:
             found[prefix + scores.figure] = limits
         if phenomena:
@@ -77,12 +76,12 @@ def intervals(facts: RunFacts) -> dict[str, tuple[float, float]]:
     return found
 
 
-def chances(facts: RunFacts) -> dict[str, float]:
+def chances(facts: RunFacts, step: int) -> dict[str, float]:
     """The figures of a guess, by their names in ``metrics.jsonl``: for a classifier, of always the commonest class."""
-    names = facts.evaluations[-1][1] if facts.evaluations else ()
+    names = dict(facts.evaluations).get(step, {})
     found = {name: chance for name in names if (chance := chance_of(name)) is not None}
-    for prefix, steps in summaries(facts).items():
-        matrices = list(_matrices(steps[-1][1]).values())
+    for prefix, summary in summaries_at(facts, step):
+        matrices = list(_matrices(summary).values())
         if len(matrices) == 1:
             of_class = [sum(row) for row in matrices[0][1]]
             if sum(of_class):
@@ -144,7 +143,7 @@ def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator
         yield element("details", summary, lines, **({} if number else {"open": ""}))
 
 
-def _phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def read_phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     found = summary.get("phenomena")
     rows = {str(name): [*map(number_of, _list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
     return {
@@ -156,7 +155,7 @@ def _phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 def _pairs_by_phenomenon(summary: Mapping[str, Any]) -> Iterator[Html]:
     rows: list[Sequence[object]] = [("phenomenon", "right", "pairs", "accuracy", "95 %", "")]
-    found = _phenomena(summary)
+    found = read_phenomena(summary)
     for name, (right, number) in sorted(found.items(), key=lambda one: one[1][0] / one[1][1]):
         low, high = wilson(right, number)
         share = right / number

@@ -21,7 +21,7 @@ from vaak import __version__
 from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.report.curves import Curve, Event, Panel
+from vaak.report.curves import Curve, Event, Panel, drawn
 
 LONGEST = 2000
 """Characters of a value that are shown."""
@@ -135,10 +135,11 @@ def document(
                 "curves": [
                     {
                         "label": shortened(curve.label),
+                        "colour": number if curve.colour is None else curve.colour,
                         "x": curve.steps,
                         "y": [None if value is None else float(f"{value:.6g}") for value in curve.values],
                     }
-                    for curve in panel.curves
+                    for number, curve in enumerate(panel.curves)
                 ],
             }
             for panel in charts
@@ -179,16 +180,59 @@ def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) 
         for kind, count in counts
     )
     drag = "Hover to read values, drag to zoom, double-click to reset. Keyboard: arrows, + and −, Escape."
-    charts = (_chart(number, panel) for number, panel in enumerate(found))
+    numbered = [*enumerate(drawn(found))]
+    charts = [_chart(number, panel) for number, panel in numbered if not panel.is_machine]
+    machine = [_chart(number, panel) for number, panel in numbered if panel.is_machine]
+    short = [panel for panel in found if panel.is_table]
     rows = ((f"{one.step:,}", one.kind, "" if one.text == one.kind else one.text) for one in happened)
     table = [("step", "event", "about it"), *rows]
     return [
         element("p", drag, css="lead"),
         element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
-        element("div", *charts, css="charts"),
+        element("div", *charts, css="charts") if charts else Html(""),
+        data_table(_rows_of(short), "Figures of few steps") if short else Html(""),
+        _folded(machine),
         element("p", f"{left_out} curves of groups are left out; the tables have them.") if left_out else Html(""),
         data_table(table, "Events") if happened else Html(""),
     ]
+
+
+def _folded(machine: Sequence[Html]) -> Html:
+    if not machine:
+        return Html("")
+    summary = element("summary", f"The machine: speed, memory, waiting ({len(machine)} charts)")
+    return element("details", summary, element("div", *machine, css="charts"), css="machine")
+
+
+def _rows_of(short: Sequence[Panel]) -> list[Sequence[object]]:
+    """Curves of one or two points as rows: a line through them would show nothing."""
+    rows: list[Sequence[object]] = [("figure", "", "step", "value")]
+    for panel in short:
+        for curve in panel.curves:
+            for step, value in zip(curve.steps, curve.values, strict=True):
+                label = "" if curve.label == panel.title else curve.label
+                rows.append((panel.title, label, f"{step:,}", _value(value, panel.unit)))
+    return rows
+
+
+def _value(value: float | None, unit: str) -> str:
+    """A value of a chart, with its unit where that is short."""
+    return "not finite" if value is None else f"{value:.5g}{' %' if unit == '%' else ''}"
+
+
+def _last_values(panel: Panel) -> Html:
+    """The newest value of each curve, which a legend shows without a hand on the chart."""
+    said = [
+        element(
+            "li",
+            element("i", css=f"c{(number if curve.colour is None else curve.colour) % 8}"),
+            f"{curve.label} ",
+            element("b", _value(curve.values[-1], panel.unit)),
+        )
+        for number, curve in enumerate(panel.curves)
+        if curve.values
+    ]
+    return element("ul", *said, css="last")
 
 
 def _chart(number: int, panel: Panel) -> Html:
@@ -200,6 +244,7 @@ def _chart(number: int, panel: Panel) -> Html:
         element("header", element("h3", title, id=f"chart-{number}"), button),
         element("div", css="plot", tabindex=0, role="group", aria_label=label),
         element("p", css="read", aria_live="polite"),
+        _last_values(panel),
         css="chart",
         aria_labelledby=f"chart-{number}",
     )

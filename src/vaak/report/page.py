@@ -1,9 +1,9 @@
 """The page of a run, or of several: ``vaak report``.
 
-    head        task and outcome, figures with their intervals, how to resume, use and cite the run
-    charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, with its licence)
-    examples    of the newest evaluation (``vaak.report.examples``), pictures and sound
-    evaluations, options, lineage, sessions, log
+    head        the result in a sentence, the data, the figures of the best checkpoint (``vaak.report.head``)
+    examples    of the newest evaluation (``vaak.report.examples``)
+    charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence next to it)
+    evaluations, pictures and sound, options, how to resume, use and cite it, lineage, sessions, log
 
 For several runs: the options that differ, then each curve of all runs in one chart, then paired differences, on the
 same examples.
@@ -19,19 +19,18 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vaak.config.metrics import is_fraction
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
-from vaak.core.secrets import hide_arguments
 from vaak.core.significance import mean_of, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
-from vaak.report.curves import MOST_GROUPS, Event, Panel, events, panels
-from vaak.report.examples import FIGURES, Scored, chances, intervals, scored, sections_of_examples
+from vaak.report.curves import MACHINE, MOST_GROUPS, Event, Panel, drawn, events, panels
+from vaak.report.examples import FIGURES, Scored, scored, sections_of_examples
+from vaak.report.head import about_run, command_of_session, head_of, title_and_notes, version_of_session
 from vaak.report.html import (
     Html,
     charts_of,
@@ -68,7 +67,7 @@ from vaak.runs.use import command_lines
 
 log = logging.getLogger("vaak")
 
-MOST_FIGURES, MOST_EVALUATIONS, MOST_REMARKS = 12, 50, 40
+MOST_EVALUATIONS, MOST_REMARKS = 50, 40
 REPORT = "report.html"
 MOST_RECORDED = 30_000_000
 """Bytes of metrics.jsonl that are read, and drawn, in about ten seconds at the end of training."""
@@ -107,8 +106,8 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
     gallery = Gallery(facts)
     examples = sections_of_examples(facts, gallery.player)
     sections = {
-        "charts": ("Charts", charts_of(found, happened, left_out)),
         "examples": ("Examples", examples),
+        "charts": ("Charts", charts_of(found, happened, left_out)),
         "evaluations": ("Evaluations", _evaluations(facts, [*groups, *others])),
         "media": ("Samples, pictures and sound", [*_samples(facts), *gallery.others()]),
         "options": ("Options", _options(facts)),
@@ -116,7 +115,8 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
         "lineage": ("Lineage", _lineage(facts)),
         "log": ("Sessions and log", _log(facts)),
     }
-    return _page(f"{facts.name}: report", [_head(facts)], sections, (found, happened), live)
+    name = title_and_notes(facts.directory)[0] or facts.name
+    return _page(f"{name}: report", [head_of(facts)], sections, (found, happened), live)
 
 
 def _page(
@@ -133,89 +133,10 @@ def _page(
         element("header", *head, element("nav", element("ul", *links), aria_label="Sections")),
         element("main", *(section(title, *parts, identity=identity) for identity, (title, parts) in shown.items())),
     ]
-    return document(title, body, *charts, live)
+    return document(title, body, drawn(charts[0]), charts[1], live)
 
 
 # The sections of a run
-
-
-def _head(facts: RunFacts) -> Html:
-    summary, newest = facts.summary, facts.evaluations[-1:]
-    state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
-    shown = [(name, value) for name, value in (newest[0][1] if newest else {}).items() if "/" not in name]
-    limits, guesses = intervals(facts), chances(facts)
-    figures = []
-    for name, value in shown[:MOST_FIGURES]:
-        more = [element("span", name)]
-        if name in limits:
-            low, high = (figure_in_words(name, limit) for limit in limits[name])
-            more.append(element("span", f"95 %: {low} to {high}"))
-        if name in guesses:
-            more.append(element("span", f"chance: {figure_in_words(name, guesses[name])}"))
-        figures.append(element("div", element("b", figure_in_words(name, value)), *more, css="figure"))
-    where = f"Figures of the validation data at step {newest[0][0]:,}." if newest else "Not evaluated yet."
-    return Html(
-        element("h1", facts.name, " ", state)
-        + (element("p", summary.reason, css="lead") if summary.reason not in ("", summary.state) else "")
-        + pairs(one for one in about_run(facts) if one[0] != "state")
-        + (element("div", *figures, css="figures") if figures else "")
-        + element("p", where, css="lead")
-        + _verified(facts.directory)
-    )
-
-
-def about_run(facts: RunFacts) -> list[tuple[str, object]]:
-    summary, there = facts.summary, facts.environment
-    packages = there.get("packages")
-    torch = packages.get("torch") if isinstance(packages, dict) else None
-    minutes, seconds = divmod(round(number_of(summary.seconds) or 0), 60)
-    best = figure_in_words(summary.best.rpartition(" ")[0], number_of(summary.best_value))
-    trained = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
-    of = f" of {summary.total_steps:,}" if summary.total_steps else ""
-    parameters = "" if summary.parameters is None else f"{summary.parameters:,}"
-    machine = [f"{there.get('device', '?')}", f"{there.get('world_size', 1)} process(es)", there.get("platform", "")]
-    return [
-        ("task", summary.task),
-        ("state", summary.state),
-        ("step", f"{summary.step:,}{of}"),
-        ("best", "" if summary.best_value is None else f"{summary.best.rpartition(' ')[0]} {best}"),
-        ("training took", trained),
-        ("last written", summary.date),
-        ("parameters", parameters),
-        ("on", ", ".join(str(one) for one in machine if one) if there else ""),
-        ("Vaak", _version(there) if there else ""),
-        ("torch", torch or ""),
-        ("command", element("code", _command(there)) if _command(there) else ""),
-    ]
-
-
-def _version(there: Mapping[str, Any]) -> str:
-    commit = there.get("commit")
-    return f"{there.get('vaak', '?')}{f', commit {commit}' if commit else ''}"
-
-
-def _command(there: Mapping[str, Any]) -> str:
-    """The command of a session, as it would be typed."""
-    found = there.get("command")
-    found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found  # of an earlier version, too
-    if not isinstance(found, list) or not found:
-        return ""
-    program, *arguments = map(str, found)
-    name = "vaak" if Path(program).name in ("vaak", "-c", "__main__.py") else f"python {shlex.quote(program)}"
-    return f"{name} {shlex.join(arguments)}" if arguments else ""
-
-
-def _verified(run: Path) -> Html:
-    found = json_of(run / "verification.json")
-    if not isinstance(found.get("sentence"), str):
-        return Html("")
-    verdict = found.get("verified") is True
-    said = "Verified" if verdict else "Differs from what it says"
-    state = element("span", said, css=f"state {'true' if verdict else 'false'}")
-    findings = found.get("findings")
-    lines = [element("li", one) for one in (findings if isinstance(findings, list) else [])[:MOST_REMARKS]]
-    about = element("p", state, f" by vaak verify on {str(found.get('time'))[:10]}: {found['sentence']}.")
-    return Html(about + (element("ul", *lines) if lines else ""))
 
 
 def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
@@ -325,7 +246,7 @@ def _use(facts: RunFacts) -> list[Html]:
         parts += [element("p", "Use:"), code("\n".join([*commands, f"vaak verify {run}"]))]
     key = re.sub(r"\W+", "-", facts.name).strip("-") or "run"
     there = facts.environment
-    note = f"Trained with Vaak {_version(there)}" + (f"; run {summary.id}" if summary.id else "")
+    note = f"Trained with Vaak {version_of_session(there)}" + (f"; run {summary.id}" if summary.id else "")
     lines = [
         f"@misc{{{key},",
         f"  title = {{{_bibtex(facts.name)}}},",
@@ -376,8 +297,8 @@ def _log(facts: RunFacts) -> list[Html]:
     head = ("session", "first step", "when", "device", "Vaak", "command")
     rows: list[Sequence[object]] = [head]
     for one in facts.sessions:
-        what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), _version(one))
-        rows.append((*what, element("code", _command(one))))
+        what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), version_of_session(one))
+        rows.append((*what, element("code", command_of_session(one))))
     lines = split_lines(log_of(facts.directory))
     remarks = [line for line in lines if re.search(r" (WARNING|ERROR|CRITICAL) ", line[:60])]
     parts = [data_table(rows, "Sessions")] if facts.sessions else []
@@ -405,8 +326,8 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
         rows.append((name, *(column.get(name, "") for column in columns)))
     options = compared_options(runs)
     differing = [("option", *names), *((name, *map(option_text, values)) for name, values in options)]
-    found = _overlaid([panels(one)[0] for one in runs], names)
-    newest = [one.evaluations[-1][1] if one.evaluations else {} for one in runs]
+    found = _overlaid(runs, names)
+    newest = [one.shown_evaluation[1] for one in runs]
     figures: list[Sequence[object]] = [("figure", *names)]
     for name in dict.fromkeys(name for one in newest for name in one if "/" not in name):
         figures.append((name, *(figure_in_words(name, one[name]) if name in one else "" for one in newest)))
@@ -417,7 +338,10 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
         "options": ("Options that differ", [data_table(differing, "Options that differ") if options else same]),
         "charts": ("Charts", charts_of(found, [], 0) if found else []),
         "differences": ("Paired differences", [*_differences(runs, names), *asked]),
-        "figures": ("Figures", [data_table(figures, "The newest evaluation of each")] if len(figures) > 1 else []),
+        "figures": (
+            "Figures",
+            [data_table(figures, "The evaluation of each run's best checkpoint")] if len(figures) > 1 else [],
+        ),
         "runs": ("Runs", [data_table(rows, "The runs", folded=30)]),
     }
     head = [element("h1", f"{len(runs)} runs"), element("p", ", ".join(names), css="lead")]
@@ -457,15 +381,20 @@ def _mean_score(scores: Scored) -> float | None:
     return float(total / number) if number else None
 
 
-def _overlaid(found: Sequence[Sequence[Panel]], names: Sequence[str]) -> list[Panel]:
-    """A chart for each curve that any run has, with that curve of every run; those of groups are left out."""
+def _overlaid(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Panel]:
+    """A chart for each curve that any run has, with that curve of every run in the run's colour.
+
+    Curves of groups are left out. Losses of different tasks are in charts of their own: they can't be compared.
+    """
     charts: dict[str, Panel] = {}
-    for panels_of_run, name in zip(found, names, strict=True):
-        for panel in panels_of_run:
+    has_tasks = len({one.summary.task for one in runs}) > 1
+    for colour, (run, name) in enumerate(zip(runs, names, strict=True)):
+        for panel in panels(run)[0]:
             whole = [one for one in panel.curves if panel.title in KEPT or one.label == panel.title]
             for curve in whole:
                 title = panel.title if curve.label == panel.title else f"{panel.title}: {curve.label}"
+                title = f"{title} ({run.summary.task})" if has_tasks and panel.title not in MACHINE else title
                 chart = charts.setdefault(title, panel._replace(title=title, curves=[]))
                 if len(chart.curves) < 2 * MOST_GROUPS:
-                    chart.curves.append(curve._replace(label=name))
-    return list(charts.values())
+                    chart.curves.append(curve._replace(label=name, colour=colour))
+    return sorted(charts.values(), key=lambda one: one.is_machine)

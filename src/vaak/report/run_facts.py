@@ -22,6 +22,7 @@ from vaak.config.tasks import built_in, spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
+from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_history
 from vaak.report.model_card import json_of, options_of
 from vaak.runs.folder.directory import SAMPLES
@@ -85,6 +86,26 @@ class RunFacts:
         """The step and the figures of each evaluation."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
         return [(one["step"], dict(numbers_of(one))) for one in found]
+
+    @property
+    def shown_evaluation(self) -> tuple[int, dict[str, float | None], str]:
+        """The step and the figures of the checkpoint that commands use, and which that is; without one, the newest."""
+        if not self.evaluations:
+            return 0, {}, ""
+        by_step = dict(self.evaluations)
+        if self.best_step in by_step:
+            return self.best_step, by_step[self.best_step], "that of the best checkpoint, which commands use"
+        return *self.evaluations[-1], "the newest evaluation"
+
+    @property
+    def best_step(self) -> int:
+        """The step of the best checkpoint; -1 where none is marked."""
+        pointer = self.directory / "checkpoints" / "best"
+        try:
+            found = step_of(Path(pointer.read_text(encoding="utf-8").strip())) if pointer.is_file() else None
+        except (OSError, ValueError):
+            return -1
+        return -1 if found is None else found
 
     @property
     def splits_to_evaluate(self) -> list[str]:
@@ -280,6 +301,12 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
                 if isinstance(one, dict) and one:
                     found.setdefault(name, []).append((int(match[1]), one))
     return dict(sorted(found.items(), key=lambda one: not one[0].startswith("val_")))
+
+
+def summaries_at(facts: RunFacts, step: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The summary of the evaluation at a step, of each prefix that kept one."""
+    for prefix, steps in summaries(facts).items():
+        yield from ((prefix, summary) for at, summary in steps if at == step)
 
 
 def tables_of_groups(facts: RunFacts) -> list[Table]:

@@ -67,6 +67,7 @@ def test_what_was_written_down(run):
 def test_a_picture(run, tmp_path):
     figure = run.plot(str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").stat().st_size > 1000
+    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[:2] == ["loss", "learning_rate"]
     assert [line.get_label() for line in figure.axes[0].lines] == ["train", "valid"]

@@ -56,9 +56,10 @@ def test_a_recogniser(tmp_path: Path):
     facts = read_facts(run)
     page, limits = run_page(facts), rate_with_interval([(one, 10) for one in errors])[1]
     assert limits is not None
-    assert intervals(facts) == {"val_wer": limits}
+    assert intervals(facts, 4) == {"val_wer": limits}
     low, high = (f"{100 * limit:.2f} %" for limit in limits)
     shown = text_of(page)
+    assert "80 of 400 words are wrong (20.0 %)." in shown
     assert f"20.00 %val_wer95 %: {low} to {high}" in shown
     assert "en200.00 %0.00 % to 0.00 %hi2040.00 %40.00 % to 40.00 %all4020.00 %" in shown
     assert page.count("<audio") == 1
@@ -89,8 +90,9 @@ def test_a_classifier(tmp_path: Path):
     )
     facts = read_facts(run)
     page = run_page(facts)
-    assert chances(facts)["val_accuracy"] == 0.75
+    assert chances(facts, 4)["val_accuracy"] == 0.75
     assert "chance: 75.00 %" in text_of(page)
+    assert "38 of 40 are right; guessing has 30." in text_of(page)
     assert page.index("text 30") < page.index("text 12")  # wrong, and surer of it
     assert "text 13" not in page
     assert 'title="x, y: 2"' in page
@@ -119,8 +121,9 @@ def test_a_language_model_step_by_step_and_by_phenomenon(tmp_path: Path):
     facts = read_facts(run)
     page = run_page(facts)
     assert page.index("the newest") < page.index("an older one") < page.index("gender") < page.index("number")
-    assert intervals(facts) == {"pairs_accuracy": wilson(60, 100)}
+    assert intervals(facts, 4) == {"pairs_accuracy": wilson(60, 100)}
     assert "95 %: 50.20 % to 69.06 %chance: 50.00 %" in text_of(page)
+    assert "60 of 100 minimal pairs are right; guessing has 50." in text_of(page)
 
 
 def test_a_diarizer_with_its_recordings(tmp_path: Path):

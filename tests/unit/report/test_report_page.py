@@ -170,6 +170,7 @@ def hostile(tmp_path: Path) -> Path:
         {"kind": "step", "step": 1, "loss": 1.0, HOSTILE: 2.0, "huge": 10**400, "clock": {f"{HOSTILE}_per_second": 1}},
         {"kind": "step", "step": 2, "loss": "inf", "non_finite_steps": 2, "clock": HOSTILE},
         {"kind": HOSTILE, "step": 2},
+        *({"kind": "step", "step": step, "loss": 0.5, HOSTILE: 2.0} for step in (3, 4)),
         {"kind": "step", "step": 10**300, "loss": 1.0},
         {"kind": "step", "step": -1, "loss": 1.0, "clock": {"seconds": "inf"}},
         {"kind": "evaluation", "step": 2, "scheduled": True, **figures},
@@ -216,6 +217,7 @@ def hostile(tmp_path: Path) -> Path:
     (run / "evaluation" / "worst.csv").write_text(
         f'text,"{HOSTILE.replace(chr(34), chr(34) * 2)}"\n1,2\n'.replace("\0", "")
     )
+    (run / "notes.md").write_text(f"# {HOSTILE}\n\n{HOSTILE}\n")
     (run / "train.log").write_text(f"2026-01-01 00:00:00,000 rank 0 WARNING {HOSTILE}\n")
     return run
 
@@ -225,13 +227,18 @@ def test_what_a_stranger_wrote_is_text(hostile: Path):
     page.demand_harmless()
     shown = HOSTILE.replace("\x00", "\ufffd")
     assert page.text.count(shown) >= 34
-    assert page.data["panels"][0]["curves"][0] == {"label": "train", "x": [1, 2], "y": [1.0, None]}
+    assert page.data["panels"][0]["curves"][0] == {
+        "label": "train",
+        "colour": 0,
+        "x": [1, 2, 3, 4],
+        "y": [1.0, None, 0.5, 0.5],
+    }
     assert HOSTILE in {curve["label"] for panel in page.data["panels"] for curve in panel["curves"]}
     assert {one["kind"] for one in page.data["events"]} == {"checkpoint", "split", "not finite"}
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     assert [one["alt"] for one in images] == ["<img src=x>, step 2"]  # the link's aim and the SVG aren't among them
     (hostile.parent / "secret.yml").write_text("task: lm\nname: private\n")
-    for name, aim in (("train.log", "secret.png"), ("config.yml", "secret.yml")):
+    for name, aim in (("train.log", "secret.png"), ("notes.md", "secret.yml"), ("config.yml", "secret.yml")):
         (hostile / name).unlink()
         (hostile / name).symlink_to(hostile.parent / aim)
         assert "private" not in run_page(read_facts(hostile))
@@ -256,6 +263,62 @@ def test_runs_side_by_side(vaak, tiny_run: Path, tmp_path: Path):
     assert page.html.index('id="options"') < page.html.index('id="charts"')
     assert all([curve["label"] for curve in one["curves"]] == ["other", "tiny"] for one in page.data["panels"])
     assert {curve["x"][-1] for curve in page.data["panels"][0]["curves"]} == {8}
+
+
+def test_the_first_screen_is_the_result_of_the_best_checkpoint_and_the_data(tiny_run: Path, tmp_path: Path):
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    (run / "checkpoints" / "best").write_text("step-00000004\n")
+    (run / "notes.md").write_text("# The first *tiny* one\n\nWhy: to see\nwhether it learns.\n\nIt does.\n")
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    at = {one["step"]: one for one in records if one["kind"] == "evaluation"}
+    page = Page(run_page(read_facts(run)))
+    page.demand_harmless()
+    head = page.html[page.html.index("<header>") : page.html.index("<nav")]
+    tiles = dict(re.findall(r'<div class="figure"><b>([^<]*)</b><span>([^<]*)</span>', head))
+    assert f"{at[4]['val_loss']:.5g}" in tiles
+    assert f"{at[8]['val_loss']:.5g}" not in tiles
+    assert "at step 4, that of the best checkpoint, which commands use" in head
+    order = ["<h1>The first *tiny* one", "<p>Why: to see whether it learns.</p>", 'class="result"', "Data: train "]
+    places = [head.index(one) for one in [*order, 'class="figures"', "<dl>"]]
+    assert places == sorted(places)
+    prepared = json.loads((run / "prepared" / "prepared.json").read_text())["statistics"]
+    assert f"Data: train {prepared['train']['documents']:,} documents" in head or "texts" in head
+    sections = re.findall(r'<h2 id="(\w+)"', page.html)
+    assert sections.index("examples") < sections.index("charts") if "examples" in sections else sections[0] == "charts"
+
+
+def test_machine_charts_are_folded_short_ones_are_tables_and_legends_have_values(tiny_run: Path):
+    html = run_page(read_facts(tiny_run))
+    charts = html[html.index('id="charts"') : html.index('id="evaluations"')]
+    before, _, folded = charts.partition('<details class="machine">')
+    titles = [re.findall(r'<h3 id="chart-(\d+)">([^<]*)</h3>', part) for part in (before, folded)]
+    assert titles[0][0] == ("0", "loss")
+    assert {title.partition(",")[0] for _, title in titles[1]} >= {"throughput", "memory"}
+    assert not {title.partition(",")[0] for _, title in titles[0]} & {"throughput", "memory", "processors"}
+    numbers = [int(number) for number, _ in titles[0] + titles[1]]
+    assert numbers == list(range(len(Page(html).data["panels"])))  # as the script counts them
+    losses = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    last = [one["loss"] for one in losses if one["kind"] == "step"][-1]
+    assert re.search(rf'<ul class="last"><li><i class="c0"></i>train <b>{last:.5g}</b></li>', before)
+    assert re.search(r"<tr><td>val_accuracy</td><td></td><td>4</td><td>[\d.]+ %</td></tr>", before)  # two points
+
+
+def test_compared_runs_keep_their_colours_and_tasks_their_charts(tiny_run: Path, tmp_path: Path):
+    runs = [Path(shutil.copytree(tiny_run, tmp_path / name)) for name in ("one", "two", "three")]
+    lines = (runs[0] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs[0] / "metrics.jsonl").write_text("".join(line for line in lines if '"evaluation"' not in line))
+    for run, task in zip(runs, ("lm", "lm", "seq2seq"), strict=True):
+        text = (run / "config.yml").read_text()
+        (run / "config.yml").write_text(
+            text.replace("name: tiny", f"name: {run.name}").replace("task: lm", f"task: {task}")
+        )
+    page = Page(comparison_page([read_facts(run) for run in runs]))
+    titles = re.findall(r'<h3 id="chart-\d+">([^<]*)</h3>', page.html)
+    curves = {title: one["curves"] for title, one in zip(titles, page.data["panels"], strict=True)}
+    assert [curve["label"] for curve in curves["loss: train (lm)"]] == ["one", "two"]
+    assert [curve["label"] for curve in curves["loss: train (seq2seq)"]] == ["three"]
+    colours = {(curve["label"], curve["colour"]) for one in curves.values() for curve in one}
+    assert colours == {("one", 0), ("two", 1), ("three", 2)}
 
 
 def test_a_long_run_is_thinned_to_a_small_page_and_keeps_its_peaks(tmp_path: Path):

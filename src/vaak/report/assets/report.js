@@ -64,15 +64,15 @@
     const table = uPlot.join(panel.curves.map((curve) => [curve.x, curve.y.map((y) => (log && y <= 0 ? null : y))]));
     const axis = { stroke: soft, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const chart = new uPlot({
-      width: holder.clientWidth, height: 230,
+      width: holder.clientWidth || 380, height: 230,  // folded up, it has no width yet
       scales: { x: { time: false }, y: { distr: log ? 3 : 1,
         ...(panel.bands.length ? { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(100, high ?? 100)] } : {}) } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? compact.format(tick) : "")) },
         { ...axis, size: 64, values: (_, ticks) => ticks.map(tickText) }],
       series: [{ label: "step", value: (_, step) => (step == null ? "–" : step.toLocaleString("en")) },
         ...panel.curves.map((curve, number) => ({
-          label: curve.label, stroke: colours[number % colours.length], width: 1.5,
-          dash: number < colours.length ? undefined : [6, 3], points: { show: curve.x.length < 40, size: 4 },
+          label: curve.label, stroke: colours[curve.colour % colours.length], width: 1.5,
+          dash: curve.colour < colours.length ? undefined : [6, 3], points: { show: curve.x.length < 40, size: 4 },
           value: (_, value) => narrow(value) + (value != null && panel.unit === "%" ? " %" : ""),
         }))],
       cursor: { sync: { key: "steps", setSeries: false }, drag: { x: true, y: false }, dataIdx: (one, series, place) =>

@@ -1,0 +1,220 @@
+"""The head of a run's page: a title and notes of one's own, the result in a sentence, the data, figures, how it ran.
+
+RUN/notes.md has the title, after ``#`` in its first line, and the notes. Figures are those of the checkpoint that
+commands use: the best one, or the newest where none is marked best.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vaak.core.secrets import hide_arguments
+from vaak.report.examples import chances, intervals, read_phenomena, scored
+from vaak.report.html import Html, element, pairs
+from vaak.report.model_card import json_of
+from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries_at
+
+MOST_FIGURES, MOST_REMARKS = 12, 40
+MOST_NAMED = 6
+"""The labels, languages or corpora that are named one by one."""
+RATES = {"wer": "words", "cer": "characters", "der": "seconds of speech"}
+"""What the errors of a figure are counted in."""
+NOTES, MOST_NOTES = "notes.md", 20_000
+
+
+def title_and_notes(run: Path) -> tuple[str, list[str]]:
+    """The title that RUN/notes.md gives, and the paragraphs of its notes; empty where there are none."""
+    path = run / NOTES
+    if not is_own(run, path):
+        return "", []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(MOST_NOTES)
+    first, _, rest = text.strip().partition("\n")
+    title, notes = (first.lstrip("# ").strip(), rest) if first.startswith("#") else ("", text)
+    return title, [one for paragraph in notes.split("\n\n") if (one := " ".join(paragraph.split()))]
+
+
+def head_of(facts: RunFacts) -> Html:
+    """The first screen of the page."""
+    summary = facts.summary
+    title, notes = title_and_notes(facts.directory)
+    state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
+    step, figures, which = facts.shown_evaluation
+    where = f"Figures of the validation data at step {step:,}, {which}." if figures else "Not evaluated yet."
+    return Html(
+        element("h1", title or facts.name, " ", state)
+        + "".join(element("p", one) for one in notes)
+        + "".join(element("p", one, css="result") for one in filter(None, [_result(facts)]))
+        + "".join(element("p", one, css="lead") for one in _data(facts))
+        + (element("p", summary.reason, css="lead") if summary.reason not in ("", summary.state) else "")
+        + _tiles(facts, figures, step)
+        + element("p", where, css="lead")
+        + _verified(facts.directory)
+        + pairs(one for one in about_run(facts) if one[0] != "state")
+    )
+
+
+def _tiles(facts: RunFacts, figures: Mapping[str, float | None], step: int) -> Html:
+    shown = [(name, value) for name, value in figures.items() if "/" not in name]
+    limits, guesses = intervals(facts, step), chances(facts, step)
+    tiles = []
+    for name, value in shown[:MOST_FIGURES]:
+        more = [element("span", name)]
+        if name in limits:
+            low, high = (figure_in_words(name, limit) for limit in limits[name])
+            more.append(element("span", f"95 %: {low} to {high}"))
+        if name in guesses:
+            more.append(element("span", f"chance: {figure_in_words(name, guesses[name])}"))
+        tiles.append(element("div", element("b", figure_in_words(name, value)), *more, css="figure"))
+    return element("div", *tiles, css="figures") if tiles else Html("")
+
+
+def _result(facts: RunFacts) -> str:
+    """What the run has reached, in a sentence; of the examples where it kept their scores, else its best figure."""
+    step, figures, _ = facts.shown_evaluation
+    if not figures:
+        return ""
+    if (counted := _count_examples(facts, step)) is not None:
+        return counted
+    name = facts.summary.best.rpartition(" ")[0] if facts.summary.best_value is not None else next(iter(figures))
+    value = figures.get(name)
+    first = facts.evaluations[0]
+    before = first[1].get(name)
+    if value is None:
+        return ""
+    said = f"{name} is {figure_in_words(name, value)} after {step:,} steps"
+    return f"{said}; it was {figure_in_words(name, before)} at step {first[0]:,}." if first[0] < step else f"{said}."
+
+
+def _count_examples(facts: RunFacts, step: int) -> str | None:
+    """The result at a step as counts of what was right or wrong, with what a guess has; None where none were kept."""
+    guesses = chances(facts, step)
+    for prefix, summary in summaries_at(facts, step):
+        scores, phenomena = scored(summary), read_phenomena(summary)
+        if phenomena:
+            right, number = map(sum, zip(*phenomena.values(), strict=True))
+            return f"{right:,.0f} of {number:,.0f} minimal pairs are right; guessing has {number / 2:,.0f}."
+        if scores is None:
+            continue
+        part, number = (sum(column) for column in zip(*scores.sums, strict=True))
+        guess = guesses.get(prefix + scores.figure)
+        if scores.figure in ("accuracy", "exact_match"):
+            said = f"{part:,.0f} of {number:,.0f} are right"
+            return f"{said}; guessing has {guess * number:,.0f}." if guess is not None else f"{said}."
+        if scores.figure in RATES and number:
+            return f"{part:,.4g} of {number:,.4g} {RATES[scores.figure]} are wrong ({100 * part / number:.1f} %)."
+    return None
+
+
+def _data(facts: RunFacts) -> Iterator[str]:
+    """A line on the data: how much each split has, and which labels, languages and corpora."""
+    statistics = json_of(facts.directory / "prepared" / "prepared.json").get("statistics")
+    splits = (
+        {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
+    )
+    said = [f"{name} {', '.join(counts)}" for name, one in splits.items() if (counts := [*_counts(one)])]
+    languages = _named(facts.options, ("language", "languages", "source_language", "target_language"))
+    corpora = _named(facts.options, ("type",), below="corpus") or _named(facts.options, ("name",), below="datasets")
+    more = [
+        *([f"languages: {_listed(languages)}"] if languages else []),
+        *([f"from {_listed(corpora)}"] if corpora else []),
+    ]
+    if said:
+        yield f"Data: {'; '.join([*said, *more])}."
+
+
+def _counts(split: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("cuts", "texts", "pairs", "examples", "documents", "recordings", "conversations"):
+        if (number := number_of(split.get(key))) is not None:
+            yield f"{number:,.0f} {key}"
+    if (seconds := number_of(split.get("seconds"))) is not None:
+        yield f"{seconds / 3600:,.2f} hours" if seconds >= 360 else f"{seconds / 60:,.1f} minutes"
+    speakers = split.get("speakers")
+    number = number_of(len(speakers) if isinstance(speakers, list | dict) else speakers)
+    if number:
+        yield f"{number:,.0f} {'speaker' if number == 1 else 'speakers'}"
+    labels = split.get("labels")
+    for one in labels if isinstance(labels, list) else ():
+        if isinstance(one, dict) and one:
+            yield f"{len(one)} labels ({_listed(list(one))})" if len(one) <= MOST_NAMED else f"{len(one)} labels"
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(map(str, names[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+
+
+def _named(options: Any, keys: tuple[str, ...], below: str = "") -> list[str]:
+    """The texts that options have under any of the keys, once each; with ``below``, only in sections of that name."""
+    found: dict[str, None] = {}
+
+    def look(value: Any, inside: bool) -> None:
+        if isinstance(value, Mapping):
+            for name, one in value.items():
+                texts = one if isinstance(one, list) else [one]
+                if inside and name in keys:
+                    found.update(dict.fromkeys(text for text in texts if isinstance(text, str) and text))
+                look(one, inside or name == below)
+        elif isinstance(value, list):
+            for one in value:
+                look(one, inside)
+
+    look({name: options.get(name) for name in ("data", "datasets")}, not below)
+    return [*found]
+
+
+def about_run(facts: RunFacts) -> list[tuple[str, object]]:
+    summary, there = facts.summary, facts.environment
+    packages = there.get("packages")
+    torch = packages.get("torch") if isinstance(packages, dict) else None
+    minutes, seconds = divmod(round(number_of(summary.seconds) or 0), 60)
+    best = figure_in_words(summary.best.rpartition(" ")[0], number_of(summary.best_value))
+    trained = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    of = f" of {summary.total_steps:,}" if summary.total_steps else ""
+    parameters = "" if summary.parameters is None else f"{summary.parameters:,}"
+    machine = [f"{there.get('device', '?')}", f"{there.get('world_size', 1)} process(es)", there.get("platform", "")]
+    return [
+        ("task", summary.task),
+        ("state", summary.state),
+        ("step", f"{summary.step:,}{of}"),
+        ("best", "" if summary.best_value is None else f"{summary.best.rpartition(' ')[0]} {best}"),
+        ("training took", trained),
+        ("last written", summary.date),
+        ("parameters", parameters),
+        ("on", ", ".join(str(one) for one in machine if one) if there else ""),
+        ("Vaak", version_of_session(there) if there else ""),
+        ("torch", torch or ""),
+        ("command", element("code", command_of_session(there)) if command_of_session(there) else ""),
+    ]
+
+
+def version_of_session(there: Mapping[str, Any]) -> str:
+    commit = there.get("commit")
+    return f"{there.get('vaak', '?')}{f', commit {commit}' if commit else ''}"
+
+
+def command_of_session(there: Mapping[str, Any]) -> str:
+    """The command of a session, as it would be typed."""
+    found = there.get("command")
+    found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found  # of an earlier version, too
+    if not isinstance(found, list) or not found:
+        return ""
+    program, *arguments = map(str, found)
+    name = "vaak" if Path(program).name in ("vaak", "-c", "__main__.py") else f"python {shlex.quote(program)}"
+    return f"{name} {shlex.join(arguments)}" if arguments else ""
+
+
+def _verified(run: Path) -> Html:
+    found = json_of(run / "verification.json")
+    if not isinstance(found.get("sentence"), str):
+        return Html("")
+    verdict = found.get("verified") is True
+    said = "Verified" if verdict else "Differs from what it says"
+    state = element("span", said, css=f"state {'true' if verdict else 'false'}")
+    findings = found.get("findings")
+    lines = [element("li", one) for one in (findings if isinstance(findings, list) else [])[:MOST_REMARKS]]
+    about = element("p", state, f" by vaak verify on {str(found.get('time'))[:10]}: {found['sentence']}.")
+    return Html(about + (element("ul", *lines) if lines else ""))
