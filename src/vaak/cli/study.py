@@ -149,7 +149,7 @@ def crossval(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column whose values stay in one fold; 'none' for none; default for speech and diarization: speaker.",
+            help="Column whose values stay in one fold; 'none' for none; default: speaker (asr, diarization).",
         ),
     ] = None,
     pool: Annotated[

@@ -65,7 +65,7 @@ def chance_of(name: str) -> float | None:
 
 
 def chance_in_words(name: str) -> str:
-    """What a guess has of a figure, as people read it; nothing where that isn't known."""
+    """Return the value of a metric that guessing reaches, for people to read; empty where it isn't known."""
     chance = chance_of(name)
     return "" if chance is None else in_words(name, chance)
 

@@ -1,4 +1,4 @@
-"""What a metric is, and when a value of it is better."""
+"""The definition of a metric, and the direction in which it improves."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class _Sweep:
             log_z[part] = (logits[part].gather(1, targets) - log_probabilities.gather(1, targets)).squeeze(1)
             if rates is not None:
                 rate = rates[0][places, None]
-                # in place: softmax, from which the gradient follows, takes no memory of its own
+                # in place: softmax, from which the gradient follows, takes no extra memory
                 gradient = log_probabilities.exp_()
                 gradient *= rate if rates[1] is None else rate + 2 * rates[1][places, None] * log_z[part, None]
                 gradient.scatter_(1, targets, gradient.gather(1, targets) - (1 - self.smoothing) * rate)

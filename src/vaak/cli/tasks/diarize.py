@@ -127,7 +127,7 @@ class DiarizationJob:
     output: Path | None
     picture: Path | None
     looked_through: dict[str, ReadFiles]
-    """What was read of folders, and what was left out."""
+    """The contents of folders that were read and left out."""
 
     @classmethod
     def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:

@@ -46,7 +46,7 @@ def make_schedule(config: SchedulerConfig, total_steps: int, peak_lr: float, fol
     warmup = warmup_steps(config, total_steps)
     if config.is_users(config.type):
         users = UsersSchedule(config, total_steps, folder)
-        # Vaak's warm-up multiplies a user's schedule, which needs none of its own
+        # Vaak's warm-up multiplies a user's schedule, which needs no warm-up itself
         return lambda step: min(1.0, step / max(warmup, 1)) * users(step)
     if config.min_lr > peak_lr:
         raise UserError(f"training.scheduler.min_lr ({config.min_lr}) is above training.optimizer.lr ({peak_lr})")
