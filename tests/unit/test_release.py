@@ -122,7 +122,9 @@ def test_workflows_run_what_is_here():
 
 def planned(target: str, folder: Path) -> str:
     """What make would run for a target."""
-    return subprocess.run(["make", "-n", target], cwd=folder, capture_output=True, text=True, check=True).stdout
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))}
+    command = ["make", "-n", target]
+    return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=True).stdout
 
 
 def test_make_installs_what_a_target_needs(tmp_path: Path):
