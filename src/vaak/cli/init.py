@@ -93,13 +93,13 @@ def _print_recipes(as_json: bool) -> None:
 
 def _questions(hardware: str) -> tuple[str | None, Path | None, bool, str]:
     """Ask on the terminal for the task, the data and the hardware."""
-    from vaak.runs.starter import TASKS
+    from vaak.runs.starter import list_tasks
 
     def answer(question: str, default: str = "") -> str:
         print(textwrap.fill(question, 80, break_on_hyphens=False))
         return str(typer.prompt(">", default=default, show_default=False, prompt_suffix=" ")).strip()
 
-    task = answer(f"Which task? {', '.join(TASKS)}; empty: chosen by the data.") or None
+    task = answer(f"Which task? {', '.join(list_tasks())}; empty: chosen by the data.") or None
     folder = answer("Where are the data? A folder; empty: a small example is made.")
     if not folder and task is None:
         raise UserError("an example is made for a task: vaak init TASK --example")
@@ -148,11 +148,11 @@ def _for_data(
 ) -> list[Path]:
     """Write a YAML for data, or for an example that is made; return what was written."""
     from vaak.core.storage.files import write_text
-    from vaak.runs.starter import TASKS, starter, task_for
+    from vaak.runs.starter import list_tasks, starter, task_for
 
-    if what is not None and what not in TASKS:
-        hint = _tasks_meant(what) or did_you_mean(what, [*TASKS, *recipes()])
-        known = f"expected a task ({', '.join(TASKS)}) or a recipe (vaak init --list)"
+    if what is not None and what not in list_tasks():
+        hint = _tasks_meant(what) or did_you_mean(what, [*list_tasks(), *recipes()])
+        known = f"expected a task ({', '.join(list_tasks())}) or a recipe (vaak init --list)"
         copied = f"vaak init {what}/quickstart copies one to start from"
         raise UserError(f"{what}: {copied if recipe_named(f'{what}/quickstart') else f'{known}{hint}'}")
     device = device_of(hardware)
@@ -205,9 +205,9 @@ def _tasks_meant(what: str) -> str:
     '; did you mean asr (automatic speech recognition), tts (text to speech)?'
     """
     from vaak.config.tasks import spec_of
-    from vaak.runs.starter import TASKS
+    from vaak.runs.starter import list_tasks
 
-    tags = {task: (spec_of(task).hub_tag or "").split("-") for task in TASKS}
+    tags = {task: (spec_of(task).hub_tag or "").split("-") for task in list_tasks()}
     words = {word for tag in tags.values() for word in tag}
     near = difflib.get_close_matches(what.lower(), words, n=1)
     meant = [f"{task} ({' '.join(tag)})" for task, tag in tags.items() if near and near[0] in tag]

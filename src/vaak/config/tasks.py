@@ -179,6 +179,11 @@ class TaskSpec:
         The command lines, without ``vaak``, to try on a trained run, in this order; from a function that gives the
         value of one of its options by dotted key (None: not there). ``{run}`` stands for the run's folder.
         ``eval {run}`` is of the test split where there is one, and left out where there is nothing to evaluate.
+    starter
+        Where the function is that fills a first YAML (``vaak init``), as ``module:Name``: sections of options, from
+        the corpora that were found, their amounts and the device (``vaak.runs.starter``). None: there is none.
+    example
+        Where the function is that writes a small data set into a folder (``vaak init --example``).
     exports
         The formats that its models can be written in, the most useful first. ``Task.refused_exports`` says which of
         them a run can't have, and why.
@@ -215,6 +220,8 @@ class TaskSpec:
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
     commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
+    starter: str | None = None
+    example: str | None = None
     exports: Mapping[str, ExportFormat] = field(default_factory=dict)
     hub_tag: str | None = None
 

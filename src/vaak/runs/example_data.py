@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vaak.config.tasks import load_name, spec_by_name
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes, write_text
 
@@ -29,23 +30,26 @@ def write_example(task: str, folder: Path) -> None:
     Texts are of the built-in grammar, voices of espeak-ng; the same folder comes out each time. Raises UserError for a
     folder that has files, and where a package that makes the audio is missing.
     """
+    writer = spec_by_name(task).example
+    if writer is None:
+        raise UserError(f"{task}: no example is made for it; give your own data by --data")
     try:
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} isn't empty; give another folder by --data, or leave --example out to use it")
         folder.mkdir(parents=True, exist_ok=True)
-        _WRITERS[task](folder)
+        load_name(writer)(folder)
     except OSError as error:
         raise UserError(f"{folder} can't be written: {error.strerror or error}") from error
 
 
-def _texts(folder: Path) -> None:
+def write_texts(folder: Path) -> None:
     from vaak.text.grammar.corpus import sentences
 
     for split, share in SPLITS.items():
         write_text(folder / f"{split}.txt", "\n".join(sentences(split, round(share * NUM_TEXTS), 0)) + "\n")
 
 
-def _pairs(folder: Path) -> None:
+def write_pairs(folder: Path) -> None:
     from vaak.text.grammar.translation import grammar_pairs
 
     for split, share in SPLITS.items():
@@ -54,7 +58,7 @@ def _pairs(folder: Path) -> None:
         write_text(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
 
 
-def _labelled(folder: Path) -> None:
+def write_labelled(folder: Path) -> None:
     from vaak.text.grammar import PHENOMENA, minimal_pairs
 
     pairs = islice(minimal_pairs(2 * (NUM_TEXTS // len(PHENOMENA)), 0), 0, None, 2)  # of twins one
@@ -88,7 +92,7 @@ def _spoken(num_voices: int, num_each: int, say_digits: bool) -> Iterator[tuple[
             yield voice.name, text, speech.samples, speech.sampling_rate
 
 
-def _recordings(folder: Path) -> None:
+def write_recordings(folder: Path) -> None:
     """Digits of several people, in a table with columns that other toolkits have, too."""
     rows: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
     for number, (speaker, text, samples, rate) in enumerate(_spoken(NUM_VOICES, NUM_SENTENCES // 2, True)):
@@ -100,7 +104,7 @@ def _recordings(folder: Path) -> None:
         _write_table(folder / f"{split}.csv", ("file_name", "transcription", "speaker"), lines)
 
 
-def _voice(folder: Path) -> None:
+def write_voice(folder: Path) -> None:
     """One voice, laid out as LJ Speech."""
     rows = []
     for number, (_, text, samples, rate) in enumerate(_spoken(1, NUM_SENTENCES, False)):
@@ -109,7 +113,7 @@ def _voice(folder: Path) -> None:
     _write_table(folder / "metadata.csv", (), rows, "|")
 
 
-def _conversations(folder: Path) -> None:
+def write_conversations(folder: Path) -> None:
     """Conversations of two, each with an RTTM file next to it."""
     from vaak.audio.formats.annotation_lines import write_rttm
     from vaak.audio.simulation.conversations import simulate
@@ -121,14 +125,3 @@ def _conversations(folder: Path) -> None:
     for number, talk in enumerate(simulate(said, rate, NUM_CONVERSATIONS, duration=SECONDS, seed=0)):
         _write_audio(folder / f"talk-{number:02}.wav", talk.samples, talk.sampling_rate)
         write_rttm(folder / f"talk-{number:02}.rttm", {f"talk-{number:02}": list(talk.segments)})
-
-
-_WRITERS: dict[str, Callable[[Path], None]] = {
-    "lm": _texts,
-    "seq2seq": _pairs,
-    "classification": _labelled,
-    "asr": _recordings,
-    "tts": _voice,
-    "vocoder": _voice,
-    "diarization": _conversations,
-}

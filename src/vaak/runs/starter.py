@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vaak.config.tasks import TASKS, load_name, spec_by_name
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
@@ -28,8 +29,6 @@ from vaak.runs.doctor.text_layouts import use_of_texts
 from vaak.runs.doctor.unusable import describe_unusable
 
 GIB = 1 << 30
-TASKS = ("lm", "seq2seq", "classification", "asr", "diarization", "tts", "vocoder")
-"""The tasks for which there is such a configuration; several at once are put together by hand."""
 CHARACTERS_PER_TOKEN = 4
 WIDTH = 80
 SIZES = ((64, 2, 2), (128, 3, 4), (256, 4, 4), (384, 6, 6), (512, 8, 8), (768, 12, 12))
@@ -75,6 +74,11 @@ class Amounts:
         """The code of the most frequent language, such as hi."""
         code = self.languages.most_common(1)[0][0] if self.languages else None
         return code and code.replace("_", "-").partition("-")[0].lower()
+
+
+def list_tasks() -> list[str]:
+    """Return the tasks for which there is such a configuration; one of several tasks is put together by hand."""
+    return [name for name, spec in TASKS.items() if spec.starter is not None]
 
 
 def amounts_of(corpora: Sequence[CorpusSurvey]) -> Amounts:
@@ -139,11 +143,12 @@ def starter(
     Raises UserError for a task that these data don't have what it needs for.
     """
     task = task or task_for(corpora)
-    if task not in TASKS:
+    fill = spec_by_name(task).starter
+    if fill is None:
         raise UserError(f"{task}: no YAML is made for it; vaak init {task}/quickstart copies one to start from")
     chosen = _of_task(usable_of(corpora), task)
     amounts = amounts_of(chosen)
-    sections = _SECTIONS[task](chosen, amounts, device)
+    sections = load_name(fill)(chosen, amounts, device)
     name = (folder or chosen[0].folder).resolve().name.lower() or "data"
     body = {"task": task, "name": name if name != task else f"{name}-1", **sections}
     return "\n".join([*_head(amounts, device, task), *_lines(body)]) + "\n"
@@ -155,6 +160,8 @@ def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
         found = [one for one in corpora if one.is_text and task in _uses(one.options["corpus"])][:1]
         needs = {"lm": "texts", "classification": "a table with a column text and a column label",
                  "seq2seq": "a table or .jsonl with columns source and target, or parallel files"}[task]  # fmt: skip
+    elif spec_by_name(task).audio is None:  # a task from outside Vaak
+        found, needs = [one for one in corpora if one.is_text], "texts"
     else:
         found, needs = [one for one in corpora if not one.is_text], "audio"
         if task in ("asr", "tts"):
@@ -270,7 +277,7 @@ def _tokens_why(budget: int, device: Device) -> str:
     return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in pieces"
 
 
-def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     corpus = dict(corpora[0].options["corpus"])
     is_chat = corpus["type"] in ("chat", "preferences")
     for key in ("label_columns", "target_column"):
@@ -313,7 +320,7 @@ def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> di
     }
 
 
-def _seq2seq(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_seq2seq(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     width, layers, heads, why = _texts_of(amounts, device)
     greatest = amounts.lengths[-1] if amounts.lengths else 200
     longest = _power(2 * greatest / CHARACTERS_PER_TOKEN + 32, 64, 512)
@@ -336,7 +343,7 @@ def _seq2seq(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) 
     }
 
 
-def _classification(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_classification(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     width = 64 if amounts.examples < 10_000 else 128 if device.kind == "cpu" else 300
     longest = _power(2 * (amounts.lengths[-1] if amounts.lengths else 200) / CHARACTERS_PER_TOKEN, 16, 512)
     batch = _power(amounts.examples / 40, 8, 32 if device.kind == "cpu" else 128)
@@ -388,7 +395,7 @@ def _seconds(amounts: Amounts, device: Device, of_cpu: int, of_gib: float) -> Ch
     return Choice(budget, f"seconds of audio in a step, for {memory}")
 
 
-def _asr(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_asr(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     longest = min(30, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30)
     data: dict[str, Any] = {"max_duration": Choice(longest, "seconds; the longest recording, or Whisper's window")}
     gib = device.total / GIB
@@ -441,7 +448,7 @@ def _mel(amounts: Amounts) -> dict[str, Any]:
     return {"global_config": {"mel": {"sampling_rate": Choice(amounts.rate, why), **sizes, **top}}}
 
 
-def _tts(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_tts(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     has_times = all(next(one.folder.rglob("*.TextGrid"), None) is not None for one in corpora)
     width = 128 if amounts.hours < 1 or device.kind == "cpu" else 256
     durations = "given" if has_times else "learned"
@@ -472,7 +479,7 @@ def _tts(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> d
     }
 
 
-def _vocoder(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_vocoder(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     width = 128 if device.kind == "cpu" else 384
     batch = 8 if device.kind == "cpu" else 16
     steps = _steps(amounts.examples / batch, device)
@@ -501,7 +508,7 @@ def _vocoder(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) 
     }
 
 
-def _diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
+def fill_diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     is_talk = amounts.most_speakers > 1
     if is_talk:
         datasets = _datasets(corpora, **_few(corpora, amounts))
@@ -536,14 +543,3 @@ def _diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
             **_steps(per_epoch, device),
         },
     }
-
-
-_SECTIONS = {
-    "lm": _lm,
-    "seq2seq": _seq2seq,
-    "classification": _classification,
-    "asr": _asr,
-    "tts": _tts,
-    "vocoder": _vocoder,
-    "diarization": _diarization,
-}

@@ -20,7 +20,7 @@ from vaak.config.load import load
 from vaak.config.yaml.recipes import recipes
 from vaak.runs.doctor.devices import Device
 from vaak.runs.doctor.folder import CorpusSurvey, SplitSurvey
-from vaak.runs.starter import TASKS, starter
+from vaak.runs.starter import list_tasks, starter
 
 GIB = 1 << 30
 SMALL = {
@@ -38,7 +38,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("task", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in TASKS])
+@pytest.mark.parametrize(
+    "task", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in list_tasks()]
+)
 def test_the_yaml_for_an_example_trains(task: str, vaak, tmp_path: Path, commands: Commands, monkeypatch):
     monkeypatch.setattr("vaak.runs.example_data.NUM_TEXTS", 600)
     code, out, errors = vaak("init", task, "--example", "--hardware", "cpu")

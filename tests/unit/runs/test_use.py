@@ -7,7 +7,8 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 import tiny_listener
-import vaak.config.tasks
+import vaak.config.tasks as vaak_tasks
 import vowels
 from vaak.cli.table import imported
 from vaak.config.load import load
@@ -61,8 +62,14 @@ def parse(line: str) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_task_declares_are_commands_and_options_that_exist(task: str, tmp_path: Path) -> None:
+def test_what_a_task_declares_are_commands_and_options_that_exist(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     spec, run = TASKS[task], tmp_path / "a run"
+    for folder in (run, Path("TTS_RUN")):  # a command looks for its run first
+        folder.mkdir()
+        (folder / "config.yml").touch()
     options = resolved_values(default_experiment(task, "name", str(run)))
     lines = command_lines(spec, options, run, splits=("valid", "test"), formats=[*spec.exports])
     assert f"vaak eval '{run}' --split test" in lines
@@ -169,6 +176,14 @@ def test_each_line_on_the_page_of_a_run_works(
     assert len(found) > 3
 
 
+def fill_sorter(corpora: Sequence[Any], amounts: Any, device: Any) -> dict[str, Any]:
+    return {"data": {"num_words": amounts.examples}, "training": {"max_steps": 2}}
+
+
+def write_words(folder: Path) -> None:
+    (folder / "train.txt").write_text("one\ntwo\nthree\n")
+
+
 class RightLetters(vowels.VowelMeters):
     """Gives a metric that no task of Vaak's has."""
 
@@ -191,6 +206,8 @@ class Sorter(vowels.VowelTask):
         },
         hub_tag="token-classification",
         metrics=lambda experiment: ("val_loss",),
+        starter=f"{__name__}:fill_sorter",
+        example=f"{__name__}:write_words",
         own_metrics=(Metric("right_letters", percent=True, higher=True),),
     )
 
@@ -210,10 +227,10 @@ def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A task ``sorter``, as a package offers it."""
     point = EntryPoint("sorter", f"{__name__}:Sorter", "vaak.tasks")
     monkeypatch.setattr(EntryPoint, "load", lambda self: Sorter)
-    monkeypatch.setattr(vaak.config.tasks, "installed", lambda: {"sorter": point})
+    monkeypatch.setattr(vaak_tasks, "installed", lambda: {"sorter": point})
     yield
-    vaak.config.tasks._LASTING_SPECS.pop("sorter", None)
-    for cached in (vaak.config.tasks.why_unusable, vaak.config.tasks.usable):
+    vaak_tasks._LASTING_SPECS.pop("sorter", None)
+    for cached in (vaak_tasks.why_unusable, vaak_tasks.usable):
         cached.cache_clear()
 
 
@@ -238,6 +255,21 @@ def test_an_installed_task_has_all_that_vaaks_own_have(vaak: Vaak, tmp_path: Pat
         assert said in card
     code, _, err = vaak("export", run, "--format", "table")
     assert (code, err) == (2, "--format table: this sorter has no table; use --format width\n")
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_init_makes_an_example_and_a_yaml_of_an_installed_task(
+    vaak: Vaak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = vaak("init", "sorter", "--example")
+    assert code == 0, err
+    experiment = load([tmp_path / "sorter.yml"]).experiment
+    assert (experiment.task, experiment.data.num_words, experiment.training.max_steps) == ("sorter", 3, 2)
+    monkeypatch.setattr(Sorter, "SPEC", replace(Sorter.SPEC, example=None))
+    vaak_tasks._LASTING_SPECS.pop("sorter")
+    code, _, err = vaak("init", "sorter", "--example", "--data", "there", "--output", "other.yml")
+    assert (code, err) == (2, "sorter: no example is made for it; give your own data by --data\n")
 
 
 @pytest.mark.usefixtures("installed_sorter")

@@ -306,6 +306,8 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     follows=what_follows,
     checks=checks,
+    starter="vaak.runs.starter:fill_asr",
+    example="vaak.runs.example_data:write_recordings",
     commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
     exports={
         "hf": transformers_format(HUB_TAG, "expert"),

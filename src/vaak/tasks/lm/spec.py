@@ -219,6 +219,8 @@ SPEC = TaskSpec(
     refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
+    starter="vaak.runs.starter:fill_lm",
+    example="vaak.runs.example_data:write_texts",
     commands=commands,
     exports={
         "hf": transformers_format(HUB_TAG),

@@ -150,6 +150,8 @@ SPEC = TaskSpec(
     },
     num_parameters=num_parameters,
     checks=checks,
+    starter="vaak.runs.starter:fill_seq2seq",
+    example="vaak.runs.example_data:write_pairs",
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,

@@ -246,6 +246,8 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    starter="vaak.runs.starter:fill_tts",
+    example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),
     exports={
         "onnx": ONNX,
