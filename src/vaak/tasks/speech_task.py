@@ -20,7 +20,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
 from vaak.audio.cuts.findings import cut_findings
 from vaak.audio.cuts.reading import UNKNOWN_SPEAKER
-from vaak.audio.cuts.recordings import UNUSABLE
+from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.config.base import FOLDS_FILE
 from vaak.core.errors import DataError, UserError
@@ -197,11 +197,13 @@ def recipe(
     splits: tuple[str, ...] | None = None,
     choice: Choice = iter,
     further: Mapping[str, Any] | None = None,
+    skip_bad: bool = False,
 ) -> Recipe:
     """Return how the cut stores of ``splits`` (default: all) are made.
 
     ``audio`` says how ``datasets`` are read, ``choice`` which of their cuts are kept, and ``further`` are the options
-    that this depends on. Making them raises UserError and DataError for corpora that can't be read.
+    that this depends on. Making them raises UserError and DataError for corpora that can't be read; recordings that
+    can't be used are left out and listed where ``skip_bad``.
     """
     options = []
     for dataset in datasets:
@@ -212,6 +214,7 @@ def recipe(
         "datasets": options,
         "splits": None if splits is None else list(splits),
         **(further or {}),
+        **({"skips": True} if skip_bad else {}),
     }
 
     def fingerprint() -> str:
@@ -222,7 +225,7 @@ def recipe(
         corpora = corpora_of(datasets, audio)
         there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
         wanted = there if splits is None else splits
-        statistics = {split: _write(corpora, split, folder / split, choice) for split in wanted}
+        statistics = {split: _write(corpora, split, folder / split, choice, skip_bad) for split in wanted}
         report_shared_speakers(corpora)
         return {"statistics": statistics}
 
@@ -250,13 +253,16 @@ def contents_of_corpora(corpora: Iterable[AudioCorpus], split: str) -> list[Spli
     return [replace(corpus.statistics[split].contents(), number=0) for corpus in corpora if split in corpus.statistics]
 
 
-def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice) -> dict[str, Any]:
+def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice, skip_bad: bool) -> dict[str, Any]:
     """Write the cuts of a split, and return its statistics. Raises DataError if it has none."""
     recordings, seconds, speakers = 0, 0.0, set[str]()
     read: list[AudioStatistics] = []
-    contents = [SplitContents("recordings", 0)]
+    contents, bad = [SplitContents("recordings", 0)], LeftOut(skip_bad)
     for number, corpus in enumerate(corpora):
         if split in corpus.splits:
+            if skip_bad:
+                corpus.on_bad = bad.bad
+            before = bad.counts[UNUSABLE]
             store = write_cuts(folder / str(number), choice(corpus.cuts(split)))
             recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
             speakers |= set(store.speakers)
@@ -264,6 +270,8 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice)
             own = replace(read[-1].contents(), number=len(store))
             if unusable := read[-1].cuts - len(store):
                 own.left_out[UNUSABLE_CUTS] = unusable
+            if skipped := bad.counts[UNUSABLE] - before:
+                own.left_out[UNUSABLE] = skipped
             contents.append(own)
             for line in own.lines(f"{split}: {corpus.dataset.name}"):
                 log.warning("%s", line)
@@ -272,11 +280,13 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice)
                     continue
                 log.info("%s: %s: %s %s", split, corpus.dataset.name, f"{times:,}", remark)
     if not recordings:
-        raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
+        first = f": {bad.messages[0]}" if bad.messages else ""
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable recording{first}")
     log.info(
         "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
     )
     most = max(statistics.most_speakers for statistics in read)
     totals = {"recordings": recordings, "seconds": seconds, "speakers": len(speakers), "most_speakers": most}
     datasets = [statistics.to_json() for statistics in read]
-    return totals | {"datasets": datasets, CONTENTS: join_contents(contents).to_json()}
+    listed = {"unusable": bad.listed[UNUSABLE]} if bad.messages else {}
+    return {**totals, "datasets": datasets, CONTENTS: join_contents(contents).to_json(), **listed}

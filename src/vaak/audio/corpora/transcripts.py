@@ -12,7 +12,6 @@ audio of its name. Audio of archives is read where it is: nothing is unpacked.
 
 from __future__ import annotations
 
-import csv
 import logging
 import re
 from collections import Counter, defaultdict
@@ -33,12 +32,15 @@ from vaak.core.errors import DataError
 from vaak.core.matching import compose
 from vaak.core.names import list_names
 from vaak.core.storage.archives import read_tar_members, read_zip_members
+from vaak.core.storage.dialects import AS_FOUND, GivenDialect
+from vaak.core.storage.spreadsheets import SPREADSHEETS, is_spreadsheet
+from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import CONVERT, detect_encoding, read_text_lines, split_lines
 
 log = logging.getLogger("vaak")
 TRANSCRIPTS = (".eaf", ".vtt", ".srt", ".lab", ".txt", ".json")
 """Where several are of one recording, the first is read."""
-LISTS = (".txt", ".tsv", ".csv", ".trans", ".list", ".data")
+LISTS = (".txt", ".tsv", ".csv", ".trans", ".list", ".data", *SPREADSHEETS)
 MOST_FOLDERS = 1000
 NO_TEXT = "recordings without a text of their name"
 NO_AUDIO = "texts without audio of their name"
@@ -74,15 +76,22 @@ class File(NamedTuple):
         except OSError as error:
             raise DataError(f"{self.place}: can't be read: {error.strerror or error}") from error
 
-    def text(self) -> str:
-        """Return its text, UTF-8 or UTF-16. Raises DataError for another encoding."""
+    @property
+    def path(self) -> Path:
+        """Where it is; a member of an archive as in a folder of the archive's name."""
+        return self.place if isinstance(self.place, Path) else Path(self.place.path, self.name)
+
+    def text(self, given: GivenDialect = AS_FOUND) -> str:
+        """Return its text, in UTF-8, UTF-16 or the encoding that is given. Raises DataError for another encoding."""
         content = self.read()
-        encoding = detect_encoding(content[: 1 << 16])
+        encoding = given.encoding or detect_encoding(content[: 1 << 16])
         try:
             return content.decode(encoding)
         except UnicodeDecodeError as error:
             byte = content[error.start]
-            raise DataError(f"{self}: byte {error.start} (0x{byte:02X}) is not UTF-8; {CONVERT}") from error
+            raise DataError(
+                f"{self}: byte {error.start} (0x{byte:02X}) is not UTF-8; {CONVERT}{given.advise('encoding', 'cp1252')}"
+            ) from error
 
     def __str__(self) -> str:
         return str(self.place) if isinstance(self.place, Path) else f"{self.place.path}, {self.name}"
@@ -125,7 +134,11 @@ class TranscriptsReader(LayoutReader):
         named = by_split(lists, self.root)
         if "train" not in named or len(named) == 1:
             return {}
-        of_lists = {path: _texts_of_lists(*_split_files(path, self.root)) for paths in named.values() for path in paths}
+        of_lists = {
+            path: _texts_of_lists(*_split_files(path, self.root), self.dialect)
+            for paths in named.values()
+            for path in paths
+        }
         return named if all(of_lists.values()) else {}
 
     def files_of(self, part: Path) -> list[Path]:
@@ -137,7 +150,9 @@ class TranscriptsReader(LayoutReader):
     @cached_property
     def _found(self) -> dict[Path, list[Line]]:
         found = {
-            part: list(pair(files_in(part, self.root), self.root)) for parts in self.parts.values() for part in parts
+            part: list(pair(files_in(part, self.root), self.root, self.dialect))
+            for parts in self.parts.values()
+            for part in parts
         }
         lists = [part for part in found if part.suffix.lower() in LISTS and part.is_file()]
         listed = {line.where for part in lists for line in found[part] if line.entry.get("left out") != NO_TEXT}
@@ -200,11 +215,14 @@ def files_in(part: Path, root: Path) -> list[File]:
     return sorted(one for one in found if not any(name.startswith((".", "__MACOSX")) for name in one.name.parts))
 
 
-def pair(files: list[File], root: Path) -> Iterator[Line]:
-    """Yield a line for each recording, with its text; half a pair has the reason why it is left out."""
+def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Iterator[Line]:
+    """Yield a line for each recording, with its text; half a pair has the reason why it is left out.
+
+    What is ``given`` is said of the dialect of lists.
+    """
     audio = [one for one in files if one.ending in AUDIO]
     own, used = _texts_by_name(audio, files), set[File]()
-    listed = {} if own else _texts_of_lists(audio, files)
+    listed = {} if own else _texts_of_lists(audio, files, given)
     speakers = _speakers_of(audio)
     first = {(one.name.parent, one.key) for one in audio if not one.name.stem.lower().endswith("mic2")}
     for one in audio:
@@ -219,8 +237,10 @@ def pair(files: list[File], root: Path) -> Iterator[Line]:
             if (file := own.get(one)) is not None:
                 used.add(file)
                 entry |= read_transcript(file)
-            elif one in listed:
-                entry |= listed[one]
+            elif isinstance(said := listed.get(one), DataError):
+                raise said
+            elif said is not None:
+                entry |= said
             else:
                 entry |= {"left out": NO_TEXT}
         except DataError as error:
@@ -278,40 +298,47 @@ def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:
     return found
 
 
-def _texts_of_lists(audio: list[File], files: list[File]) -> dict[File, dict[str, str]]:
-    """The texts of recordings by lists without headers: lines that begin with a recording's name."""
+def _texts_of_lists(
+    audio: list[File], files: list[File], given: GivenDialect
+) -> dict[File, dict[str, str] | DataError]:
+    """The texts of recordings by lists without headers: lines that begin with a recording's name; or their problem."""
     names = dict[str, File | None]()
     for one in audio:
         for name in {str(one.name), str(one.name.with_suffix("")), one.name.name, one.name.stem}:
             names[compose(name)] = None if compose(name) in names else one  # of two files: neither is meant
-    found = dict[File, dict[str, str]]()
+    found = dict[File, dict[str, str] | DataError]()
     for file in (one for one in files if one.ending in LISTS):
-        rows = _rows_of(file, names)
+        rows = _read_list(file, names, given)
         if sum(row.audio is not None for row in rows) * 2 > len(rows):
-            for audio_file, text, speaker in rows:
+            for audio_file, text, speaker, problem in rows:
                 if audio_file is not None:
-                    found[audio_file] = {"text": text} | ({"speaker": speaker} if speaker else {})
+                    found[audio_file] = problem or {"text": text} | ({"speaker": speaker} if speaker else {})
     return found
 
 
 class _Row(NamedTuple):
-    """A line of a list: its recording (None: none is named), its text and its speaker."""
+    """A line of a list: its recording (None: none is named), its text and its speaker; or its problem."""
 
     audio: File | None
     text: str
     speaker: str | None = None
+    problem: DataError | None = None
 
 
-def _rows_of(file: File, names: dict[str, File | None]) -> list[_Row]:
-    """What the lines of a list say, by the delimiter after which most lines name a recording."""
-    lines = [line for line in split_lines(file.text()) if line.strip()]
-    tables = [
-        [_cells_of(line) for line in lines],
-        [line.split("\t") for line in lines],
-        [line.split("|") for line in lines],
-        [[match[1], match[2]] if (match := _FESTIVAL.fullmatch(line)) else [line] for line in lines],
-        [line.strip().split(maxsplit=1) for line in lines],
-    ]
+def _read_list(file: File, names: dict[str, File | None], given: GivenDialect) -> list[_Row]:
+    """What the rows of a list say: as a table, or by the delimiter after which most lines name a recording."""
+    read = list(Table(file.path, has_header=False, given=given).rows())
+    problems = {id(row.cells): row.problem for row in read}
+    tables = [[row.cells for row in read]]
+    if not is_spreadsheet(file.path):
+        lines = [line for line in split_lines(file.text(given)) if line.strip()]
+        tables += [
+            [line.split("|") for line in lines],
+            [line.split("\t") for line in lines],
+            [line.split(",", 1) for line in lines],
+            [[match[1], match[2]] if (match := _FESTIVAL.fullmatch(line)) else [line] for line in lines],
+            [line.strip().split(maxsplit=1) for line in lines],
+        ]
 
     def named(row: list[str]) -> File | None:
         return names.get(compose(row[0].strip().removeprefix("./"))) if len(row) > 1 else None
@@ -327,7 +354,8 @@ def _rows_of(file: File, names: dict[str, File | None]) -> list[_Row]:
     found: list[_Row] = []
     for row in rows[1 if len(header) > 1 else 0 :]:
         speaker = row[of_speaker].strip() if of_speaker is not None and of_speaker < len(row) else None
-        found.append(_Row(named(row), row[place].strip() if place < len(row) else "", speaker))
+        text = row[place].strip() if place < len(row) else ""
+        found.append(_Row(named(row), text, speaker, problems.get(id(row))))
     return found
 
 
@@ -350,14 +378,6 @@ def lists_speakers(file: Path) -> bool:
     rows = [line.split("|") for line in lines if line.strip()]
     width = min(map(len, rows), default=0)
     return width > 2 and _find_speaker_column(rows, _longest(iter(rows))) is not None
-
-
-def _cells_of(line: str) -> list[str]:
-    """The cells of a line between commas; none where quotes in it don't end."""
-    try:
-        return next(csv.reader([line.replace("\r", " ")], strict=True), [])
-    except csv.Error:
-        return []
 
 
 def _place_of(key: str, header: list[str]) -> int | None:

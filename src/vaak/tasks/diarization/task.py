@@ -112,6 +112,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     data: DiarizationDataConfig
     SPEC = SPEC
     PREPARED = PreparedRecordings
+    LISTS_UNUSABLE = True
     grouped_by = "speaker"
     auxiliary_losses = (CLUSTERING, SPEAKER, ATTRACTOR, NORM_REG)
 
@@ -136,7 +137,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def recipe_of(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedRecordings | None = None
     ) -> Recipe:
-        return recipe(datasets, self.audio, splits)
+        return recipe(datasets, self.audio, splits, skip_bad=self.experiment.skips_bad_examples)
 
     def prepare(self) -> None:
         self.speaker_encoder(self.data.inference, torch.device("cpu"))  # reports what can't be read now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import tarfile
 import tracemalloc
@@ -16,6 +18,7 @@ import downloaded
 from commands import Commands
 from documents import read_layout_table
 from made_speech import NUMBER, SECONDS, SPEAKERS, TEXTS, Said, listed, said, wavs, write
+from spreadsheets import write_spreadsheet
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -338,3 +341,65 @@ def test_entities_in_eaf_are_refused():
 
     with pytest.raises(UserError, match="entities"):
         read_eaf(b'<!DOCTYPE a [<!ENTITY x "y">]><ANNOTATION_DOCUMENT/>', "a.eaf")
+
+
+GERMAN = ["Es wäre schön, sagt er", "Größe 1,5", 'das "andere" Haus', "überall", "so ist es; nun", "ja, nein"]
+
+
+@pytest.mark.parametrize("packed_in", ["", "data.zip"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "xlsx"])
+def test_a_german_table_is_read_next_to_audio_and_in_a_zip(tmp_path: Path, vaak: Any, packed_in: str, encoding: str):
+    """Semicolons, decimal commas, Latin-1 or UTF-16, or a spreadsheet: an option says what can't be told."""
+    root = tmp_path / "ton"
+    wavs(root)
+    rows = [["Datei", "Satz", "Dauer"]]
+    rows += [[f"{name}.wav", text, "3,0"] for name, text in zip("abcdef", GERMAN, strict=True)]
+    if encoding == "xlsx":
+        write_spreadsheet(root / "liste.xlsx", rows)
+    else:
+        with (root / "liste.csv").open("w", encoding=encoding, newline="") as file:
+            csv.writer(file, delimiter=";").writerows(rows)
+    place = root
+    if packed_in:
+        place = tmp_path / "packed"
+        place.mkdir()
+        with zipfile.ZipFile(place / packed_in, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(root.iterdir()):
+                archive.write(path, f"ton/{path.name}")
+    said = ["--encoding", "latin-1"] if encoding == "cp1252" else []
+    if said:
+        _, out, errors = vaak("data", "check", place)
+        assert "--encoding cp1252" in " ".join((out + errors).split())
+    yaml = tmp_path / "a.yml"
+    code, out, errors = vaak("init", "asr", "--data", place, *said, "--output", yaml)
+    assert code == 0, errors
+    code, out, errors = vaak("data", "check", place, *said, "--json")
+    assert code == 0, out + errors
+    [corpus] = json.loads(out)["corpora"]
+    assert [one["recordings"] for one in corpus["splits"].values()] == [len(GERMAN)]
+    datasets = load([yaml]).experiment.datasets
+    with contextlib.chdir(tmp_path):
+        corpora = [AudioCorpus(one, AudioConfig()) for one in datasets]
+        texts = [
+            cut.supervisions[0].text for corpus in corpora for split in corpus.splits for cut in corpus.cuts(split)
+        ]
+    assert sorted(texts) == sorted(GERMAN)
+    code, out, errors = vaak("data", "check", yaml)
+    assert code == 0, out + errors
+
+
+@pytest.mark.parametrize("on_bad", ["fail", "skip"])
+def test_one_bad_line_of_a_corpus_of_conversations_costs_that_line(tmp_path: Path, vaak: Any, on_bad: str):
+    wavs(tmp_path)
+    segments = [{"start": 0.1, "end": 1.5, "speaker": "A"}, {"start": 1.2, "end": 2.8, "speaker": "B"}]
+    lines = [json.dumps({"audio": f"{name}.wav", "segments": segments}) for name in "abcdef"]
+    lines[2] = lines[2][:-3]
+    write(tmp_path / "train.jsonl", "\n".join(lines[:4]))
+    write(tmp_path / "valid.jsonl", "\n".join(lines[4:]))
+    text = "task: diarization\nname: d\ndatasets: [{name: d, type: json, train: [train.jsonl], valid: [valid.jsonl]}]\n"
+    write(tmp_path / "d.yml", f"{text}data: {{on_bad_example: {on_bad}}}\n")
+    code, out, errors = vaak("data", "check", "d.yml")
+    assert code == (2 if on_bad == "fail" else 0), out + errors
+    assert ("1 problem" if on_bad == "fail" else "0 problems") in out
+    assert "train.jsonl:3: this is not JSON" in " ".join(out.split())
+    assert "train: 3 examples" in out
