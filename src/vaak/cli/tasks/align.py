@@ -95,7 +95,7 @@ def segment(
     min_confidence: Annotated[float, typer.Option(min=0, max=1, help="Utterances below it are left out.")] = 0.3,
     batch_size: BatchSize = None,
 ) -> None:
-    """Make utterances to train on of long recordings and their texts, such as a book, by a recogniser of type ctc.
+    """Cut long recordings with transcripts, such as an audiobook, into training utterances, using a CTC recogniser.
 
     Writes a manifest (type: json) that names sections of the recordings, each with its text and confidence; the audio
     isn't copied. Recordings may have more than the text says, before and after it.

@@ -307,7 +307,7 @@ def tune(
     ] = None,
     split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
 ) -> None:
-    """Find the options of use with the lowest error on development recordings, of a diarizer or a CTC recogniser.
+    """Tune inference options of a diarizer or CTC recogniser on development data.
 
     Those of a diarizer are threshold, median filter and minimum durations; of a recogniser the weights of its language
     model, alpha and beta. They are written to RUN/tuned.yml with all of data.inference or data.decoding. Commands that
