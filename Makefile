@@ -71,6 +71,7 @@ lint: $(LINT_OR_MORE)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/shape.py --check
 
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -84,7 +84,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Windows of tokens and, for each token, the next."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.tokens = tokens_of(job)
+        self.tokens = number_tokens(job)
         self.length: int = job["size"]["length"]
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Windows(torch.utils.data.Dataset[dict[str, Tensor]]):
         return {"input_ids": window[:-1], "labels": window[1:]}
 
 
-def tokens_of(job: dict[str, Any]) -> np.ndarray:
+def number_tokens(job: dict[str, Any]) -> np.ndarray:
     return np.asarray(np.memmap(job["tokens"], dtype=job["dtype"], mode="r"))
 
 
@@ -158,7 +158,7 @@ Arm = Generator[None, Watch, None]
 
 def by_hand(job: dict[str, Any], made: Callable[[dict[str, int]], nn.Module] = SmallGPT) -> Arm:
     """The shortest loop there is, without logging: what all others are measured against."""
-    size, tokens, rng = job["size"], tokens_of(job), np.random.default_rng(0)
+    size, tokens, rng = job["size"], number_tokens(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
     while True:
         watch = yield

@@ -92,7 +92,7 @@ def whisper_of(options: argparse.Namespace) -> Any:
     return random_whisper(scratch_config(sizes, ids, 80, options.seconds))
 
 
-def features_of(options: argparse.Namespace) -> Tensor:
+def compute_features(options: argparse.Namespace) -> Tensor:
     return torch.randn(options.rows, 80, round(100 * options.seconds), generator=torch.Generator().manual_seed(1))
 
 
@@ -100,7 +100,7 @@ def routing(options: argparse.Namespace) -> None:
     """Each way gives the same gradients; the first is Vaak's."""
     experts = ExpertsConfig(num_experts=options.experts, top_k=1, rank=8)
     model = AsrModel(whisper_of(options), experts=experts).train()
-    features = features_of(options)
+    features = compute_features(options)
     tokens = torch.randint(3, options.vocab, (options.rows, options.tokens + 1))
     turns = torch.arange(options.rows) % options.experts
     chosen = 8.0 * torch.nn.functional.one_hot(turns, options.experts).float()
@@ -144,7 +144,7 @@ def routing(options: argparse.Namespace) -> None:
 
 
 def embeddings(options: argparse.Namespace) -> None:
-    model, features = AsrModel(whisper_of(options)).eval(), features_of(options)
+    model, features = AsrModel(whisper_of(options)).eval(), compute_features(options)
 
     def embed(size: int) -> Callable[[], object]:
         @torch.inference_mode()
@@ -191,7 +191,7 @@ def clustered(folder: Path, clock: str) -> tuple[float, int, int]:
 
 
 def decoding(options: argparse.Namespace) -> None:
-    whisper, features = whisper_of(options).eval(), features_of(options)
+    whisper, features = whisper_of(options).eval(), compute_features(options)
     ids = SpecialIds((BEGIN,), END, PAD, options.vocab, (END,))  # so that none ends early
     model = AsrModel(copy.deepcopy(whisper)).eval()
     decoding = AsrDecodingConfig(max_new_tokens=options.tokens, batch_size=options.rows)
@@ -274,7 +274,7 @@ def files(options: argparse.Namespace) -> None:
 
 
 def beams(options: argparse.Namespace) -> None:
-    whisper, features = whisper_of(options).eval(), features_of(options)
+    whisper, features = whisper_of(options).eval(), compute_features(options)
     ids = SpecialIds((BEGIN,), END, PAD, options.vocab, ())
     model = AsrModel(whisper).eval()
     _may_end(model, features, options)

@@ -23,7 +23,7 @@ from vaak.config.load import load
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
-from vaak.study.compare import Comparison, Examples, compare_runs, examples_of
+from vaak.study.compare import Comparison, Examples, compare_runs, evaluate_examples
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "classification"
 METRIC = "accuracy/label"
@@ -82,7 +82,7 @@ def _options(name: str, folder: Path, overrides: list[str]) -> list[str]:
 
 def table(folder: Path, names: list[str]) -> str:
     """The models that were trained, in markdown."""
-    examples = {name: examples_of(folder / name, [], [], "test", "cpu") for name in names}
+    examples = {name: evaluate_examples(folder / name, [], [], "test", "cpu") for name in names}
     compared = comparisons(examples)
     titles = ("", "parameters", "accuracy", "difference, points (95 %)", "p", "domain", "out-of-scope AUROC")
     lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]

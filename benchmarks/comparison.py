@@ -19,8 +19,8 @@ import numpy as np
 from vaak.core.significance import (
     Test,
     approximate_randomisation,
+    compute_mean,
     corrected_t_test,
-    mean_of,
     paired_bootstrap,
     ttest_rel,
     wilcoxon,
@@ -68,8 +68,8 @@ def main() -> None:
         return lambda first, second: test(first[:, 0] / first[:, 1], second[:, 0] / second[:, 1])
 
     tests: dict[str, Callable[[np.ndarray, np.ndarray], Test]] = {
-        "approximate randomisation": lambda a, b: approximate_randomisation(a, b, mean_of, options.samples),
-        "paired bootstrap": lambda a, b: paired_bootstrap(a, b, mean_of, options.samples),
+        "approximate randomisation": lambda a, b: approximate_randomisation(a, b, compute_mean, options.samples),
+        "paired bootstrap": lambda a, b: paired_bootstrap(a, b, compute_mean, options.samples),
         "paired t-test of utterances": of_rates(ttest_rel),
         "Wilcoxon of utterances": of_rates(wilcoxon),
     }

@@ -217,13 +217,13 @@ def _sherpa_onnx(file: Path, samples: np.ndarray) -> tuple[Path, Tool]:
 def _sherpa_onnx_voice(file: Path, processor: PhonemeProcessor, processed: Processed) -> tuple[Path, Tool]:
     import sherpa_onnx
 
-    from vaak.tasks.tts.sherpa import characters_of
+    from vaak.tasks.tts.sherpa import assign_characters
 
     files = {"model": file, **{name: file.with_name(f"{name}.txt") for name in ("lexicon", "tokens")}}
     vits = sherpa_onnx.OfflineTtsVitsModelConfig(**{name: str(one) for name, one in files.items()})
     config = sherpa_onnx.OfflineTtsModelConfig(vits=vits, num_threads=1)
     model = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(config))
-    characters, how = characters_of(processor), sherpa_onnx.GenerationConfig()
+    characters, how = assign_characters(processor), sherpa_onnx.GenerationConfig()
     how.silence_scale, how.phoneme_codepoints = 1.0, [[ord(characters[one]) for one in processed.symbols]]
     return file, lambda: model.generate("", how)
 

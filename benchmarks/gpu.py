@@ -354,7 +354,7 @@ def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Pro
 def _throughput_row(card: Card, process: Process, base: Process, size: dict[str, int]) -> list[str]:
     figures = figures_of(process, base)
     tokens = size["batch"] * size["length"] * figures["steps_per_second"]
-    per_token = 6 * parameters_of(size) + 12 * size["layers"] * size["length"] * size["width"]  # PaLM, appendix B
+    per_token = 6 * list_parameters(size) + 12 * size["layers"] * size["length"] * size["width"]  # PaLM, appendix B
     peak = peak_flops(torch.cuda.get_device_name(0), "bf16", tf32=False) if not card.toy else None
     used = "" if peak is None else f"{tokens * per_token / peak:.1%}"
     found = {"tokens_per_second": tokens, "mfu": used, **figures}
@@ -369,7 +369,7 @@ def _throughput_row(card: Card, process: Process, base: Process, size: dict[str,
     ]
 
 
-def parameters_of(size: dict[str, int]) -> int:
+def list_parameters(size: dict[str, int]) -> int:
     """Return the number of parameters of an arm's model: its matrices and its embeddings, which are tied."""
     return int(12 * size["layers"] * size["width"] ** 2 + size["vocab"] * size["width"])
 
@@ -377,7 +377,7 @@ def parameters_of(size: dict[str, int]) -> int:
 def memory_of(size: dict[str, int]) -> int:
     """Return about how many bytes an arm takes: weights, gradients and moments, logits, and activations."""
     tokens = size["batch"] * size["length"]
-    return 16 * parameters_of(size) + tokens * (12 * size["vocab"] + 40 * size["layers"] * size["width"])
+    return 16 * list_parameters(size) + tokens * (12 * size["vocab"] + 40 * size["layers"] * size["width"])
 
 
 def _corpus(card: Card) -> str:

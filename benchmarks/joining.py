@@ -36,7 +36,7 @@ from diarization_baselines import FileRecording, read_conversations
 from long_recordings import columns_of
 
 from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
-from vaak.audio.speech_regions import runs_of
+from vaak.audio.speech_regions import find_runs
 from vaak.config.base import from_options
 from vaak.config.yaml.text import read_value
 from vaak.config.yaml.tree import to_plain
@@ -58,7 +58,7 @@ NO_MODEL: Any = SimpleNamespace(
 def drop(speaks: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     found = speaks.copy()
     for column, own in enumerate(speaks.T):
-        for first, last in runs_of(own):
+        for first, last in find_runs(own):
             found[first:last, column] = rng.random() >= share
     return found
 
@@ -67,7 +67,7 @@ def swap(speaks: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarr
     found = speaks.copy()
     for column, own in enumerate(speaks.T):
         others = np.delete(np.arange(speaks.shape[1]), column)
-        for first, last in runs_of(own):
+        for first, last in find_runs(own):
             if len(others) and rng.random() < share:
                 found[first:last, column] = False
                 found[first:last, rng.choice(others)] = True

@@ -44,7 +44,7 @@ def scores_of(run: Path, utterances: Utterances) -> TextScores:
     transcriber = opened.task.transcriber(opened.model)
     dataset = AsrDataset(utterances, transcriber.vocabulary, opened.task.features, opened.task.audio)
     examples = [dataset.example(index, np.random.default_rng(0)) for index in range(len(utterances))]
-    texts = transcriber.texts(np.stack([dataset.features_of(one) for one in examples]))
+    texts = transcriber.texts(np.stack([dataset.compute_features(one) for one in examples]))
     names = [one.name for one in examples]
     references = dict(zip(names, (one.text for one in examples), strict=True))
     groups = dict(zip(names, (one.group for one in examples), strict=True))

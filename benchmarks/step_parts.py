@@ -35,7 +35,7 @@ from typing import Any
 import arms
 import numpy as np
 import torch
-from arms import SmallGPT, Watch, adamw, factor, loss_of, tokens_of
+from arms import SmallGPT, Watch, adamw, factor, loss_of, number_tokens
 from racing import HERE, SIZES, Bench, say
 from torch import nn
 
@@ -166,7 +166,7 @@ def watch_vaak(watch: PartWatch) -> None:
 
 def by_hand(job: dict[str, Any], watch: PartWatch) -> arms.Arm:
     """The hand-written loop of arms.py, its parts watched."""
-    size, tokens, rng = job["size"], tokens_of(job), np.random.default_rng(0)
+    size, tokens, rng = job["size"], number_tokens(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
 
     def read() -> torch.Tensor:
@@ -259,12 +259,12 @@ def show(arms_parts: dict[str, dict[str, float]]) -> None:
     say(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
     for part in [*PARTS, BETWEEN]:
         if part in hand or part in ours or part in before:
-            row_of(part, hand.get(part, 0.0), ours.get(part, 0.0), before.get(part, 0.0) if before else None)
+            make_row(part, hand.get(part, 0.0), ours.get(part, 0.0), before.get(part, 0.0) if before else None)
     totals = [sum(parts.values()) for parts in (hand, ours, before)]
-    row_of("**sum**", totals[0], totals[1], totals[2] if before else None)
+    make_row("**sum**", totals[0], totals[1], totals[2] if before else None)
 
 
-def row_of(part: str, hand: float, ours: float, before: float | None) -> None:
+def make_row(part: str, hand: float, ours: float, before: float | None) -> None:
     cells = f"| {part} | {ours:.1f} | {hand:.1f} | {ours - hand:+.1f} |"
     say(cells if before is None else f"{cells} {before:.1f} | {before - ours:+.1f} |")
 
@@ -273,7 +273,7 @@ def muon(sizes: str, rounds: int, clock: str) -> None:
     """A line for each way: milliseconds of an update, and the ratio within rounds with its quartiles."""
     from vaak.config.optimization import OptimizerConfig  # the arms, also of other checkouts, do without
     from vaak.engine.optim import optimizers
-    from vaak.engine.optim.optimizers import NamedParameter, optimizers_of
+    from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimizers
     from vaak.engine.precision import muon_dtype
 
     layers, width = map(int, sizes.split("x"))
@@ -286,7 +286,7 @@ def muon(sizes: str, rounds: int, clock: str) -> None:
     weights = [[nn.Parameter(value.clone()) for value in values] for _ in range(3)]
     config = OptimizerConfig(type="muon", lr=0.02)
     ours = [
-        optimizers_of(
+        build_parameter_optimizers(
             [NamedParameter(f"{number}.weight", one, nn.Linear(1, 1), False, False) for number, one in enumerate(own)],
             config,
             HERE,

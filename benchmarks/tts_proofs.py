@@ -26,14 +26,14 @@ import numpy as np
 import soundfile
 import torch
 
-from vaak.audio.features.mel import MelSpectrogram, waveform_of
+from vaak.audio.features.mel import MelSpectrogram, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
 from vaak.config.metrics import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.tasks.tts.data import collate
 from vaak.tasks.tts.recogniser import Recogniser
-from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
+from vaak.tasks.tts.speech_scores import SpeechScores, compute_figures
 from vaak.tasks.tts.task import TtsTask
 
 
@@ -96,9 +96,9 @@ def copied(folder: Path) -> None:
     for line in (folder / "metadata.csv").read_text(encoding="utf-8").splitlines():
         name, *_, text = line.split("|")
         samples, rate = soundfile.read(folder / "wavs" / f"{name}.wav", dtype="float32")
-        back = waveform_of(layer(torch.from_numpy(samples)[None])[0], layer, 32).numpy()
+        back = reconstruct_waveform(layer(torch.from_numpy(samples)[None])[0], layer, 32).numpy()
         scores.add(samples, back, rate, text)
-    for figure, value in figures_of(scores.sums).items():
+    for figure, value in compute_figures(scores.sums).items():
         print(f"  {figure:<24} {in_words('x_' + figure, value)}")
 
 

@@ -160,7 +160,7 @@ class BilingualComposer(Composer):
         if kind in ("with", "against"):
             return Adjunct(self.other(subject), ("के", "साथ") if kind == "with" else ("से",), preposition)
         if kind == "place":
-            return self.place_of(self.location(PLACES))
+            return self.find_split(self.location(PLACES))
         location = self.location(("water",) if kind == "water" else ("inside",))
         relations = {"water": ("में",), "from": ("से",), "to": ("तक",), "above": ("के", "ऊपर")}
         return Adjunct(location, ("",) if verb.lemma == "जाना" else relations[kind], preposition)
@@ -169,7 +169,7 @@ class BilingualComposer(Composer):
         phrase = Phrase(self.noun(classes))
         return self.modified(phrase) if self.chance(0.25) else phrase
 
-    def place_of(self, location: Phrase) -> Adjunct:
+    def find_split(self, location: Phrase) -> Adjunct:
         """On the table, in the house, in front of the shop."""
         if self.chance(0.25):
             return Adjunct(location, ("के", self.one(("पास", "सामने", "पीछे"))))

@@ -24,7 +24,7 @@ from bilingual_grammar.clauses import (
 from bilingual_grammar.composer import TENSES, BilingualComposer
 from bilingual_grammar.phrases import WHO, YOU, Phrase, Speaker
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError, meets_held_out, split_of
+from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError, choose_split, meets_held_out
 from vaak.text.grammar.corpus import is_sound
 from vaak.text.grammar.lexicon import ONE
 from vaak.text.grammar.morphology import Words
@@ -48,7 +48,7 @@ def pairs(split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, str]]:
     seen: set[Words] = set()
     while len(seen) < num_pairs:
         english, hindi = draw_pair(composer)
-        if hindi in seen or not is_sound(hindi) or meets_held_out(hindi) or split_of(hindi) != split:
+        if hindi in seen or not is_sound(hindi) or meets_held_out(hindi) or choose_split(hindi) != split:
             continue
         seen.add(hindi)
         yield english, " ".join(hindi)
@@ -131,7 +131,7 @@ def _described(composer: BilingualComposer) -> Pair:
     adjective = composer.quality(subject.noun, ("quality", "state", "posture"))
     if adjective.kind == "posture":
         hindi, english = quality(adjective, subject)
-        place = composer.place_of(composer.location(PLACES))
+        place = composer.find_split(composer.location(PLACES))
         hindi, english = (*place.hindi(), *hindi), f"{english} {place.english()}"
     elif adjective.kind == "quality" and composer.chance(0.4):
         other = Phrase(composer.noun(sorted(subject.noun.classes - {"epicene"})))
@@ -161,13 +161,13 @@ def _named(composer: BilingualComposer) -> Pair:
 def _located(composer: BilingualComposer) -> Pair:
     """The watch is on the table."""
     subject = composer.actor("human") if composer.chance(0.4) else composer.phrase(("animal", "food", *THINGS), 0.4)
-    place = composer.place_of(composer.location(PLACES))
+    place = composer.find_split(composer.location(PLACES))
     return _state(composer, State(subject, _time(composer), place.hindi(), place.english()))
 
 
 def _existence(composer: BilingualComposer) -> Pair:
     what = _something(composer, ("human", "animal", "food", *THINGS))
-    place = composer.place_of(composer.location(PLACES))
+    place = composer.find_split(composer.location(PLACES))
     return _sentence(*existence(what, place, _time(composer)))
 
 

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 import soundfile
 
-from real_data.lists import LISTS, Entry, Source, digest_of, hash_of, read_contents, read_sources
+from real_data.lists import LISTS, Entry, Source, hash_text, hash_value, read_contents, read_sources
 from real_data.recipes import FILES, LINES, Work
 from vaak.audio.corpora.recipes import fetch
 from vaak.core.errors import UserError
@@ -113,7 +113,7 @@ class Folder:
     def _content(self, entry: Entry, paths: list[Path], faults: list[str]) -> bytes:
         if entry.recipe in FILES:
             return FILES[entry.recipe](Work(entry, paths, self.path, self.contents, self.lists))
-        candidates = {hash_of(line): line for line in ("", *LINES[entry.recipe](paths))}
+        candidates = {hash_value(line): line for line in ("", *LINES[entry.recipe](paths))}
         lines = [candidates.get(one) for one in entry.line_hashes]
         if lost := lines.count(None):
             faults.append(f"{lost:,} of its {len(lines):,} lines aren't in its sources; it is shorter by them")
@@ -139,7 +139,7 @@ class Folder:
 
 def _as_listed(path: Path, entry: Entry) -> bool:
     try:
-        return digest_of(path) == entry.digest
+        return hash_text(path) == entry.digest
     except UNREADABLE:
         return False
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from vaak.core.storage.files import sha256_of, write_bytes, write_text
+from vaak.core.storage.files import hash_file, write_bytes, write_text
 
 LISTS = Path(__file__).with_name("lists")
 HASH_BYTES = 5
@@ -54,14 +54,14 @@ class Entry:
         return [self.hashes[begin : begin + HASH_BYTES] for begin in range(0, len(self.hashes), HASH_BYTES)]
 
 
-def hash_of(line: str) -> bytes:
+def hash_value(line: str) -> bytes:
     return hashlib.blake2b(line.encode(), digest_size=HASH_BYTES).digest()
 
 
-def digest_of(path: Path) -> str:
+def hash_text(path: Path) -> str:
     """The file's SHA-256; that of the decoded samples for audio, because encoders differ."""
     if path.suffix not in (".flac", ".wav"):
-        return sha256_of(path)
+        return hash_file(path)
     return samples_digest(soundfile.read(path, dtype="int16")[0])
 
 

@@ -11,18 +11,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from real_data.lists import LISTS, Entry, digest_of, hash_of, read_contents, write_contents
+from real_data.lists import LISTS, Entry, hash_text, hash_value, read_contents, write_contents
 from real_data.recipes import LINES
 
 
 def described(entry: Entry, folder: Path) -> Entry:
     """The entry with the digest, and the hashes of the lines, of its file in ``folder``."""
     path = folder / entry.file
-    entry = replace(entry, digest=digest_of(path))
+    entry = replace(entry, digest=hash_text(path))
     if entry.recipe not in LINES:
         return entry
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    return replace(entry, hashes=b"".join(map(hash_of, lines)), remark=str(len(lines)))
+    return replace(entry, hashes=b"".join(map(hash_value, lines)), remark=str(len(lines)))
 
 
 if __name__ == "__main__":

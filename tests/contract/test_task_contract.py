@@ -58,7 +58,7 @@ WITH_STATE = ("lm Performer", "asr, experts")
 """Cases whose steps change more than weights and moments: features that are redrawn, a bias that balances."""
 RESUMED = ("lm decoder, documents", "tts", "multitask", "two objectives", *WITH_STATE)
 """Cases with a resume each time; others have `check_state` and `check_step`, of which it is made. What the engine does
-about it is tried in tests/unit/engine/resuming."""
+about it is tried in tests/unit/engine."""
 OF_TRAINING = (
     *OF_STATE, check_learning, check_seeds, check_ranks, check_evaluation, check_failing_batch, check_accumulation,
 )  # fmt: skip

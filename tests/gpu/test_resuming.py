@@ -16,7 +16,7 @@ import torch
 from torch.testing import assert_close
 
 import killed_on_gpu
-from commands import Commands, records_of, state_of
+from commands import Commands, stat_records, state_of
 from contract_cases import CASES
 from exact_cases import trained
 from mock_cuda import MockDevice
@@ -41,7 +41,7 @@ def test_a_run_that_the_system_kills_resumes_with_the_same_bits(request: pytest.
     said = json.loads(ended.stdout.splitlines()[-1])
     assert said["ended"] == [-signal.SIGKILL] * len(killed_on_gpu.KILLED_AFTER)
     assert said["resumed_at"] in (2, 4, 6), "a checkpoint that was being written may be lost"
-    demand_same(tmp_path / "killed", tmp_path / "whole", last=7)
+    require_same(tmp_path / "killed", tmp_path / "whole", last=7)
 
 
 @pytest.mark.slow
@@ -68,10 +68,10 @@ def test_processes_that_divide_a_model_resume_with_the_same_bits(
         killed=on_two("5:2", "8:2", strategy="fsdp"),
         offloaded=on_two("8:2", strategy="fsdp", cpu_offload=True),
     )
-    demand_same(updates, whole, last=8)
-    demand_same(killed, divided, last=8)
+    require_same(updates, whole, last=8)
+    require_same(killed, divided, last=8)
     for run, others, rtol in ((divided, whole, 1e-2), (offloaded, divided, 1e-4)):
-        for mine, theirs in zip(records_of(run), records_of(others), strict=True):
+        for mine, theirs in zip(stat_records(run), stat_records(others), strict=True):
             figures = [name for name in ("loss", "val_loss", "gradient_norm") if name in mine]
             assert_close([mine[name] for name in figures], [theirs[name] for name in figures], rtol=rtol, atol=1e-5)
     for run in runs[:4]:
@@ -79,10 +79,10 @@ def test_processes_that_divide_a_model_resume_with_the_same_bits(
         assert all(len(waits) <= 2 for waits in steps), "\n".join(steps[-1])
 
 
-def demand_same(ours: Path, theirs: Path, last: int) -> None:
+def require_same(ours: Path, theirs: Path, last: int) -> None:
     """The same bits in the last checkpoint, and the same log."""
     found, expected = (run / "checkpoints" / f"step-{last:08}" for run in (ours, theirs))
     for file in ("model", "optimizer", "average"):
         assert (found / f"{file}.safetensors").read_bytes() == (expected / f"{file}.safetensors").read_bytes(), file
     assert state_of(found) == state_of(expected)
-    assert records_of(ours) == records_of(theirs)
+    assert stat_records(ours) == stat_records(theirs)

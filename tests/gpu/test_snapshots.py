@@ -62,7 +62,7 @@ def content(tensor: Tensor) -> bytes:
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).flatten().view(torch.uint8).numpy().tobytes()
 
 
-def demand_copies(copies: dict[Any, Tensor], expected: dict[Any, Tensor]) -> None:
+def require_copies(copies: dict[Any, Tensor], expected: dict[Any, Tensor]) -> None:
     assert [*copies] == [*expected]
     for name, copy in copies.items():
         assert (copy.dtype, copy.shape, content(copy)) == (
@@ -91,14 +91,14 @@ def test_a_copy_has_all_bits(gpu: MockDevice, specs: list[Spec], staging_bytes: 
     for tensor in live.values():
         if 0 not in tensor.stride():  # else its numbers are in one place
             tensor.zero_()
-    demand_copies(copies, expected)
+    require_copies(copies, expected)
 
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_conjugate_is_copied_as_what_it_means(gpu: MockDevice, late: bool):
     gpu.late = late
     tensor = torch.complex(torch.arange(6.0), torch.ones(6)).view(2, 3)
-    demand_copies(copy_to_cpu({"x": tensor.cuda().conj()}), {"x": tensor.conj().resolve_conj()})
+    require_copies(copy_to_cpu({"x": tensor.cuda().conj()}), {"x": tensor.conj().resolve_conj()})
 
 
 def test_a_thousand_small_tensors_share_a_buffer(gpu: MockDevice):
@@ -109,7 +109,7 @@ def test_a_thousand_small_tensors_share_a_buffer(gpu: MockDevice):
     before = len(gpu.waits())
     copies = copy_to_cpu(live)
     assert len(gpu.waits()) - before <= 1
-    demand_copies(copies, {name: one.cpu() for name, one in live.items()})
+    require_copies(copies, {name: one.cpu() for name, one in live.items()})
 
 
 def test_memory_of_the_device_is_left_alone_but_for_one_that_is_not_contiguous(gpu: MockDevice):
@@ -180,10 +180,10 @@ def test_a_snapshot_is_not_changed_by_the_next_steps(gpu: MockDevice, tmp_path: 
     assert not torch.equal(before_them, trainer.state.tensors()["model"][name].cpu())
     assert peak <= 2 * 2**10 or torch.backends.cuda.is_built()
     for snapshot in (in_pieces, whole):
-        demand_snapshot(snapshot, expected)
+        require_snapshot(snapshot, expected)
 
 
-def demand_snapshot(snapshot: Snapshot, expected: dict[str, dict[str, Tensor]]) -> None:
+def require_snapshot(snapshot: Snapshot, expected: dict[str, dict[str, Tensor]]) -> None:
     for part in ("model", "optimizer", "average"):
         assert expected[part]
-        demand_copies(getattr(snapshot, part), expected[part])
+        require_copies(getattr(snapshot, part), expected[part])

@@ -13,7 +13,7 @@ import pytest
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.recordings import BAD_LABELS, utterances_of
+from vaak.audio.cuts.recordings import BAD_LABELS, split_utterances
 from vaak.audio.formats.alignments import Interval, write_textgrid
 
 LABELS = [(0.25, 0.75, "ann"), (0.5, 0.5, "bea"), (1.0, 1.5, "bea"), (7.0, 8.0, "ann")]
@@ -123,7 +123,7 @@ def test_a_bad_label_costs_itself_is_counted_and_named(
     [cut] = corpus.cuts("train")
     found = sorted((one.start, one.end, one.speaker) for one in cut.supervisions)
     assert found == [(0.25, 0.75, "ann"), (1.0, 1.5, "bea")]
-    assert len(list(utterances_of(cut))) == 2
+    assert len(list(split_utterances(cut))) == 2
     assert corpus.statistics["train"].remarks[BAD_LABELS] == 2
     assert len(places) == 2
     for place, what in zip(places, ("has no length", "is outside of its recording (2.00 s)"), strict=True):

@@ -14,7 +14,7 @@ import tiny_runs
 from commands import checkpoints_of
 from quick_cases import mostly_slow
 from vaak.config.load import load
-from vaak.core.artifact import damage_in, sizes_of
+from vaak.core.artifact import damage_in, list_sizes
 from vaak.core.errors import DataError, UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
@@ -88,7 +88,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def files_of(run: Path) -> list[str]:
+def list_files(run: Path) -> list[str]:
     """Those that training reads."""
     about = json.loads((run / "prepared" / "prepared.json").read_text())
     return [name for name in about["sizes"] if not name.startswith("test/")]
@@ -96,7 +96,7 @@ def files_of(run: Path) -> list[str]:
 
 def test_every_file_is_looked_at_before_a_step_is_trained(begun: Begun, tmp_path: Path):
     corpus, run = begun
-    names = files_of(run)
+    names = list_files(run)
     assert {name.partition("/")[0] for name in names} >= {"train", "valid"}
     for number, name in enumerate(names):
         copy = shutil.copytree(run, tmp_path / "run", symlinks=True)
@@ -247,6 +247,6 @@ def test_sizes_are_of_visible_files(tmp_path: Path):
     for name in ("a/b.bin", ".lock", "a/.b.bin.1.tmp", ".old/c.bin", "done.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("four")
-    assert sizes_of(tmp_path, leave_out={"done.json"}) == {"a/b.bin": 4}
+    assert list_sizes(tmp_path, leave_out={"done.json"}) == {"a/b.bin": 4}
     assert damage_in(tmp_path, {"a/b.bin": 4}) is None
     assert damage_in(tmp_path, {"a/b.bin/c": 4}) == f"{tmp_path}/a/b.bin/c: this file is missing"

@@ -16,7 +16,7 @@ from vaak.config.load import load
 from vaak.tasks.classification.config import LabelledCorpusConfig
 from vaak.tasks.lm.config import CorpusConfig
 from vaak.tasks.seq2seq.config import ParallelCorpusConfig
-from vaak.text.corpora.cleaning import CleaningOptions, source_of
+from vaak.text.corpora.cleaning import CleaningOptions, parse_source
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.labelled import LabelledCorpus
 from vaak.text.corpora.parallel import ParallelCorpus
@@ -92,7 +92,7 @@ def documents(folder: Path) -> list[str]:
 
 def cleaned(folder: Path) -> list[str]:
     path = write_table(folder / "a.tsv", ("name", "text", "speaker"))
-    return list(source_of(str(path), CleaningOptions()).read())
+    return list(parse_source(str(path), CleaningOptions()).read())
 
 
 def pairs(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from processes import run_on_two_ranks
 from toy import one_step, toy_trainer
-from two_ranks import UNREADABLE, take_steps, task_of
+from two_ranks import UNREADABLE, make_task, take_steps
 
 QUICK: dict[str, Any] = {"max_steps": 2, "gradient_clipping": {"norm": 0.5}}
 WITH_ALL: dict[str, Any] = {"label_smoothing": 0.1, "auxiliary": {"z_loss": 0.01}}
@@ -46,7 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_give_the_gradients_of_one(name: str, results: Path, tmp_path: Path):
     size, pieces = ALONE[name]
     training = CASES[name] | {"batch_size": size, "gradient_accumulation_steps": pieces}
-    trainer = toy_trainer(tmp_path, task=task_of(name), skip_bad=name in UNREADABLE, **training)
+    trainer = toy_trainer(tmp_path, task=make_task(name), skip_bad=name in UNREADABLE, **training)
     for step in range(1, trainer.total_steps + 1):
         report, expected = one_step(trainer)
         for rank in range(2):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import Commands, checkpoints_of, records_of
+from commands import Commands, checkpoints_of, stat_records
 from vaak.config.load import load
 
 QUICK = (
@@ -37,7 +37,7 @@ def test_a_run_of_four_processes_and_one_microbatch_goes_on_with_two_and_with_on
         assert "other batches" not in said
     training = load([ours / "config.yml"]).experiment.training
     assert (training.gradient_accumulation_steps, training.distributed.processes_at_start) == (4, 4)
-    taken, expected = ([record for record in records_of(run) if record["kind"] == "step"] for run in (ours, alone))
+    taken, expected = ([record for record in stat_records(run) if record["kind"] == "step"] for run in (ours, alone))
     assert [record["step"] for record in taken] == list(range(1, 10))
     for record, other in zip(taken, expected, strict=True):
         assert record["loss"] == pytest.approx(other["loss"], rel=1e-4)

@@ -54,7 +54,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return drawn
 
 
-def records_of(run: Path) -> list[dict[str, Any]]:
+def stat_records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -86,7 +86,7 @@ def test_clocks_that_jump_change_nothing(
     assert outcome.reason == "finished"
     weights = [tmp_path / run / "checkpoints" / "step-00000008" / "model.safetensors" for run in ("quiet", "jumping")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-    quiet, jumped = (records_of(tmp_path / run) for run in ("quiet", "jumping"))
+    quiet, jumped = (stat_records(tmp_path / run) for run in ("quiet", "jumping"))
     assert without_clocks(quiet) == without_clocks(jumped)
     measured = [entry for record in jumped for entry in numbers_in(record)]
     assert any(name.endswith("tokens_per_second") for name, _ in measured)

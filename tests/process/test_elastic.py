@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import elastic
-from commands import Command, Commands, checkpoints_of, records_of, state_of, steps_of, wait_until
+from commands import Command, Commands, checkpoints_of, stat_records, state_of, steps_of, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ def test_weights_averages_and_figures_are_those_of_one_process(alone: Path, toge
     for file in ("model.safetensors", "optimizer.safetensors"):
         torch.testing.assert_close(load_file(ours / file), load_file(theirs / file), rtol=1e-10, atol=1e-12)
     assert state_of(ours)["position"] == state_of(theirs)["position"]
-    for record, expected in zip(records_of(together / "run"), records_of(alone / "run"), strict=True):
+    for record, expected in zip(stat_records(together / "run"), stat_records(alone / "run"), strict=True):
         assert record.pop("kind") == expected.pop("kind")
         assert record == pytest.approx(expected, rel=1e-9)
     stops = {f"step-{stop:08d}" for stop, _ in STAGES}
@@ -100,7 +100,7 @@ def test_with_exact_sums_they_are_the_same_bits(tmp_path: Path) -> None:
     for file in ("model", "optimizer", "average"):
         ours, theirs = (run / "checkpoints" / last / f"{file}.safetensors" for run in (together, alone))
         assert ours.read_bytes() == theirs.read_bytes(), file
-    assert records_of(together) == records_of(alone)
+    assert stat_records(together) == stat_records(alone)
 
 
 def test_the_command_goes_on_with_any_number_of_processes(commands: Commands, tiny: Path, tmp_path: Path) -> None:
@@ -140,5 +140,5 @@ def has_step(run: Path, step: int) -> bool:
 
 def steps_in(run: Path) -> list[dict[str, Any]]:
     """The step records without their kind."""
-    records = [record for record in records_of(run) if record["kind"] == "step"]
+    records = [record for record in stat_records(run) if record["kind"] == "step"]
     return [{name: value for name, value in record.items() if name != "kind"} for record in records]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import checkpoints_of, records_of
+from commands import checkpoints_of, stat_records
 from endurance import EVERY, take_very_many_steps
 
 STEPS_AN_EPOCH = 100
@@ -36,7 +36,7 @@ def test_very_many_steps_hold_no_more_than_few(tmp_path: Path) -> None:
     assert last_memory - first_memory < MAY_GROW_MB
 
     run = tmp_path / "run"
-    records = records_of(run)
+    records = stat_records(run)
     logged = [record["step"] for record in records if record["kind"] == "step"]
     assert logged == [1, *range(EVERY, steps + 1, EVERY)]
     epochs = [record["step"] for record in records if record["kind"] == "epoch"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Commands, records_of, state_of
+from commands import Commands, stat_records, state_of
 from contract_cases import CASES
 from exact_cases import trained
 
@@ -23,4 +23,4 @@ def test_one_process_and_others_that_are_killed(case: str, tmp_path: Path, comma
     for file in ("model", "optimizer", "average"):
         assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file
     assert state_of(ours) == state_of(theirs)
-    assert records_of(together) == records_of(alone)
+    assert stat_records(together) == stat_records(alone)

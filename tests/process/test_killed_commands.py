@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import tiny_pipeline
-from commands import Commands, records_of
+from commands import Commands, stat_records
 from storage_faults import FAULT
 
 KILLS = int(os.environ.get("VAAK_KILLS", "2"))
@@ -39,7 +39,7 @@ def trained(run: Path) -> Any:
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(run.glob("checkpoints/step-*/*.safetensors"))
     }
-    return tensors, records_of(run)
+    return tensors, stat_records(run)
 
 
 def hashes(folder: Path) -> dict[str, str]:

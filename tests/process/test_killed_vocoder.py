@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiny_vocoder
-from commands import records_of, state_of
+from commands import stat_records, state_of
 
 PROGRAM = Path(tiny_vocoder.__file__).with_name("killed_vocoder.py")
 
@@ -35,4 +35,4 @@ def test_killed_between_its_objectives_it_ends_with_the_same_bits(tmp_path: Path
     for file in ("model", "optimizer"):
         assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file
     assert state_of(ours) == state_of(theirs)
-    assert records_of(tmp_path / "killed") == records_of(tmp_path / "whole")
+    assert stat_records(tmp_path / "killed") == stat_records(tmp_path / "whole")

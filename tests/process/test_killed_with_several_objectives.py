@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import toy
-from commands import records_of, state_of
+from commands import stat_records, state_of
 
 PROGRAM = Path(toy.__file__).with_name("killed_duel.py")
 
@@ -37,5 +37,5 @@ def test_killed_again_and_again_it_ends_with_the_same_bits(kills: int, tmp_path:
     for file in ("model", "optimizer", "average"):
         assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file
     assert state_of(ours) == state_of(theirs)
-    assert records_of(killed) == records_of(whole)
+    assert stat_records(killed) == stat_records(whole)
     assert (killed / "checkpoints" / "best").read_text() == (whole / "checkpoints" / "best").read_text()

@@ -105,7 +105,7 @@ def test_two_processes_give_what_one_does_and_resume_on_one(
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in many))
     fewer = {"expert_percent": 10.0, "asr_percent": 10.0}
     (tmp_path / "options.json").write_text(
-        json.dumps({**given, **fewer, "datasets": [tiny_listener.dataset_of(folder)]})
+        json.dumps({**given, **fewer, "datasets": [tiny_listener.make_dataset_from(folder)]})
     )
     arguments: list[str | Path] = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir"]
     two = commands.start_ranks(2, [*arguments, "two"], tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import TOTAL_STEPS, Commands, records_of
+from commands import TOTAL_STEPS, Commands, stat_records
 from vaak.core.storage.files import read_json
 
 
@@ -26,7 +26,7 @@ def test_two_ranks_make_one_profile_and_two_traces(commands: Commands, tiny: Pat
         "steps-6-to-8-rank-0.json.gz",
         "steps-6-to-8-rank-1.json.gz",
     ]
-    profiles = [record for record in records_of(run) if record["kind"] == "profile"]
+    profiles = [record for record in stat_records(run) if record["kind"] == "profile"]
     assert [record["step"] for record in profiles] == [10, 12, 14, 16, 18, 20, 21]
     stored = read_json(run / "profile.json")
     assert stored["steps"] == TOTAL_STEPS - 9

@@ -23,7 +23,7 @@ from commands import (
     assert_same_run,
     checkpoints_of,
     free_port,
-    records_of,
+    stat_records,
     steps_of,
     wait_until,
 )
@@ -74,7 +74,7 @@ def assert_equal_to_rounding(run: Path, reference: Path) -> None:
     theirs = load_file(reference / "checkpoints" / FINAL / "model.safetensors")
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-6)
     assert steps_of(run) == list(range(1, TOTAL_STEPS + 1))
-    for record, expected in zip(records_of(run), records_of(reference), strict=True):
+    for record, expected in zip(stat_records(run), stat_records(reference), strict=True):
         assert record.pop("kind") == expected.pop("kind")
         assert record == pytest.approx(expected, rel=1e-4)
 

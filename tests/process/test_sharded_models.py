@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from commands import Commands, records_of, state_of
+from commands import Commands, stat_records, state_of
 from contract_cases import CASES
 from exact_cases import trained
 from held_bytes import call_by_itself, train_and_weigh
@@ -32,19 +32,19 @@ FIGURES = ("loss", "gradient_norm", "val_loss")
 
 
 def figures(run: Path) -> list[dict[str, float]]:
-    return [{name: one[name] for name in FIGURES if name in one} for one in records_of(run)]
+    return [{name: one[name] for name in FIGURES if name in one} for one in stat_records(run)]
 
 
-def demand_same(ours: Path, theirs: Path) -> None:
+def require_same(ours: Path, theirs: Path) -> None:
     """The same bits in the last checkpoint, and the same log."""
     found, expected = (run / "checkpoints" / "step-00000008" for run in (ours, theirs))
     for file in ("model", "optimizer", "average"):
         assert (found / f"{file}.safetensors").read_bytes() == (expected / f"{file}.safetensors").read_bytes(), file
     assert state_of(found) == state_of(expected)
-    assert records_of(ours) == records_of(theirs)
+    assert stat_records(ours) == stat_records(theirs)
 
 
-def demand_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
+def require_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
     """The same weights in the last checkpoint and the same figures, up to rounding.
 
     Moments may be more: those of weights that no batch reaches, whose gradient is zero where the model is divided.
@@ -61,7 +61,7 @@ def demand_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
 def test_killed_and_resumed_it_trains_as_a_whole_one(tmp_path: Path, commands: Commands):
     how: Any = {"whole": (("8:2",), WHOLE), "killed": (("3:2", "8:2"), DIVIDED)}
     whole, killed = trained(commands, tmp_path, LM, **how)
-    demand_close(killed, whole)
+    require_close(killed, whole)
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path:
         divided=(("8:2",), DIVIDED),
         killed=(("3:2", "8:2"), DIVIDED),
     )
-    demand_same(divided, killed)
-    demand_close(divided, whole, rtol=5e-3 if case in CHOOSING else 2e-4)
+    require_same(divided, killed)
+    require_close(divided, whole, rtol=5e-3 if case in CHOOSING else 2e-4)
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path, commands: Comm
         divided=(("3:3", "5:1", "8:2"), DIVIDED),
         copies=(("8:4",), {"distributed": {"strategy": "fsdp", "shard_size": 2, "reshard_after_forward": False}}),
     )
-    demand_close(divided, whole)
-    demand_close(copies, whole)
+    require_close(divided, whole)
+    require_close(copies, whole)
 
 
 @pytest.mark.slow
@@ -108,9 +108,9 @@ def test_a_resume_may_change_the_strategy(tmp_path: Path, commands: Commands):
         same=(("3:2:zero1", "5:2:ddp", "8:2:zero1"), WHOLE),
         through=(("3:2:ddp", "5:2:fsdp", "7:2:zero1", "8:1:fsdp"), WHOLE),
     )
-    demand_same(same, whole)
-    demand_close(through, whole)
-    assert records_of(through)[:2] == records_of(whole)[:2], "before the first checkpoint"
+    require_same(same, whole)
+    require_close(through, whole)
+    assert stat_records(through)[:2] == stat_records(whole)[:2], "before the first checkpoint"
 
 
 @pytest.mark.slow
@@ -122,13 +122,13 @@ def test_other_optimizers_and_frozen_weights_are_divided_and_saved(optimizer: st
     fsdp = how | {"distributed": {"strategy": "fsdp"}}
     stages: Any = {"whole": (("8:2",), how | {"distributed": {}}), "divided": (("8:2",), fsdp)}
     whole, divided, killed = trained(commands, tmp_path, LM, **stages, killed=(("3:2", "8:2"), fsdp))
-    demand_same(killed, divided)
+    require_same(killed, divided)
     for file in ("optimizer", "frozen"):
         found, expected = (load_file(one / f"checkpoints/step-00000008/{file}.safetensors") for one in (divided, whole))
         assert bool(found) == (file == "frozen" or optimizer == "lion")
         assert_close(found, expected, rtol=0, atol=0.02)
     if optimizer == "sgd":  # the sign of a rounding error is as large as that of a gradient
-        demand_close(divided, whole)
+        require_close(divided, whole)
 
 
 @pytest.mark.slow
@@ -138,10 +138,10 @@ def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(commands: Command
         for strategy in ("ddp", "zero1", "fsdp")
     }
     whole, *others = trained(commands, tmp_path, LM, whole=(("8:2",), WHOLE), **rounded)
-    demand_same(others[1], others[0])
+    require_same(others[1], others[0])
     for one in others:
         assert figures(one) != figures(whole)
-        demand_close(one, whole, rtol=1e-2)
+        require_close(one, whole, rtol=1e-2)
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str,
         whole=(("8:2",), how | {"distributed": {}}),
         divided=(("3:2", "8:2"), how | {"distributed": {"strategy": "zero1"}}),
     )
-    demand_same(divided, whole)
+    require_same(divided, whole)
 
 
 CLASSIFIER = """\

@@ -17,7 +17,7 @@ from commands import (
     Ended,
     assert_same_run,
     checkpoints_of,
-    records_of,
+    stat_records,
     steps_of,
     wait_until,
 )
@@ -61,7 +61,7 @@ def test_a_stopped_run_says_how_to_go_on_and_goes_on_to_the_same_bits(
 ) -> None:
     run = tmp_path / "run"
     command = start(run, "training.performance.num_workers=2")
-    assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(records_of(run)) > 6, command)
+    assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(stat_records(run)) > 6, command)
     command.send(number, to_all=True)
     ended = command.wait()
     assert ended.status == (130 if number == signal.SIGINT else 0), ended.errors
@@ -125,7 +125,7 @@ def test_an_evaluation_that_a_stop_prevents_is_done_by_the_resumed_run(
     ended = commands.start(arguments, tmp_path, {"SIGNAL_AT": str(step), **when}).wait()
     assert ended.status == 0, ended.errors
     assert f"stopped at step {step} of {TOTAL_STEPS} (SIGTERM)" in ended.output
-    kept = [(record["kind"], record["step"]) for record in records_of(run) if record["kind"] != "memory"]
+    kept = [(record["kind"], record["step"]) for record in stat_records(run) if record["kind"] != "memory"]
     assert kept[-1] == ("step", step)
     ended = commands.start(arguments, tmp_path).wait()
     assert ended.status == 0, ended.errors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Ended, records_of
+from commands import Ended, stat_records
 
 wandb = pytest.importorskip("wandb")
 
@@ -44,7 +44,7 @@ def test_weights_and_biases_out_of_reach(address: str, train: Callable[..., Ende
     assert ended.status == 0, ended.errors
     (warning,) = warnings_of(tmp_path / "run")
     assert warning.startswith("Weights & Biases can't begin (")
-    assert records_of(tmp_path / "run") == records_of(reference)
+    assert stat_records(tmp_path / "run") == stat_records(reference)
 
 
 @pytest.mark.slow
@@ -54,4 +54,4 @@ def test_nobody_logged_in(train: Callable[..., Ended], reference: Path, tmp_path
     assert ended.status == 0, ended.errors
     (warning,) = warnings_of(tmp_path / "run")
     assert warning.startswith("Weights & Biases can't begin (")
-    assert records_of(tmp_path / "run") == records_of(reference)
+    assert stat_records(tmp_path / "run") == stat_records(reference)

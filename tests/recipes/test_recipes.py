@@ -87,7 +87,7 @@ ALIKE = {
 def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
     """The recipes of the universal pipeline, and every task with each of its options at its default.
 
-    Of the latter, one is quick: all are loaded in tests/unit/config/show, and the quick starts are trained below.
+    Of the latter, one is quick: all are loaded in tests/unit/config, and the quick starts are trained below.
     """
     if recipe.startswith("--all "):
         file = tmp_path / "all_options.yml"

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vaak.config.optimization import OptimizerConfig
-from vaak.engine.optim.optimizers import check_groups, optimizers_of, trained_parameters
+from vaak.engine.optim.optimizers import build_parameter_optimizers, check_groups, trained_parameters
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = Path()) -> list[Optimizer]:
@@ -16,4 +16,4 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = P
     parameters = trained_parameters(model)
     if parameters:
         check_groups(parameters, config)
-    return optimizers_of(parameters, config, folder)
+    return build_parameter_optimizers(parameters, config, folder)

@@ -17,7 +17,7 @@ from typing import Any
 
 import tiny_listener
 import vaak
-from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from toy_speech import RATE, make_dataset_from, write_recordings, write_utterances
 from vaak.config.yaml.text import flow_text, yaml_text
 from vaak.engine.checkpoint.files import read_state, verify
 
@@ -70,8 +70,8 @@ name: diarizer
 model: {{d_model: 32, num_layers: 1, num_heads: 2, num_convolutions: 1, embedding_dim: 8, dropout: 0.1}}
 global_config: {{sampling_rate: {RATE}, num_mel_bins: 16, high_freq: 0, cache_gigabytes: 0.0001}}
 datasets:
-  - {yaml_text(dataset_of("FOLDER/recordings")).strip().replace(chr(10), chr(10) + "    ")}
-  - {yaml_text(dataset_of("FOLDER/utterances")).strip().replace(chr(10), chr(10) + "    ")}
+  - {yaml_text(make_dataset_from("FOLDER/recordings")).strip().replace(chr(10), chr(10) + "    ")}
+  - {yaml_text(make_dataset_from("FOLDER/utterances")).strip().replace(chr(10), chr(10) + "    ")}
     conversations: {{train: 8, valid: 2, test: 2, duration: [0.8, 1.6], beta: 0.3, speed: [0.9, 1.0], room: 0.2}}
 data:
   window: 1.5
@@ -156,7 +156,7 @@ RECOGNISER = f"""
 task: asr
 name: recogniser
 model: {{scratch: {{d_model: 32, encoder_layers: 1, decoder_layers: 1, max_target_length: 24, dropout: 0.1}}}}
-datasets: [{flow_text(tiny_listener.dataset_of("FOLDER/words"))}]
+datasets: [{flow_text(tiny_listener.make_dataset_from("FOLDER/words"))}]
 data:
   max_duration: 1.0
   tokenizer: {{type: character}}
@@ -167,7 +167,7 @@ CTC = f"""
 task: asr
 name: ctc
 model: {{architecture: ctc, conformer: {{d_model: 32, num_layers: 1, num_heads: 2, kernel_size: 5, dropout: 0.1}}}}
-datasets: [{flow_text(tiny_listener.dataset_of("FOLDER/words"))}]
+datasets: [{flow_text(tiny_listener.make_dataset_from("FOLDER/words"))}]
 data: {{max_duration: 1.0, tokenizer: {{type: character}}, augmentation: {{spec_augment: {{}}}}}}
 {END}"""
 PREFERENCES = f"""
@@ -345,7 +345,7 @@ def wait_until(condition: Any, command: Command, seconds: float = PATIENCE_SECON
     return False
 
 
-def records_of(run: Path) -> list[dict[str, Any]]:
+def stat_records(run: Path) -> list[dict[str, Any]]:
     """The lines of ``metrics.jsonl`` without ``clock``; the test fails where one isn't a whole record."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in record.items() if name != "clock"} for record in records]
@@ -353,7 +353,7 @@ def records_of(run: Path) -> list[dict[str, Any]]:
 
 def steps_of(run: Path) -> list[int]:
     """The steps that ``metrics.jsonl`` has, in its order."""
-    return [record["step"] for record in records_of(run) if record["kind"] == "step"]
+    return [record["step"] for record in stat_records(run) if record["kind"] == "step"]
 
 
 def checkpoints_of(run: Path) -> list[str]:
@@ -394,7 +394,7 @@ def assert_same_run(run: Path, reference: Path, *, saved_on_the_way_out: bool = 
         assert states[0] == states[1], f"state of {name}: {states[0]} where {states[1]} was expected"
     for pointer in ("best", "last"):
         assert (run / "checkpoints" / pointer).read_text() == (reference / "checkpoints" / pointer).read_text()
-    assert records_of(run) == records_of(reference)
+    assert stat_records(run) == stat_records(reference)
     assert steps_of(run) == list(range(1, steps_of(reference)[-1] + 1))
     leftovers = [path.name for path in run.rglob(".*") if path.name != ".lock"]
     assert not leftovers, f"half-written files were left: {leftovers}"

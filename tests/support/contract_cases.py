@@ -15,7 +15,7 @@ from text_cases import TEXT_CASES
 from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from toy_duel import DuelTask
-from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from toy_speech import RATE, make_dataset_from, write_recordings, write_utterances
 from vaak.core.batch import Batch
 
 
@@ -51,7 +51,7 @@ def _diarizer(
     options = {
         "model": {**sizes, **(model or {})},
         "global_config": {"sampling_rate": RATE, "num_mel_bins": 16, "high_freq": 0.0, **(audio or {})},
-        "datasets": [dataset_of("FOLDER") | ({"conversations": conversations} if conversations else {})],
+        "datasets": [make_dataset_from("FOLDER") | ({"conversations": conversations} if conversations else {})],
         "data": {"window": 1.5, "inference": {"window": 1.2}, **(data or {})},
     }
     about = {"counted": _frames_and_speakers, "row_length": _longest_seconds}

@@ -162,7 +162,7 @@ def what_a_resume_makes(run: Path) -> list[str]:
         os._exit(status_of(lambda: go_on_training(run)))
     assert os.waitpid(child, 0)[1] == 0
     last = run / "checkpoints" / "step-00000004"
-    return [files.sha256_of(last / name) for name in ("model.safetensors", "optimizer.safetensors")]
+    return [files.hash_file(last / name) for name in ("model.safetensors", "optimizer.safetensors")]
 
 
 def attack(scenario: str, verdict: str, folder: Path, every: int) -> None:

@@ -24,7 +24,15 @@ from option_situations import SITUATIONS, Terminal, noted, quiet, words_of
 from vaak.config.base import ExtensibleSection, Section
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
-from vaak.config.yaml.fields import SectionType, allows_none, alternatives, applies, item_of, section_of, types_reading
+from vaak.config.yaml.fields import (
+    SectionType,
+    allows_none,
+    alternatives,
+    applies,
+    get_item_annotation,
+    get_section,
+    types_reading,
+)
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import open_trainer
@@ -44,8 +52,8 @@ def leaf_options(task: str) -> Iterator[tuple[str, Any, SectionType]]:
 def _leaves(section: SectionType, path: str) -> Iterator[tuple[str, Any, SectionType]]:
     for name, field in section.model_fields.items():
         key = f"{path}.{name}".lstrip(".")
-        inner = section_of(field.annotation)
-        item = section_of(item_of(field.annotation))
+        inner = get_section(field.annotation)
+        item = get_section(get_item_annotation(field.annotation))
         if inner is not None and issubclass(inner, Section):
             yield from _leaves(inner, key)
         elif item is not None and issubclass(item, Section):
@@ -157,7 +165,7 @@ class Sweep:
         except UserError as error:
             return _refusal(key, str(error))
         about = [
-            warning for warning in loaded.warnings if f": {key}: " in warning or f": {parent_of(key)}: " in warning
+            warning for warning in loaded.warnings if f": {key}: " in warning or f": {find_parent(key)}: " in warning
         ]
         if about:
             return f"said: {about[0]}"
@@ -181,7 +189,7 @@ class Sweep:
                 seen = _trained(loaded) | _used(loaded.experiment.run_dir)
             except UserError as error:
                 seen = {"error": str(error)}
-        return seen | {"console": _kind_of(console.getvalue())} | self._place(loaded.experiment.run_dir)
+        return seen | {"console": _detect_kind(console.getvalue())} | self._place(loaded.experiment.run_dir)
 
     def _place(self, run: Path) -> Observed:
         """Where the run directory is, and whether what W&B keeps is there, too."""
@@ -239,7 +247,7 @@ def _used(run: Path) -> Observed:
     return seen | {path.name: _hash(path) for path in run.glob("sample-*.wav")}
 
 
-def parent_of(key: str) -> str:
+def find_parent(key: str) -> str:
     return key.rpartition(".")[0]
 
 
@@ -252,7 +260,7 @@ def _records(run: Path) -> dict[str, str]:
     return {f"records of {kind}": "\n".join(lines) for kind, lines in kinds.items()}
 
 
-def _kind_of(console: str) -> str:
+def _detect_kind(console: str) -> str:
     """Whether it has a bar, of features or of training (whose loss isn't known yet), and is JSON."""
     bars = [name for name in ("extracting features", "loss -") if name in console and "\x1b" in console]
     lines = console.strip().splitlines()

@@ -21,7 +21,7 @@ SECONDS = 0.8
 """Of the longest utterance: three words."""
 
 
-def samples_of(words: list[str], accent: str, rng: np.random.Generator) -> np.ndarray:
+def make_samples(words: list[str], accent: str, rng: np.random.Generator) -> np.ndarray:
     """A tone of 0.2 s for each word, with a pause before, and a little noise."""
     parts: list[np.ndarray] = []
     for word in words:
@@ -41,13 +41,13 @@ def write_listener(folder: Path, seed: int = 0) -> list[Path]:
             words = [str(word) for word in rng.choice(list(WORDS), 1 + index % 3)]
             accent = list(ACCENTS)[index % 4 == 0]
             paths.append(folder / f"{split}{index}.wav")
-            soundfile.write(paths[-1], samples_of(words, accent, rng), RATE)
+            soundfile.write(paths[-1], make_samples(words, accent, rng), RATE)
             lines.append({"audio": paths[-1].name, "text": " ".join(words), "speaker": f"s{index}", "accent": accent})
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return [paths[0], paths[-1]]
 
 
-def dataset_of(folder: Path | str) -> dict[str, Any]:
+def make_dataset_from(folder: Path | str) -> dict[str, Any]:
     """The options of ``datasets`` for what was written in a folder."""
     return {"name": "tones", "type": "json", **{split: [f"{folder}/{split}.jsonl"] for split in NUM_UTTERANCES}}
 
@@ -57,7 +57,7 @@ def sections(folder: Path | str, **more: Any) -> dict[str, Any]:
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 16}
     return {
         "model": more.get("model", {"scratch": {**sizes, "dropout": 0.1}}),
-        "datasets": [dataset_of(folder)],
+        "datasets": [make_dataset_from(folder)],
         "global_config": {"num_mel_bins": 40} if "base" not in more.get("model", {}) else {},
         "data": {"max_duration": SECONDS, **more.get("data", {})},
     }

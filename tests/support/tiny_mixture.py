@@ -22,7 +22,7 @@ QUIET = {"logging": {"tensorboard": False, "system_metrics": False}, "performanc
 def options(corpus: Path, whisper: Path, **more: Any) -> dict[str, Any]:
     """Options of the pipeline: two clusters of 60 % of the training utterances, a few steps of each training."""
     return {
-        "datasets": [tiny_listener.dataset_of(corpus)],
+        "datasets": [tiny_listener.make_dataset_from(corpus)],
         "whisper_model": str(whisper),
         "data": {"group": "accent", "max_duration": tiny_listener.SECONDS, "decoding": {"max_new_tokens": 4}},
         "controls": False,

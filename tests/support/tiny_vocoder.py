@@ -29,7 +29,7 @@ def options(folder: Path | str, **more: Any) -> dict[str, Any]:
             **more.get("model", {}),
         },
         "global_config": {"mel": tiny_voice.MEL, **more.get("global_config", {})},
-        "datasets": [tiny_voice.dataset_of(folder)],
+        "datasets": [tiny_voice.make_dataset_from(folder)],
         "data": {"crop_frames": 16, "evaluation_window": 1.0, "num_samples": 1, **more.get("data", {})},
         "training": {
             "device": "cpu",

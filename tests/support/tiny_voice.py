@@ -55,10 +55,10 @@ def utterance(rng: np.random.Generator, num_words: int) -> tuple[str, np.ndarray
     phones.append(("sil", phones[-1][2], phones[-1][2] + 0.2))
     phones = [(label, round(start, 6), round(end, 6)) for label, start, end in phones]
     text = " ".join(words[: num_words // 2]) + ", " + " ".join(words[num_words // 2 :]) + "."
-    return text, samples_of(phones, rng), phones
+    return text, make_samples(phones, rng), phones
 
 
-def samples_of(phones: Phones, rng: np.random.Generator) -> np.ndarray:
+def make_samples(phones: Phones, rng: np.random.Generator) -> np.ndarray:
     """A tone for each phone, and next to nothing for pauses."""
     samples = 1e-4 * rng.standard_normal(round(phones[-1][2] * RATE))
     for label, start, end in phones:
@@ -130,7 +130,7 @@ def train(corpus: Path, run: Path, *overrides: str, **more: Any) -> Path:
     return run
 
 
-def dataset_of(folder: Path | str) -> dict[str, Any]:
+def make_dataset_from(folder: Path | str) -> dict[str, Any]:
     """The options of ``datasets`` for what was written in a folder."""
     return {"name": "voice", "type": "cuts", **{split: [f"{folder}/{split}.jsonl"] for split in NUM_UTTERANCES}}
 
@@ -143,7 +143,7 @@ def options(folder: Path | str, **more: Any) -> dict[str, Any]:
         "name": "voice",
         "model": {**sizes, "duration_predictor": {"width": 32}, **more.get("model", {})},
         "global_config": {"mel": MEL},
-        "datasets": [dataset_of(folder)],
+        "datasets": [make_dataset_from(folder)],
         "data": {"samples": ["He saw me."], "speaking": {"num_iterations": 2}, **more.get("data", {})},
         "training": {
             "device": "cpu",

@@ -69,6 +69,6 @@ def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def dataset_of(folder: Path | str) -> dict[str, Any]:
+def make_dataset_from(folder: Path | str) -> dict[str, Any]:
     """The options of ``datasets`` for what was written in a folder."""
     return {"name": "toy", "type": "json", **{split: [f"{folder}/{split}.jsonl"] for split in NUM_RECORDINGS}}

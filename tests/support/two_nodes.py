@@ -47,6 +47,6 @@ def begin_unseen(rank: int, port: int, folder: Path) -> None:
         (run / "checkpoints").mkdir(parents=True)
         directory.claim(run)
     with pytest.raises(UserError, match=r"rank 1 on .* doesn't see run as rank 0 writes it.*storage"):
-        processes.demand_shared(ranks, run)
+        processes.require_shared(ranks, run)
     assert not list(run.glob(".*"))
     ranks.close()

@@ -14,7 +14,7 @@ from processes import join
 from toy import IGNORED, VOCAB_SIZE, ToyModel, ToyTask, one_step, toy_trainer
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.data.batching import FixedPlanner
-from vaak.nn.lora_experts import Gate, load_balancing, top_k_weights, uses_of
+from vaak.nn.lora_experts import Gate, count_uses, load_balancing, top_k_weights
 
 UNREADABLE = {"skipping": (1, 2, 3), "routed": (1,)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""
@@ -23,7 +23,7 @@ UNREADABLE = {"skipping": (1, 2, 3), "routed": (1,)}
 class Balanced(ToyTask):
     """Three experts that tokens choose by their remainder; a gate, with nothing else to do, follows how often."""
 
-    observed = ("expert_use/0", "expert_use/1", "expert_use/2")
+    logged_terms = ("expert_use/0", "expert_use/1", "expert_use/2")
 
     def model(self) -> ToyModel:
         model = super().model()
@@ -33,7 +33,7 @@ class Balanced(ToyTask):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         times = [(batch["inputs"] % 3 == expert).sum().double() for expert in range(3)]
         return super().losses(model, batch) | dict(
-            zip(self.observed, [Term(one, "token") for one in times], strict=True)
+            zip(self.logged_terms, [Term(one, "token") for one in times], strict=True)
         )
 
 
@@ -47,12 +47,12 @@ class Routed(ToyTask):
 
     def first_pass(self, model: nn.Module, batch: Batch) -> FirstPass:
         logits = self._logits(model, batch)
-        return FirstPass(uses_of(top_k_weights(logits, 1)))
+        return FirstPass(count_uses(top_k_weights(logits, 1)))
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         logits, uses = self._logits(model, batch), batch.step_sums
         splittable = uses is not None
-        balance = load_balancing(logits, uses or uses_of(top_k_weights(logits, 1)))
+        balance = load_balancing(logits, uses or count_uses(top_k_weights(logits, 1)))
         return super().losses(model, batch) | {"balance": Term(balance, "example", splittable)}
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -65,7 +65,7 @@ class Routed(ToyTask):
 TASKS = {"balanced": Balanced, "routed": Routed}
 
 
-def task_of(case: str) -> ToyTask:
+def make_task(case: str) -> ToyTask:
     """Ragged rows in float64, without what draws differently in microbatches of another size."""
     plan = FixedPlanner(96, 2, seed=42).plan(0)
     bad = tuple(index for number in UNREADABLE.get(case, ()) for (index,) in plan.microbatch(number))
@@ -77,7 +77,7 @@ def take_steps(rank: int, port: int, folder: Path, cases: dict[str, dict[str, An
     ranks = join(rank, port)
     for name, training in cases.items():
         trainer = toy_trainer(
-            folder / f"{name}-{rank}", task=task_of(name), ranks=ranks, skip_bad=name in UNREADABLE, **training
+            folder / f"{name}-{rank}", task=make_task(name), ranks=ranks, skip_bad=name in UNREADABLE, **training
         )
         for step in range(1, trainer.total_steps + 1):
             report, gradients = one_step(trainer)

@@ -43,16 +43,16 @@ class Net(nn.Module):
         if self.causal:
             mean = x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
         else:
-            mean = mean_of(x, mask).expand_as(x)
+            mean = compute_mean(x, mask).expand_as(x)
         y = x + self.output(self.inner(torch.cat((x, mean), -1)).tanh())
-        return y if self.look is None else y + self.look(mean_of(memory, memory_mask))
+        return y if self.look is None else y + self.look(compute_mean(memory, memory_mask))
 
-def mean_of(x, mask):
+def compute_mean(x, mask):
     return (x * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
 """
 """A network whose places read the mean of those they may see."""
 STEPPING = NETWORK.replace(
-    "def mean_of",
+    "def compute_mean",
     """\
     def decode_step(self, x, state, memory=None, memory_mask=None):
         before = x.new_zeros(x.shape[0], 1, x.shape[2]) if state is None else state["sum"]
@@ -60,9 +60,9 @@ STEPPING = NETWORK.replace(
         new = torch.arange(count + 1, count + x.shape[1] + 1, device=x.device)
         y = x + self.output(self.inner(torch.cat((x, sums / new[:, None]), -1)).tanh())
         state = {"sum": sums[:, -1:], "count": new[-1:].expand(x.shape[0])}
-        return (y if self.look is None else y + self.look(mean_of(memory, memory_mask))), state
+        return (y if self.look is None else y + self.look(compute_mean(memory, memory_mask))), state
 
-def mean_of""",
+def compute_mean""",
     1,
 )
 """The same network with a state: the sum so far, and of how many places."""

@@ -106,9 +106,9 @@ class WrittenRun:
         state["position"]["duties_pending"] = is_due
         self.change(step, state, False)
         number = self.session_of(step)
-        companions = {"config.yml": self.directory / "sessions" / f"{number:04d}.yml"}
+        bundled_files = {"config.yml": self.directory / "sessions" / f"{number:04d}.yml"}
         snapshot = Snapshot(step, {"weight": torch.ones(2)}, state=state)
-        path = save_checkpoint(self.directory / "checkpoints", snapshot, {"session": number}, companions)
+        path = save_checkpoint(self.directory / "checkpoints", snapshot, {"session": number}, bundled_files)
         if is_due:
             after = self._state(step, records, [one for one in records if one["step"] <= step])
             self.change(step, after, True)

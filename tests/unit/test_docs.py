@@ -196,7 +196,7 @@ def test_every_command_is_one(document, monkeypatch):
     """Its options exist, and so do those of the YAML of ours that it trains; also in blocks that can't run."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("VAAK_DATA", "data")
-    monkeypatch.setattr(arguments, "demand_run", lambda path: path)  # runs are the reader's
+    monkeypatch.setattr(arguments, "require_run", lambda path: path)  # runs are the reader's
     for _, kind, text in BLOCK.findall(document.read_text(encoding="utf-8")):
         for line in text.replace("\\\n", " ").splitlines() if kind == "bash" else ():
             line = line.replace("torchrun --nproc_per_node=2 train.py --config", "vaak train")

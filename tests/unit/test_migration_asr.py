@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import DATASET_ROOT, base_of
+from vaak.tasks.asr.stages.runs import DATASET_ROOT, get_base
 
 BATCHES = "--asr-batch-size 2 --gradient-accumulation-steps 8"
 RECOMMENDED = (
@@ -64,4 +64,4 @@ def test_every_command_of_the_original_is_taken(
 def test_defaults_are_the_originals() -> None:
     options = MoeOptions()
     assert {name: getattr(options, name) for name in DEFAULTS} == DEFAULTS
-    assert (str(DATASET_ROOT), base_of(options)) == ("Data/extracted_data", "v2")
+    assert (str(DATASET_ROOT), get_base(options)) == ("Data/extracted_data", "v2")

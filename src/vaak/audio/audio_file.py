@@ -30,7 +30,7 @@ from vaak.audio.containers.ffmpeg import decoded, read_said
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import count_endings, report_files
-from vaak.core.storage.files import demand_file, replacing
+from vaak.core.storage.files import replacing, require_file
 
 BLOCK = 2
 """Seconds that are resampled at once."""
@@ -88,7 +88,7 @@ class AudioFile:
         """
         self.path, self.sampling_rate = Path(path) if isinstance(path, str) else path, sampling_rate
         self._file = open_sound_file(self.path)
-        self.header = _header_of(self._file, self.path)
+        self.header = _read_header(self._file, self.path)
         self.duration = self.header.duration
         native = self.header.sampling_rate
         self.num_samples = (2 * self.header.num_samples * sampling_rate + native) // (2 * native)
@@ -147,7 +147,7 @@ class AudioFile:
                 decoded = self._from_start.read(first, last)
             except soundfile.LibsndfileError as error:
                 raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
-            return self._demand_samples(decoded, first, last)
+            return self._require_samples(decoded, first, last)
         mixed = np.empty(last - first, np.float32)
         done = 0
         try:
@@ -160,9 +160,9 @@ class AudioFile:
                 done += len(piece)
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
-        return self._demand_samples(mixed[:done], first, last)
+        return self._require_samples(mixed[:done], first, last)
 
-    def _demand_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
+    def _require_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
         """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
         if first + len(mixed) < last:
             raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
@@ -215,7 +215,7 @@ def read_header(path: str | Path | Part) -> Header:
     """The header of a file or a part of one. Raises DataError if it is missing, empty, or not readable audio."""
     place = Path(path) if isinstance(path, str) else path
     with open_sound_file(place) as file:
-        return _header_of(file, place)
+        return _read_header(file, place)
 
 
 def samples_in(seconds: float, sampling_rate: int) -> int:
@@ -232,7 +232,7 @@ def open_sound_file(path: Path | Part) -> Any:
     with optional_import(f"{path}: reading audio requires soundfile", "audio"):
         import soundfile
     try:
-        demand_file(path if isinstance(path, Path) else path.path)
+        require_file(path if isinstance(path, Path) else path.path)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     pieces = count_contents(path).pieces
@@ -249,7 +249,7 @@ def open_sound_file(path: Path | Part) -> Any:
         ) from error
 
 
-def _header_of(file: Any, path: Path | Part) -> Header:
+def _read_header(file: Any, path: Path | Part) -> Header:
     contents = count_contents(path)
     held = file.frames if contents.held is None else contents.held
     if file.frames == 0 or held == 0:
@@ -477,7 +477,7 @@ HEARD, LONGEST_HEARD = 4, 15
 """How many examples of an evaluation are kept as audio, and how many seconds of each."""
 
 
-def wav_of(samples: np.ndarray, sampling_rate: int) -> bytes:
+def encode_wav(samples: np.ndarray, sampling_rate: int) -> bytes:
     """A WAV file of 16 bits with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
     try:
         import soundfile

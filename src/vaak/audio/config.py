@@ -30,10 +30,10 @@ AUDIO_ALIASES = {
 SECONDS_OF_A_DAY = 86_400
 
 
-def samples_of(seconds: float, sampling_rate: int) -> int:
+def to_samples(seconds: float, sampling_rate: int) -> int:
     """Whole samples in this many seconds, rounded down as in Kaldi, but never because of a float's last digits.
 
-    >>> samples_of(0.025, 16000), samples_of(0.0115, 8000), 0.29 * 100, samples_of(0.29, 100)
+    >>> to_samples(0.025, 16000), to_samples(0.0115, 8000), 0.29 * 100, to_samples(0.29, 100)
     (400, 92, 28.999999999999996, 29)
     """
     return int(seconds * sampling_rate + 1e-6)
@@ -140,7 +140,7 @@ class AudioConfig(Section):
                 f"low_freq ({self.low_freq}) to high_freq ({high}) is not a valid frequency range up to half of "
                 f"sampling_rate ({nyquist})"
             )
-        window, shift = (samples_of(seconds, self.sampling_rate) for seconds in (self.frame_length, self.frame_shift))
+        window, shift = (to_samples(seconds, self.sampling_rate) for seconds in (self.frame_length, self.frame_shift))
         if shift < 1 or window < 2:
             raise ValueError(
                 f"frame_length ({self.frame_length}) and frame_shift ({self.frame_shift}) are {window} and {shift} "

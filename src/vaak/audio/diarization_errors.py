@@ -190,10 +190,10 @@ class Scores:
         )
 
 
-def protocol_of(collar: float, skip_overlap: bool, has_uem: bool) -> dict[str, str]:
+def describe_protocol(collar: float, skip_overlap: bool, has_uem: bool) -> dict[str, str]:
     """The conditions of a metric, in words; without them it can't be compared.
 
-    >>> protocol_of(0.25, True, False)["collar"]
+    >>> describe_protocol(0.25, True, False)["collar"]
     '0.25 s each side'
     """
     return {
@@ -261,7 +261,7 @@ def score_recordings(
     hypotheses = rename_like(references, hypotheses)
     uems = None if uems is None else rename_like({**hypotheses, **references}, uems)
     counts = _warn_of_unmatched(set(references), set(hypotheses), None if uems is None else set(uems))
-    demand_one_unit(references, hypotheses)
+    require_one_unit(references, hypotheses)
     rows = []
     for name in sorted(references if uems is None else uems.keys() & (references.keys() | hypotheses.keys())):
         reference, hypothesis = references.get(name, ()), hypotheses.get(name, ())
@@ -271,7 +271,7 @@ def score_recordings(
         rows.append(
             score_segments(reference, hypothesis, uem=uem, collar=collar, skip_overlap=skip_overlap, recording=name)
         )
-    return Scores(tuple(rows), protocol_of(collar, skip_overlap, uems is not None) | counts)
+    return Scores(tuple(rows), describe_protocol(collar, skip_overlap, uems is not None) | counts)
 
 
 def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[str] | None) -> dict[str, str]:
@@ -316,7 +316,7 @@ SAME_UNIT, OTHER_UNIT = 0.1, 0.5
 LEAST_STRETCHES = 3
 
 
-def demand_one_unit(
+def require_one_unit(
     references: Mapping[str, Sequence[tuple[Any, ...]]], hypotheses: Mapping[str, Sequence[tuple[Any, ...]]]
 ) -> None:
     """Raise DataError where times hardly meet as they are, and do in another unit of one side.

@@ -39,7 +39,7 @@ class ParquetCell(NamedTuple):
         """The bytes of the cell. Raises DataError where the file has no such cell."""
         first = 0
         try:
-            for batch in rows_of(open_parquet(self.path), [self.column], self.group):
+            for batch in read_rows(open_parquet(self.path), [self.column], self.group):
                 if self.row < first + batch.num_rows:
                     return io.BytesIO(value_in(batch, self.column, self.row - first))
                 first += batch.num_rows
@@ -51,10 +51,10 @@ class ParquetCell(NamedTuple):
 Part = ByteRange | DeflatedRange | PackedRange | ParquetCell
 
 
-def part_of(text: str) -> Part:
+def parse_part(text: str) -> Part:
     """The part that a source names. Raises DataError for a text that names none.
 
-    >>> str(part_of("/data/a.tar@bytes=512+44"))
+    >>> str(parse_part("/data/a.tar@bytes=512+44"))
     '/data/a.tar@bytes=512+44'
     """
     path, _, place = str(text).rpartition("@")
@@ -78,7 +78,7 @@ def _is_count(text: str) -> bool:
 
 def place_of_source(kind: str, source: str) -> Path | Part:
     """Return where a cut's source is: a file, or a part of one."""
-    return part_of(source) if kind == PART else Path(source)
+    return parse_part(source) if kind == PART else Path(source)
 
 
 def open_parquet(path: Path) -> Any:
@@ -102,7 +102,7 @@ def _open_parquet(path: Path, size: int, changed: int) -> Any:
         raise DataError(f"{path}: this is not Parquet, or it is cut short: {str(error).splitlines()[0]}") from error
 
 
-def rows_of(file: Any, columns: list[str], group: int) -> Any:
+def read_rows(file: Any, columns: list[str], group: int) -> Any:
     """Record batches of some columns of a row group, a few rows each."""
     return file.iter_batches(ROWS_AT_ONCE, row_groups=[group], columns=columns, use_threads=False)
 

@@ -61,10 +61,10 @@ def speech_seconds(segments: Iterable[Segment]) -> float:
     return sum(segment.end - segment.start for segment in segments)
 
 
-def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple[Interval, ...]]:
+def cut_window(alignment: Alignment, start: float, end: float) -> dict[str, tuple[Interval, ...]]:
     """Return the window from ``start`` to ``end``, labels clipped there; times count from its start.
 
-    >>> window_of({"word": (Interval(0, 1, "so"), Interval(1, 3, "it"))}, 0.5, 1.5)["word"]
+    >>> cut_window({"word": (Interval(0, 1, "so"), Interval(1, 3, "it"))}, 0.5, 1.5)["word"]
     (Interval(start=0, end=0.5, text='so'), Interval(start=0.5, end=1.0, text='it'))
     """
     return {

@@ -30,7 +30,7 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
         return []
     if loud - quiet < 15.0:  # no pause is long enough to be found
         return [(0.0, len(samples) / sampling_rate)]
-    regions = runs_of(level > quiet + (loud - quiet) / 4)
+    regions = find_runs(level > quiet + (loud - quiet) / 4)
     regions = joined_over_gaps(regions, round((MARGIN_AFTER + SHORTEST_PAUSE + MARGIN_BEFORE) / FRAME))
     long_enough = [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
     end, frame = len(samples) / sampling_rate, frame_samples(sampling_rate) / sampling_rate
@@ -53,10 +53,10 @@ def frame_levels(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
     return 10.0 * np.log10(around + 1e-10)
 
 
-def runs_of(active: np.ndarray) -> list[tuple[int, int]]:
+def find_runs(active: np.ndarray) -> list[tuple[int, int]]:
     """First and last + 1 of each run of True.
 
-    >>> runs_of(np.array([False, True, True, False, True]))
+    >>> find_runs(np.array([False, True, True, False, True]))
     [(1, 3), (4, 5)]
     """
     edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0))

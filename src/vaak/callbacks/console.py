@@ -18,7 +18,7 @@ from vaak.callbacks.notebook import NotebookProgress, in_notebook
 from vaak.callbacks.trackers import Tracker
 from vaak.config.metrics import in_words
 from vaak.core.callback import Callback, Run, StepReport
-from vaak.core.terminal import hide, is_terminal, time_of
+from vaak.core.terminal import format_time, hide, is_terminal
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import Record, json_line, read_history
 
@@ -111,7 +111,7 @@ class ConsoleCallback(Callback):
             yield _memory(trainer)
         if step > self.first_step and self.total_steps:
             left = gone / (step - self.first_step) * (self.total_steps - step)
-            yield f"{time_of(gone)} elapsed, {time_of(left)} left"
+            yield f"{format_time(gone)} elapsed, {format_time(left)} left"
 
     @staticmethod
     def _last_evaluation(trainer: Run) -> str:

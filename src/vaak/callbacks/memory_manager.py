@@ -25,13 +25,13 @@ from vaak.core.callback import Callback, Run, StepReport
 from vaak.engine.memory import (
     Band,
     MemoryReading,
-    band_of,
+    choose_thresholds,
+    classify_pressure,
     free_memory,
     is_out_of_memory,
     read_memory,
     read_peak,
     reset_peak,
-    thresholds_of,
 )
 
 log = logging.getLogger("vaak")
@@ -69,7 +69,7 @@ class AdaptiveMemoryManager(Callback):
         self.given, self.shrink, self.own_share, self.overhead = thresholds, shrink, own_share, overhead
         self.cleanup_interval = cleanup_interval
         self.device = torch.device("cpu")
-        self.thresholds = thresholds_of(self.device, thresholds)
+        self.thresholds = choose_thresholds(self.device, thresholds)
         self.pressure, self.highest, self.band = 0.0, 0.0, Band.LOW
         self.peak, self.limit, self.looks = 0, 0, 0
         self.begun, self.spent = 0.0, 0.0
@@ -87,7 +87,7 @@ class AdaptiveMemoryManager(Callback):
 
     def on_fit_start(self, trainer: Run) -> None:
         self.device = trainer.ranks.device
-        self.thresholds = thresholds_of(self.device, self.given)
+        self.thresholds = choose_thresholds(self.device, self.given)
         self.begun = self.clock()
         reset_peak(self.device)
         self.spent += self.clock() - self.begun
@@ -135,7 +135,7 @@ class AdaptiveMemoryManager(Callback):
         self.pressure, self.limit = reading.pressure, reading.limit
         self.highest = max(self.highest, reading.pressure)
         self.peak = max(self.peak, read_peak(self.device))
-        before, self.band = self.band, band_of(reading.pressure, self.thresholds, self.band)
+        before, self.band = self.band, classify_pressure(reading.pressure, self.thresholds, self.band)
         if self.band > before:
             if self.band is Band.MODERATE:
                 gc.collect()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from vaak.core.terminal import time_of
+from vaak.core.terminal import format_time
 from vaak.engine.metrics_file import Record
 
 WIDTH, HEIGHT, MARGIN = 640, 200, 52
@@ -56,8 +56,8 @@ class NotebookProgress:
         said = [f"step {self.step:,}/{self.total_steps:,}"]
         said += [f"loss {value}" if name == "loss" else value for name, value in self.fields.items() if value]
         gone, done = time.monotonic() - self.begun, self.step - self.first_step
-        left = f", {time_of(gone / done * (self.total_steps - self.step))} left" if done > 0 else ""
-        said.append(f"{time_of(gone)} elapsed{left}")
+        left = f", {format_time(gone / done * (self.total_steps - self.step))} left" if done > 0 else ""
+        said.append(f"{format_time(gone)} elapsed{left}")
         return (
             f'<div style="max-width: {WIDTH}px; font: 13px sans-serif">'
             f'<progress max="{self.total_steps}" value="{self.step}" style="width: 100%"></progress>'

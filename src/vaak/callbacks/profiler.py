@@ -17,7 +17,7 @@ from vaak.core.callback import Callback, Run, rate_name
 from vaak.core.errors import UserError
 from vaak.core.machine import cores_of_a_process
 from vaak.core.storage.files import write_json
-from vaak.core.storage.links import demand_no_link
+from vaak.core.storage.links import require_no_link
 
 if TYPE_CHECKING:
     from vaak.core.callback import StepReport
@@ -320,7 +320,7 @@ class TraceCallback(Callback):
         folder.mkdir(exist_ok=True)
         path = folder / f"steps-{self.first}-to-{self.last}-rank-{trainer.ranks.rank}.json.gz"
         temporary = path.with_name(f".{path.name}")
-        demand_no_link(temporary)
+        require_no_link(temporary)
         profiler.export_chrome_trace(str(temporary))
         os.replace(temporary, path)
         log.info("trace of steps %d to %d: %s (open it in https://ui.perfetto.dev)", self.first, self.last, path)

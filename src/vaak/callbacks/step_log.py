@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from vaak.callbacks.trackers import reason_of
+from vaak.callbacks.trackers import describe_error
 from vaak.core.callback import Callback, Run, StepReport, rate_name
 from vaak.core.machine import host_memory
 from vaak.engine.memory import read_memory
@@ -210,7 +210,7 @@ class SystemMetricsCallback(Callback):
             values = self.machine() | self._device(trainer.ranks.device) | self._disk(trainer)
         except Exception as error:  # missing readings are not a reason to stop
             self.works = False
-            log.warning("system metrics are left out from now on: %s", reason_of(error))
+            log.warning("system metrics are left out from now on: %s", describe_error(error))
         else:
             trainer.record("system", {"clock": {name: round(value, 4) for name, value in values.items()}})
 

@@ -32,7 +32,7 @@ from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, scratch_folder, write_json
-from vaak.core.storage.links import demand_no_link
+from vaak.core.storage.links import require_no_link
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
 from vaak.engine.metrics_file import Record, read_newest_records, read_records
@@ -92,7 +92,7 @@ class Tracker(Callback):
                 "%s can't %s (%s); training continues without it, and metrics.jsonl has everything",
                 self.name,
                 what,
-                reason_of(error),
+                describe_error(error),
             )
 
     def _repeat(self, record: Record) -> None:
@@ -121,7 +121,7 @@ def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:
     }
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """The first line of an error, without the values of environment variables that hold secrets."""
     text = str(error).strip().split("\n")[0] or type(error).__name__
     for name, value in os.environ.items():
@@ -315,7 +315,7 @@ class EventFile:
         taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
         newest = max((int(second) for second in taken if second.isdigit()), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
-        demand_no_link(folder / name)
+        require_no_link(folder / name)
         self.file = open(folder / name, "xb", buffering=0)  # noqa: SIM115
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         start = SessionLog(status=SessionLog.START)

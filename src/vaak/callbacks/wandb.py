@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.callbacks.trackers import Tracker, log_media, numbers, reason_of
+from vaak.callbacks.trackers import Tracker, describe_error, log_media, numbers
 from vaak.core.callback import Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.core.storage.links import demand_no_link
+from vaak.core.storage.links import require_no_link
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
 from vaak.engine.metrics_file import Record, read_records
 
@@ -85,7 +85,7 @@ class CheckpointUploads:
                 self.run.log_artifact(artifact, aliases=[f"step-{step}", *(["best"] if is_best else [])])
         except Exception as error:
             self.run = None
-            log.warning("checkpoints can't be uploaded (%s); they stay in the run directory", reason_of(error))
+            log.warning("checkpoints can't be uploaded (%s); they stay in the run directory", describe_error(error))
 
 
 BOUNDS = {"init_timeout": 30.0, "finish_timeout": 120.0, "login_timeout": 30.0}
@@ -121,7 +121,7 @@ class WandbCallback(Tracker):
         import wandb
 
         folder = trainer.directory.resolve() / "wandb"
-        demand_no_link(folder / "wandb")  # what W&B itself writes there
+        require_no_link(folder / "wandb")  # what W&B itself writes there
         offline = (self.settings.get("mode") or wandb.setup().settings.mode) == "offline"
         bounds: dict[str, Any] = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
         bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}

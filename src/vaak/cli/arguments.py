@@ -1,7 +1,7 @@
 """The arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
 
 The commands that use a trained model (``on_a_run``) have the options of ``ChosenRun`` and those of the configuration's
-section on prediction (``with_options_of``), with the same meaning and help. A new option is written in one of these,
+section on prediction (``add_options``), with the same meaning and help. A new option is written in one of these,
 once. Texts are an argument itself, the lines of a file, or those of standard input.
 """
 
@@ -80,10 +80,10 @@ def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
     ]
 
 
-def demand_run(path: Path | None) -> Path | None:
+def require_run(path: Path | None) -> Path | None:
     """Return a path, unless it can't be a run or a checkpoint: then raise UserError, with the nearest run.
 
-    Only names of files are looked at, so that it is said before torch is imported; ``run_of`` decides.
+    Only names of files are looked at, so that it is said before torch is imported; ``resolve_run`` decides.
     """
     if path is None:
         return None
@@ -105,7 +105,7 @@ def run_argument(about: str, metavar: str | None = None) -> Any:
     """Return the argument of a command that takes a run: completed, and looked at before anything is imported."""
 
     def look(context: typer.Context, path: Path | None) -> Path | None:
-        return path if context.resilient_parsing else demand_run(path)  # completion parses what isn't whole yet
+        return path if context.resilient_parsing else require_run(path)  # completion parses what isn't whole yet
 
     return typer.Argument(help=about, metavar=metavar, callback=look, autocompletion=complete_runs)
 
@@ -204,7 +204,7 @@ class ChosenRun:
         how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
         return open_run(self.run, overrides=overrides, **how, **data)
 
-    def demand_task(self, opened: OpenedRun, task: str, required: str) -> None:
+    def require_task(self, opened: OpenedRun, task: str, required: str) -> None:
         """Raise UserError, which says what is ``required``, where the opened run isn't of a ``task``."""
         if opened.experiment.task != task:
             raise UserError(f"{self.run} is a run of task {opened.experiment.task}; {required}")
@@ -259,11 +259,11 @@ def files_and_overrides(arguments: list[str], device: str | None = None) -> tupl
     Raises UserError for the key of an option without a value.
     """
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
-    files = [_file_of(text) for text in arguments if text not in overrides]
+    files = [_resolve_file(text) for text in arguments if text not in overrides]
     return files, overrides + ([] if device is None else [f"training.device={device}"])
 
 
-def _file_of(text: str) -> str:
+def _resolve_file(text: str) -> str:
     """Return the file that an argument means, and say so where it is another one than it seems."""
     from vaak.config.components import did_you_mean
     from vaak.config.yaml.recipes import recipe_named, recipes
@@ -293,9 +293,9 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
     from vaak.config.load import load
 
     loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import demand_trust  # not before: a mistake is reported without waiting for torch
+    from vaak.runs.folder.user_code import require_trust  # not before: a mistake is reported without waiting for torch
 
-    demand_trust(loaded)
+    require_trust(loaded)
     return loaded
 
 
@@ -311,16 +311,16 @@ def load_for_processes(files: Sequence[str], overrides: Sequence[str], trust_cod
     return load_trusted(files, overrides, trust_code)
 
 
-def overrides_of(section: str, given: Mapping[str, Any]) -> list[str]:
+def make_overrides(section: str, given: Mapping[str, Any]) -> list[str]:
     """Overrides of a ``section`` of the configuration by the options of it that were given.
 
-    >>> overrides_of("data.decoding", {"beam_size": 4, "prompt": None})
+    >>> make_overrides("data.decoding", {"beam_size": 4, "prompt": None})
     ['data.decoding.beam_size=4', 'data.decoding.prompt=null']
     """
     return [f"{section}.{name}={json.dumps(value)}" for name, value in given.items()]
 
 
-def with_options_of(
+def add_options(
     section: type[Section],
     *,
     into: str,
@@ -370,7 +370,7 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
 FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".ssml")
 
 
-def texts_of(text: str) -> tuple[list[str], Callable[[int], str]]:
+def read_texts(text: str) -> tuple[list[str], Callable[[int], str]]:
     """The texts that an argument means, and where each of them comes from.
 
     Raises UserError for one that looks like the name of a file that doesn't exist.

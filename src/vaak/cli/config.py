@@ -111,9 +111,9 @@ def show(
     Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
     """
     if all_of is not None or all_options:  # --all-options --task TASK: its former name
-        from vaak.config.reference import all_options as text_of
+        from vaak.config.reference import all_options as get_text
 
-        print(text_of(_demand_task(task) if all_of is None else _demand_task(all_of, "--all")), end="")
+        print(get_text(_require_task(task) if all_of is None else _require_task(all_of, "--all")), end="")
         return
     if on_resume:
         from vaak.config.reference import resume_page
@@ -146,11 +146,11 @@ def schema(
     if arguments:
         reference = load(*files_and_overrides(arguments), trust_code=trust_code).experiment.reference
     else:
-        reference = _demand_task(task)
+        reference = _require_task(task)
     print(schema_text(reference))
 
 
-def _demand_task(task: str, option: str = "--task") -> str:
+def _require_task(task: str, option: str = "--task") -> str:
     """Return the name of a task. Raises UserError for an unknown task."""
     from vaak.config.components import did_you_mean
     from vaak.config.tasks import TASKS

@@ -98,7 +98,7 @@ def _simulated(
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.cuts.store import write_cuts
     from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversations
-    from vaak.audio.simulation.folder import demand_room, write_conversations
+    from vaak.audio.simulation.folder import require_room, write_conversations
     from vaak.core.terminal import progress
 
     audio: Any = loaded.experiment.global_config
@@ -107,7 +107,7 @@ def _simulated(
         dataset = dataset.model_copy(update={"split_by": "speaker"})
     if number is not None:
         options = options.model_copy(update={split: number})
-    demand_room(out)
+    require_room(out)
     with scratch_folder("simulate") as folder:
         corpus = AudioCorpus(dataset, audio)
         store = write_cuts(folder, corpus.cuts(split))
@@ -159,7 +159,7 @@ def check(
     if len(arguments) == 1 and (Path(arguments[0]).is_dir() or Path(arguments[0]).suffix not in (".yml", ".yaml", "")):
         _check_folder(Path(arguments[0]), output, as_json, dialect_said(delimiter, quotes, encoding))
         return
-    _demand_none(output, dialect_said(delimiter, quotes, encoding))
+    _require_none(output, dialect_said(delimiter, quotes, encoding))
     from vaak.config.load import load
     from vaak.runs.doctor.data import check_data
 
@@ -187,7 +187,7 @@ def check(
         raise typer.Exit(2)
 
 
-def _demand_none(output: Path | None, dialect: dict[str, str]) -> None:
+def _require_none(output: Path | None, dialect: dict[str, str]) -> None:
     """Raise UserError for options that are for a folder."""
     if output is not None:
         raise UserError("--output is for a folder: vaak data check FOLDER --output FILE")
@@ -198,7 +198,7 @@ def _demand_none(output: Path | None, dialect: dict[str, str]) -> None:
 def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dict[str, str]) -> None:
     """Print a summary of a folder, and write a YAML to start from. Exits with 2 where something can't be read."""
     from vaak.core.storage.files import write_text
-    from vaak.report.corpora import lines_of, to_json
+    from vaak.report.corpora import render_lines, to_json
     from vaak.runs.doctor.devices import devices_here
     from vaak.runs.doctor.folder import survey_folder
     from vaak.runs.starter import starter
@@ -206,7 +206,7 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dic
     found = survey_folder(folder, dialect=dialect)
     if not as_json:
         for one in found:
-            print("\n".join(lines_of(one, folder)), end="\n\n")
+            print("\n".join(render_lines(one, folder)), end="\n\n")
     is_usable = any(one.problem is None and one.splits for one in found)
     text = starter(found, devices_here()[0], folder=folder) if is_usable else ""
     if output is not None and text:
@@ -381,7 +381,7 @@ def clean(
 
     Example: vaak data clean shards "news/*.txt@2" web.parquet@1 --language hi --against test.txt
     """
-    from vaak.text.corpora.cleaning import CleaningOptions, source_of, to_json
+    from vaak.text.corpora.cleaning import CleaningOptions, parse_source, to_json
     from vaak.text.corpora.cleaning import clean as clean_text
 
     if document not in ("line", "paragraph", "file"):
@@ -398,7 +398,7 @@ def clean(
         shard_megabytes=shard_megabytes,
     )
     with noting_files() as noted:
-        report = clean_text([source_of(one, options) for one in sources], output, options)
+        report = clean_text([parse_source(one, options) for one in sources], output, options)
     if as_json:
         print(json.dumps(to_json(report) | {"files": files_to_json(noted)}, ensure_ascii=False))
         return

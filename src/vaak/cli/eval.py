@@ -22,9 +22,9 @@ from vaak.cli.arguments import (
     Weights,
     WhichWeights,
     complete_runs,
-    demand_run,
     files_and_overrides,
     on_a_run,
+    require_run,
 )
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
@@ -82,7 +82,7 @@ def evaluate(
         run, given = model_path, [*([] if run is None else [str(run)]), *given]
     if run is None:
         raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
-    demand_run(run)  # before torch is imported
+    require_run(run)  # before torch is imported
 
     from vaak.cli.output import create_folder, print_contents, print_figures
     from vaak.config.metrics import percents
@@ -97,7 +97,7 @@ def evaluate(
     splits = split or ["test" if named else "valid"]
     if named and not split:
         print(f"{' and '.join(named)}: test is evaluated; --split valid evaluates the other", file=sys.stderr)
-    _demand_evaluated(overrides, splits)
+    _require_evaluated(overrides, splits)
     shown: dict[str, Meters] = {}
 
     def watched(opened: OpenedRun, name: str, meters: Meters) -> Meters:
@@ -123,7 +123,7 @@ def evaluate(
         print(line)
 
 
-def _demand_evaluated(overrides: list[str], splits: list[str]) -> None:
+def _require_evaluated(overrides: list[str], splits: list[str]) -> None:
     """Raise UserError where the command line names files of a split that isn't evaluated."""
 
     for key, _, value in (override.partition("=") for override in overrides):
@@ -229,10 +229,10 @@ def baseline(
     from vaak.engine.evaluation import PREFIXES
     from vaak.runs.evaluate import below_baselines, evaluate_run, make_baselines
     from vaak.runs.folder.directory import holds_a_run
-    from vaak.runs.open_run import layers_of, run_of
+    from vaak.runs.open_run import list_layers, resolve_run
 
     files, overrides = files_and_overrides(arguments or [])
-    layers = layers_of(run_of(file)) if file.is_dir() else [file]
+    layers = list_layers(resolve_run(file)) if file.is_dir() else [file]
     loaded = load([*layers, *files], overrides, trust_code=trust_code)
     with noting_files() as noted:
         found, data = make_baselines(loaded, split)

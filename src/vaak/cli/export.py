@@ -86,7 +86,7 @@ def export(
     from vaak.runs.use import available_formats, declared_formats
 
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-    declared = _demand_format(opened, format, quantization)
+    declared = _require_format(opened, format, quantization)
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
@@ -141,7 +141,7 @@ def publish(
     from vaak.core.machine import format_bytes
     from vaak.runs import hub
 
-    hub.demand_name(name)
+    hub.require_name(name)
     is_exported = hub.is_exported(run)
     with scratch_folder("publish") as temporary:
         folder = run if is_exported else temporary / Path(name).name
@@ -149,10 +149,10 @@ def publish(
             from vaak.runs.open_run import open_run
 
             opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-            _demand_format(opened, format, quantization)
+            _require_format(opened, format, quantization)
             typed = {} if quantization is None else {"quantization": quantization}
             _write(opened, format, folder, typed, (license, data_license, language), name)
-        files = hub.files_of(folder)
+        files = hub.list_files(folder)
         card = (folder / "README.md").read_text(encoding="utf-8")
         seen = "public" if public else "private"
         if not as_json:
@@ -168,14 +168,14 @@ def publish(
         print(f"sent to {url}" if yes else "Nothing was sent; --yes sends it.")
 
 
-def _demand_format(opened: OpenedRun, format: str, quantization: str | None) -> ExportFormat:
+def _require_format(opened: OpenedRun, format: str, quantization: str | None) -> ExportFormat:
     """Return a format of the run's task. Raises UserError where it can't be written, or not with such weights."""
-    from vaak.runs.use import declared_formats, demand_format, demand_quantization
+    from vaak.runs.use import declared_formats, require_format, require_quantization
 
-    demand_format(opened.task, format)
+    require_format(opened.task, format)
     declared = declared_formats(opened.task)[format]
     if quantization is not None:
-        demand_quantization(format, declared, quantization)
+        require_quantization(format, declared, quantization)
     return declared
 
 
@@ -211,13 +211,13 @@ def _write_card(
 ) -> None:
     """Write the card of the export in ``folder``; ``said`` holds the type of weights, and the options of ``_write``."""
     from vaak.core.storage.files import write_text
-    from vaak.engine.checkpoint.names import step_of
+    from vaak.engine.checkpoint.names import parse_step
     from vaak.report.model_card import AboutExport, model_card
 
     quantization, license, data_licenses, languages = said
     facts = AboutExport(
         format,
-        step_of(opened.checkpoint),
+        parse_step(opened.checkpoint),
         name,
         sorted(path.name for path in folder.iterdir()),
         license,

@@ -16,7 +16,7 @@ import typer
 
 from vaak.cli.arguments import AsJson, Delimiter, Encoding, Quotes, complete_tasks_and_recipes, dialect_said
 from vaak.config.components import did_you_mean
-from vaak.config.yaml.recipes import about, companions, recipe_named, recipes
+from vaak.config.yaml.recipes import about, bundled_files, recipe_named, recipes
 from vaak.core.errors import UserError
 
 GIB = 1 << 30
@@ -103,7 +103,7 @@ def _questions(hardware: str) -> tuple[str | None, Path | None, bool, str]:
     folder = answer("Where are the data? A folder; empty: a small example is made.")
     if not folder and task is None:
         raise UserError("an example is made for a task: vaak init TASK --example")
-    here = device_of(hardware)
+    here = get_device(hardware)
     hardware = answer(f"On what will it train? cpu, mps, or a GPU's memory (24gb); empty: {here.name}.", hardware)
     return task, Path(folder).expanduser() if folder else None, not folder, hardware
 
@@ -120,10 +120,10 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
     written, tree = [target], read_yaml(recipe)
     base = tree.value.get("extends")
     others = {} if base is None else {str(base.value): recipe.parent / str(base.value)}
-    for name, file in companions(tree).items():
+    for name, file in bundled_files(tree).items():
         text = text.replace(name, file.name)
         others[file.name] = file
-    _demand_new([target, *(target.parent / name for name in others)])
+    _require_new([target, *(target.parent / name for name in others)])
     for name, file in others.items():
         if file.suffix == ".yml":
             written += _copy_recipe(file, target.parent / name)
@@ -137,7 +137,7 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
     return written
 
 
-def _demand_new(files: list[Path]) -> None:
+def _require_new(files: list[Path]) -> None:
     for file in files:
         if file.exists():
             raise UserError(f"{file} exists already; give another file by --output")
@@ -155,13 +155,13 @@ def _for_data(
         known = f"expected a task ({', '.join(list_tasks())}) or a recipe (vaak init --list)"
         copied = f"vaak init {what}/quickstart copies one to start from"
         raise UserError(f"{what}: {copied if recipe_named(f'{what}/quickstart') else f'{known}{hint}'}")
-    device = device_of(hardware)
+    device = get_device(hardware)
     if example and what is None:
         raise UserError("an example is made for a task: vaak init TASK --example")
     if data is None and not example:
         raise UserError(f"where are the data? vaak init {what} --data FOLDER, or --example makes some")
     target = output or Path(f"{what or 'begin'}.yml")
-    _demand_new([target])
+    _require_new([target])
     made: list[Path] = []
     folder = data or Path(f"{what}-example")
     if example:
@@ -169,7 +169,7 @@ def _for_data(
 
         write_example(str(what), folder)
         made.append(folder)
-    from vaak.report.corpora import lines_of
+    from vaak.report.corpora import render_lines
     from vaak.runs.doctor.folder import survey_folder
 
     written_in = target.parent if target.parent.is_dir() else Path()
@@ -177,7 +177,7 @@ def _for_data(
     with contextlib.chdir(written_in):  # from where the YAML's paths will be seen
         found = survey_folder(seen, dialect=dialect)
         for one in found:
-            print("\n".join(lines_of(one, seen)), end="\n\n", file=sys.stderr)
+            print("\n".join(render_lines(one, seen)), end="\n\n", file=sys.stderr)
         task = what or task_for(found)
         text = _with_schema(task, starter(found, device, task, seen))
     try:
@@ -204,20 +204,20 @@ def _tasks_meant(what: str) -> str:
     >>> _tasks_meant("speech")
     '; did you mean asr (automatic speech recognition), tts (text to speech)?'
     """
-    from vaak.config.tasks import spec_of
+    from vaak.config.tasks import load_spec
     from vaak.runs.starter import list_tasks
 
-    tags = {task: (spec_of(task).hub_tag or "").split("-") for task in list_tasks()}
+    tags = {task: (load_spec(task).hub_tag or "").split("-") for task in list_tasks()}
     words = {word for tag in tags.values() for word in tag}
     near = difflib.get_close_matches(what.lower(), words, n=1)
     meant = [f"{task} ({' '.join(tag)})" for task, tag in tags.items() if near and near[0] in tag]
     return f"; did you mean {', '.join(meant)}?" if meant else ""
 
 
-def device_of(hardware: str) -> Any:
+def get_device(hardware: str) -> Any:
     """Return the device that ``--hardware`` means.
 
-    >>> device_of("24gb").kind, device_of("24 GiB").total >> 30, device_of("cpu").kind
+    >>> get_device("24gb").kind, get_device("24 GiB").total >> 30, get_device("cpu").kind
     ('cuda', 24, 'cpu')
     """
     from vaak.runs.doctor.devices import Device, devices_here, processor

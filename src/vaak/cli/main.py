@@ -103,7 +103,7 @@ def _call(function: Callable[[], Any]) -> None:
     except BaseException as error:
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
-        said = _message_of(error)
+        said = _describe_error(error)
         if said is None:
             print(hide_secrets(traceback.format_exc()), end="", file=sys.stderr)
             sys.exit(1)
@@ -117,7 +117,7 @@ def _flush_output() -> None:
     except BrokenPipeError:
         _write_to_nowhere()
     except OSError as error:
-        _end(str(_message_of(error) or error))
+        _end(str(_describe_error(error) or error))
 
 
 def _run(function: Callable[[], Any]) -> None:
@@ -136,7 +136,7 @@ def _run(function: Callable[[], Any]) -> None:
         clear()
 
 
-def _message_of(error: BaseException) -> str | None:
+def _describe_error(error: BaseException) -> str | None:
     """A line about an error that is the system's, the terminal's or the installation's; None for a bug."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         return _message_of_missing(error, error.name)
@@ -160,9 +160,9 @@ def _is_short_of_memory(error: BaseException) -> bool:
 
 def _message_of_missing(error: ModuleNotFoundError, name: str) -> str | None:
     """A line about a package that isn't installed; None for one that nothing asks for."""
-    from vaak.core.extras import extra_of, how_to_install
+    from vaak.core.extras import find_extra, how_to_install
 
-    if extra_of(name) is None:
+    if find_extra(name) is None:
         return None
     frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.model asks for the extra asr
     asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}

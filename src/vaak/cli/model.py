@@ -45,7 +45,7 @@ def show(
 
     estimate = estimate_model(loaded)
     if as_json:
-        each = {"bytes_on_each_gpu": estimate.on_each_of(gpus)} if gpus else {}
+        each = {"bytes_on_each_gpu": estimate.estimate_on_each(gpus)} if gpus else {}
         print(json.dumps(estimate.as_json() | each, ensure_ascii=False))
         return
     print_tree(estimate.tree)
@@ -98,7 +98,7 @@ def print_each(estimate: ModelEstimate, gpus: int, memory: float | None) -> None
     from vaak.core.machine import format_bytes
 
     print(f"\nmemory of each of {gpus} GPUs, by training.distributed.strategy")
-    for strategy, needed in estimate.on_each_of(gpus).items():
+    for strategy, needed in estimate.estimate_on_each(gpus).items():
         verdict = ""
         if memory is not None:
             verdict = f"  {'fits' if needed < memory * 2**30 else 'too much'} for {memory:g} GiB"

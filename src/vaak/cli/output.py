@@ -13,9 +13,9 @@ from vaak.core.errors import UserError
 from vaak.core.left_out import SplitContents
 from vaak.core.storage.files import write_text
 from vaak.core.storage.text_lines import split_lines
-from vaak.core.terminal import followed, time_of
+from vaak.core.terminal import followed, format_time
 from vaak.report.tables import aligned
-from vaak.runs.folder.directory import command_to_go_on, demand_writable
+from vaak.runs.folder.directory import command_to_go_on, require_writable
 
 if TYPE_CHECKING:
     from vaak.runs.start import Outcome
@@ -29,7 +29,7 @@ def create_folder(folder: Path | None, option: str = "--output") -> None:
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            demand_writable(folder)
+            require_writable(folder)
     except OSError as error:
         raise UserError(f"{option}: the folder {folder} can't be created: {error.strerror or error}") from error
 
@@ -109,7 +109,7 @@ def _print_samples(outcome: Outcome) -> None:
 
 def _print_next(outcome: Outcome, how: str) -> None:
     """How long a run took, what may be done with it, and where it is."""
-    print(f"time: {time_of(outcome.seconds)}\n\nnext")
+    print(f"time: {format_time(outcome.seconds)}\n\nnext")
     for command in outcome.commands:
         print(f"  {command}")
     print(f"\n{how} step {outcome.step}; the run is in {shlex.quote(str(outcome.directory))}")

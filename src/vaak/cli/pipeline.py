@@ -55,7 +55,7 @@ def pipeline() -> None:
 
 def _command(reference: str) -> Any:
     """The command of a pipeline."""
-    from vaak.cli.arguments import with_options_of
+    from vaak.cli.arguments import add_options
     from vaak.config.yaml.layers import file_or_recipe
     from vaak.pipeline.stage import find_pipeline
 
@@ -63,7 +63,7 @@ def _command(reference: str) -> Any:
 
     no_flags = [name for name, about in found.options.model_fields.items() if not _is_plain(about.annotation)]
 
-    @with_options_of(found.options, into="given", leave_out=no_flags, show_defaults=True, flags=found.flags)
+    @add_options(found.options, into="given", leave_out=no_flags, show_defaults=True, flags=found.flags)
     def command(
         resume: Annotated[
             bool, typer.Option("--resume", help="Resume where the last start was cut; options not given stay as then.")
@@ -110,11 +110,11 @@ def _command(reference: str) -> Any:
             trust_code=trust_code,
         )
         config = config and file_or_recipe(str(config))
-        values = values_of(found, config)
+        values = read_values(found, config)
         place = output_dir or (Path(values["output_dir"]) if values.get("output_dir") else None)
         values.pop("output_dir", None)
         if not trust_code:
-            _demand_trust(found, (values, config), given or {}, place, continues=request.continues)
+            _require_trust(found, (values, config), given or {}, place, continues=request.continues)
         _run(found, values | (given or {}), place, request, dry_run, as_json)
 
     stages = "".join(f"\n\n{stage.name}: {stage.about}" for stage in found.stages)
@@ -135,7 +135,7 @@ def _is_plain(annotation: Any) -> bool:
     )
 
 
-def values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
+def read_values(found: Pipeline, config: Path | None) -> dict[str, Any]:
     """The options in a file, its paths seen from its folder."""
     from vaak.config.paths import settle_paths
     from vaak.config.yaml.text import read_yaml
@@ -150,7 +150,7 @@ def values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
     return values if found.translate is None else found.translate(values)
 
 
-def _demand_trust(
+def _require_trust(
     found: Pipeline,
     of_file: tuple[dict[str, Any], Path | None],
     given: dict[str, Any],
@@ -174,7 +174,7 @@ def _demand_trust(
     named = code_in_options(in_file) - own
     before: set[str] = set()
     if continues:
-        directory = directory or found.place_of(from_options(found.options, in_file | given, found.name))
+        directory = directory or found.get_directory(from_options(found.options, in_file | given, found.name))
         before = code_in_options(options_before(found, directory)) - own
     if named or before:
         whose = doubt if named else f"{directory} has what a pipeline began with"
@@ -195,7 +195,7 @@ def _run(
     from vaak.pipeline.run import PipelinePlan, forecast_table, options_before, run_pipeline
 
     options = from_options(found.options, given, found.name)
-    directory = output_dir or found.place_of(options)
+    directory = output_dir or found.get_directory(options)
     if request.continues:
         options = from_options(found.options, options_before(found, directory) | given, found.name)
     is_main = int(os.environ.get("RANK", "0")) == 0

@@ -92,7 +92,7 @@ def find_batch_size(
     Example: vaak find-batch-size configs/quickstart.yml --up-to 64
     """
     files, overrides = files_and_overrides(arguments, device)
-    most = None if limit is None else bytes_of(limit)
+    most = None if limit is None else parse_bytes(limit)
     loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.runs.largest_batch import find_batch_size as find
@@ -111,10 +111,10 @@ def find_batch_size(
     print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")
 
 
-def bytes_of(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """The bytes that ``8GiB``, ``8G``, ``500MB`` or ``1e9`` mean; units are powers of 1,024. Raises UserError.
 
-    >>> bytes_of("8GiB") == bytes_of("8g") == 8 * 2**30
+    >>> parse_bytes("8GiB") == parse_bytes("8g") == 8 * 2**30
     True
     """
 
@@ -162,7 +162,7 @@ def find_lr(
     from vaak.report.tables import learning_rate_lines, short_rate
     from vaak.study.lr_finder import find_lr as tested
     from vaak.study.lr_finder import write_curve
-    from vaak.study.lr_range import RateRange, certainty_of
+    from vaak.study.lr_range import RateRange, assess_certainty
 
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -178,7 +178,7 @@ def find_lr(
     print(f"{len(curve.losses)} steps until {end}; {', '.join(map(str, written))}")
     if not any(path.suffix == ".png" for path in written):
         print("no plot was drawn: this requires matplotlib (pip install 'vaak[plot]')", file=sys.stderr)
-    certainty = certainty_of(curve)
+    certainty = assess_certainty(curve)
     suggestion = certainty.suggestion
     if suggestion is None:
         print("no suggestion: the loss never fell clearly; raise --end-lr or --num-iter")

@@ -23,9 +23,9 @@ from typer.core import TyperGroup
 from vaak.cli.arguments import AsJson, complete_runs
 from vaak.config.tasks import TASKS
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known, nearest_name
+from vaak.core.names import nearest_name, require_known
 from vaak.report.tables import aligned
-from vaak.runs.folder.directory import demand_own_run
+from vaak.runs.folder.directory import require_own_run
 from vaak.runs.folder.listing import EVERY_STATE
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def list_(
 
     wanted = [_parse_filter(text) for text in filters or ()]
     there = list_runs(folder)
-    _demand_possible(wanted, there)
+    _require_possible(wanted, there)
     found = [run for run in there if all(_is_like(like, FILTERS[what](run)) for what, like in wanted)]
     shown = [run for run in found if show_all or run.trained or run.state == "running"]
     shown.sort(key=SORTS[sort.value])
@@ -182,7 +182,7 @@ def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """
     left = {run.name for run in runs}
 
-    def parent_of(run: RunSummary) -> str | None:
+    def find_parent(run: RunSummary) -> str | None:
         return run.parent.get("id") if run.parent else None
 
     def take(run: RunSummary, depth: int) -> Iterator[RunSummary]:
@@ -192,11 +192,11 @@ def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
         mark = f"{'  ' * (depth - 1)}└ " if depth else ""
         origin = f" (from step {run.parent['step']})" if run.parent else ""
         yield replace(run, name=f"{mark}{run.name}{origin}")
-        for fork in [one for one in runs if run.id is not None and parent_of(one) == run.id]:
+        for fork in [one for one in runs if run.id is not None and find_parent(one) == run.id]:
             yield from take(fork, depth + 1)
 
     known = {run.id for run in runs}
-    roots = [run for run in runs if parent_of(run) not in known or run.parent is None]
+    roots = [run for run in runs if find_parent(run) not in known or run.parent is None]
     return [one for run in (*roots, *runs) for one in take(run, 0)]
 
 
@@ -209,12 +209,12 @@ def _parse_filter(text: str) -> tuple[str, str]:
     return what, pattern
 
 
-def _demand_possible(wanted: Sequence[tuple[str, str]], there: Sequence[RunSummary]) -> None:
+def _require_possible(wanted: Sequence[tuple[str, str]], there: Sequence[RunSummary]) -> None:
     """Raise UserError for a pattern that no run is like, nor could be; none on a day is an answer."""
     for what, like in wanted if there else ():
         if what != "date":
             values = sorted({*(FILTERS[what](run) for run in there), *CAN_BE.get(what, ())})
-            demand_known([like], values, f"--filter {what}: nothing is like", error=UserError, matches=_is_like)
+            require_known([like], values, f"--filter {what}: nothing is like", error=UserError, matches=_is_like)
 
 
 def _is_like(pattern: str, value: str) -> bool:
@@ -285,7 +285,7 @@ def plot(
         also = f", nor one of {', '.join(PICTURES)}{nearest_name(str(missing), PICTURES)}" if len(runs) > 1 else ""
         raise UserError(f"{missing} is not a folder of a run{also}")
     for run in runs:
-        demand_own_run(run)
+        require_own_run(run)
     path = output or runs[0] / f"{picture}.png"
     if picture in ("gate", "experts"):
         from vaak.report.experts import draw_experts, draw_gate
@@ -369,7 +369,7 @@ def report(
         write_page(path, list_page(runs_dir))
     else:
         for run in runs or []:
-            demand_own_run(run)
+            require_own_run(run)
         facts = [read_facts(run) for run in runs or []]
         write_page(path, run_page(facts[0]) if len(facts) == 1 else comparison_page(facts))
     print(path)
@@ -377,12 +377,12 @@ def report(
 
 def _serve(reports: Reports, port: int) -> None:
     """Serve pages until Ctrl-C. Raises UserError where there is nothing to serve."""
-    from vaak.report.serve import HOST, server_of
+    from vaak.report.serve import HOST, make_server
 
     first = reports.find("/")
     assert first is not None
     first[0]()  # a mistake in the arguments is reported here
-    with server_of(reports, port) as server:
+    with make_server(reports, port) as server:
         print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()

@@ -61,7 +61,7 @@ def der(
     parts = None if uem is None else read_scored_regions(uem)
     scores = score_recordings(read_reference(reference), read_rttm(hypothesis), parts, collar, skip_overlap)
     if as_json:
-        print(json.dumps(values_of(scores), ensure_ascii=False))
+        print(json.dumps(to_values(scores), ensure_ascii=False))
     else:
         print_scores(scores)
 
@@ -85,10 +85,10 @@ def wer(
     Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
     """
     from vaak.text.scoring.normalisers import normaliser as find_normaliser
-    from vaak.text.scoring.word_errors import demand_same_lines, read_transcripts, score_texts
+    from vaak.text.scoring.word_errors import read_transcripts, require_same_lines, score_texts
 
     references, found = read_transcripts(reference, group, named=named), read_transcripts(hypothesis, named=named)
-    demand_same_lines(references, reference, found, hypothesis)
+    require_same_lines(references, reference, found, hypothesis)
     speakers = None if speaker is None else read_transcripts(reference, speaker, named=named).groups
     scores = score_texts(references.texts, found.texts, references.groups, find_normaliser(normaliser), speakers)
     if as_json:
@@ -145,7 +145,7 @@ def _wer_cells(name: str, rates: ErrorRates) -> tuple[str, ...]:
     return name, *cells(rates.wer, rates.wer_interval), *cells(rates.cer, rates.cer_interval), *errors
 
 
-def values_of(scores: Scores) -> dict[str, Any]:
+def to_values(scores: Scores) -> dict[str, Any]:
     """The scores as plain values."""
     rows = {row.recording: _value(row) for row in scores.rows}
     return {"protocol": scores.protocol, "total": _value(scores.total), "recordings": rows}

@@ -85,9 +85,9 @@ def sweep(
     number = min(trials or len(whole), len(whole)) if chosen == "grid" else trials or 20
     plan = SweepPlan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code=trust_code)
     loaded = plan.load()
-    from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.folder.user_code import require_trust
 
-    demand_trust(loaded)
+    require_trust(loaded)
     folder = output or loaded.experiment.run_dir.parent / f"{loaded.experiment.name}-sweep"
     study = Sweep(plan, folder)
     workers = list(range(min(num_jobs, number)))
@@ -167,7 +167,7 @@ def crossval(
 
     Example: vaak crossval configs/classification/quickstart.yml --folds 5
     """
-    from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.folder.user_code import require_trust
     from vaak.study.crossval import CrossValidation, CrossvalPlan, write_report
 
     files, overrides = files_and_overrides(arguments, device)
@@ -175,7 +175,7 @@ def crossval(
     plan = CrossvalPlan(tuple(files), tuple(overrides), *how, trust_code=trust_code)
     loaded = plan.load()
     experiment = loaded.experiment
-    demand_trust(loaded)
+    require_trust(loaded)
     study = CrossValidation(plan, output or experiment.run_dir.parent / f"{experiment.name}-crossval")
     for _ in study.work():
         pass
@@ -233,7 +233,7 @@ def compare(
         raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
 
     from vaak.runs.fork import shared_past
-    from vaak.study.compare import compare_runs, compare_scores, examples_of, read_scores
+    from vaak.study.compare import compare_runs, compare_scores, evaluate_examples, read_scores
     from vaak.study.crossval import is_cross_validation, read_fold_scores
 
     forks: list[str] = []
@@ -258,7 +258,7 @@ def compare(
     elif folds:
         raise UserError("--folds is for files of scores")
     else:
-        systems = [examples_of(Path(name), [], overrides, split, device, weights) for name in names]
+        systems = [evaluate_examples(Path(name), [], overrides, split, device, weights) for name in names]
         report = compare_runs(systems, metric)
         pasts = (shared_past(Path(name), Path(names[0])) for name in names[1:])
         forks = [past for past in pasts if past is not None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Output, with_options_of
+from vaak.cli.arguments import AsJson, Output, add_options
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 
@@ -42,12 +42,12 @@ def show(
 
     Example: vaak tokenizer show runs/quickstart "लड़की सोती है।"
     """
-    from vaak.runs.folder.directory import demand_own_run
+    from vaak.runs.folder.directory import require_own_run
     from vaak.runs.prepared import prepared_folder
     from vaak.text.tokenizer import Tokenizer, normalise
 
     if (path / "config.yml").is_file():
-        demand_own_run(path)
+        require_own_run(path)
         path = prepared_folder(path) / "tokenizer"
     found = Tokenizer.load(path)
     vocabulary = range(first, min(first + number, found.vocab_size))
@@ -69,7 +69,7 @@ AT_ONCE = 200
 """Lines that are pronounced with one loading of espeak-ng."""
 
 
-@with_options_of(FrontEndConfig, into="front_end", show_defaults=True)
+@add_options(FrontEndConfig, into="front_end", show_defaults=True)
 def phonemes(
     front_end: dict[str, Any],
     text: Annotated[
@@ -87,14 +87,14 @@ def phonemes(
 
     Example: vaak phonemes "Dr. Roe paid $3.50 in 1999." --alphabet arpabet
     """
-    from vaak.cli.arguments import texts_of
+    from vaak.cli.arguments import read_texts
     from vaak.cli.output import print_or_write
     from vaak.config.base import from_options
     from vaak.text.speech.processor import PhonemeProcessor
     from vaak.text.speech.unspoken import Unspoken
 
     processor = PhonemeProcessor(from_options(FrontEndConfig, front_end, "vaak phonemes"))
-    texts, where = texts_of(text)
+    texts, where = read_texts(text)
     problems: list[str] = []
     unspoken = Unspoken()
 

@@ -129,14 +129,14 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
         print_trial(outcome, loaded.experiment.training.logging.json_lines)
         _end_as_interrupted(outcome)
         return
-    from vaak.report.page import records_of, report_of_trained
+    from vaak.report.page import report_of_trained, stat_records
 
     directory = loaded.experiment.run_dir
-    before = records_of(directory)
+    before = stat_records(directory)
     try:
         outcome = train_run(loaded)
     except Exception:
-        if os.environ.get("RANK", "0") == "0" and records_of(directory) != before:  # it took steps, and failed
+        if os.environ.get("RANK", "0") == "0" and stat_records(directory) != before:  # it took steps, and failed
             report_of_trained(directory)
         raise
     if outcome.is_main:

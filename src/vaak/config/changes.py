@@ -20,15 +20,15 @@ from vaak.config.base import ResumeClass
 from vaak.config.components import without_folder
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import default_experiment
-from vaak.config.tasks import spec_of
+from vaak.config.tasks import load_spec
 from vaak.config.yaml.fields import (
     SectionType,
     applies,
+    get_item_annotation,
+    get_section,
     is_component,
     is_users_type,
-    item_of,
     names_class,
-    section_of,
     types_reading,
 )
 from vaak.config.yaml.text import flow_text
@@ -104,7 +104,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
                 changes += [replace(one, key=f"{key}.{name}.{one.key}") for one in inner if one.key != "run_dir"]
         elif key == "run_dir" or not moved_together(old, new, was, now):
             try:
-                kind = rule_of(task, key).of(old, new)
+                kind = get_rule(task, key).of(old, new)
             except KeyError:
                 kind = _UNKNOWN
             alike = key in ALIKE and {old, new} <= ALIKE[key]
@@ -130,25 +130,25 @@ def resume_class(task: str, key: str) -> ResumeClass:
 
     Raises KeyError where the task has no such option.
     """
-    return rule_of(task, key).always
+    return get_rule(task, key).always
 
 
-def rule_of(task: str, key: str) -> Rule:
+def get_rule(task: str, key: str) -> Rule:
     """The class of an option for each kind of change. Raises KeyError for an unknown option, or one without a class."""
     annotation: Any = experiment_type(task)
     rule: Rule | None = None
     for part in split_key(key):
-        section = section_of(annotation)
+        section = get_section(annotation)
         if section is not None and part in section.model_fields:
             rule = _declared_rule(section, section.model_fields[part]) or (rule if is_component(section) else None)
             annotation = section.model_fields[part].annotation
-        elif section is None and item_of(annotation) is not None:
-            annotation = item_of(annotation)
+        elif section is None and get_item_annotation(annotation) is not None:
+            annotation = get_item_annotation(annotation)
         elif section is not None and names_class(section):
             rule, annotation = _rule_of_section(section) or rule, Any
         elif section is not None:
             raise KeyError(key)
-    inner = section_of(annotation) or section_of(item_of(annotation))
+    inner = get_section(annotation) or get_section(get_item_annotation(annotation))
     rule = rule or (_rule_of_section(inner) if inner is not None else None)
     if rule is None:
         raise KeyError(key)
@@ -158,7 +158,7 @@ def rule_of(task: str, key: str) -> Rule:
 def leaves(task: str) -> Iterator[Leaf]:
     """Every option of a task; those of audio only where the task has it."""
     kind = experiment_type(task)
-    audio = () if spec_of(task).audio else ("global_config", "datasets")
+    audio = () if load_spec(task).audio else ("global_config", "datasets")
     return (leaf for leaf in _leaves(kind) if leaf.key not in audio)
 
 
@@ -166,7 +166,7 @@ def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) ->
     """Every option below a section; ``holder`` is the rule of the option whose class the section names."""
     for name, option in section.model_fields.items():
         key, rule = f"{path}.{name}".lstrip("."), _declared_rule(section, option) or holder
-        inner, item = section_of(option.annotation), section_of(item_of(option.annotation))
+        inner, item = get_section(option.annotation), get_section(get_item_annotation(option.annotation))
         below = inner or item
         if below is None:
             yield Leaf(key, option, rule)
@@ -221,7 +221,7 @@ def _differences_below(annotation: Any, key: str, old: Any, new: Any, untouched:
     ``annotation`` is the type of the option ``key``, ``old`` and ``new`` are its values, and ``untouched`` is its value
     where nothing is given.
     """
-    inner, item = section_of(annotation), section_of(item_of(annotation))
+    inner, item = get_section(annotation), get_section(get_item_annotation(annotation))
     if inner is not None and isinstance(old, dict) and isinstance(new, dict):
         yield from _differences(inner, old, new, untouched, key)
     elif item is not None and _are_sections(old) and _are_sections(new) and len(old) == len(new):

@@ -22,7 +22,7 @@ from typing import Any
 
 from vaak.config.base import REGISTERED
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
-from vaak.config.trust import demand_decided
+from vaak.config.trust import require_decided
 from vaak.core.errors import UserError
 from vaak.core.names import from_home
 
@@ -129,7 +129,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
     Raises UserError if there is none, and where it is another's and isn't trusted.
     """
     if ":" in reference:
-        demand_decided(find_code(reference, folder), reference)
+        require_decided(find_code(reference, folder), reference)
     else:
         if reference not in builtin:
             raise UserError(unknown_name(reference, builtin))
@@ -139,7 +139,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
     module_name, _, name = reference.rpartition(":")
     file = source_file(reference, folder)
     try:
-        module = module_of(file) if file else importlib.import_module(module_name)
+        module = import_file(file) if file else importlib.import_module(module_name)
         return getattr(module, name)
     except (ImportError, AttributeError) as error:
         raise UserError(f"{reference} can't be loaded: {error}") from error
@@ -224,7 +224,7 @@ class _NoBytecode(SourceFileLoader):
         pass
 
 
-def module_of(file: Path) -> Any:
+def import_file(file: Path) -> Any:
     """The module in a file, imported once."""
     name = _module_name(file)
     if name in sys.modules:

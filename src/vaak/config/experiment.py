@@ -12,7 +12,7 @@ from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.base import FolderPath, ResumeClass, Section, SourceOrName, option
-from vaak.config.tasks import TaskSpec, spec_of
+from vaak.config.tasks import TaskSpec, load_spec
 from vaak.config.training import TrainingConfig
 
 
@@ -114,7 +114,7 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
 
     @property
     def spec(self) -> TaskSpec:
-        return spec_of(self.reference)
+        return load_spec(self.reference)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by task, since the class is made when it is first asked for."""
@@ -126,15 +126,15 @@ def _restored(task: str, fields: dict[str, Any]) -> Experiment[Any, Any]:
 
 
 def experiment_type(task: str | None) -> type[Experiment[Any, Any]]:
-    """The experiment whose sections have the types of a task (``spec_of``); of no known task, any types."""
+    """The experiment whose sections have the types of a task (``load_spec``); of no known task, any types."""
     if task is None:
         return Experiment[Any, Any]
-    spec = spec_of(task)
-    return _type_of(task, (spec.model, spec.data, spec.audio or dict[str, Any], spec.corpus or Any, spec.training))
+    spec = load_spec(task)
+    return _make_type(task, (spec.model, spec.data, spec.audio or dict[str, Any], spec.corpus or Any, spec.training))
 
 
 @cache
-def _type_of(task: str, types: tuple[Any, ...]) -> type[Experiment[Any, Any]]:
+def _make_type(task: str, types: tuple[Any, ...]) -> type[Experiment[Any, Any]]:
     generic = Experiment.__class_getitem__(types)
     about = {"__module__": __name__, "__annotations__": {"reference": ClassVar[str]}, "reference": task}
     made: Any = type(generic)

@@ -21,12 +21,12 @@ from vaak.config.base import Extensible
 from vaak.config.components import COMPONENTS
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import spec_of
+from vaak.config.tasks import load_spec
 from vaak.config.training import TrainingConfig
 from vaak.config.validate import sections_in, settle_components
 from vaak.config.yaml.aliases import LOOP_OPTIONS
 from vaak.config.yaml.fields import SectionType
-from vaak.config.yaml.layers import Layers, folder_of, merge_all
+from vaak.config.yaml.layers import Layers, get_folder, merge_all
 from vaak.config.yaml.tree import ConfigError, Node, Problem, find, from_plain, to_plain
 from vaak.core.names import from_home
 
@@ -83,7 +83,7 @@ def _layers(node: Node) -> list[Node]:
     if base is not None and not isinstance(base.value, str):
         raise ConfigError([Problem(base.place, "extends", "expected the path of a YAML file")])
     if base is not None:
-        file = folder_of(base.place) / from_home(base.value)
+        file = get_folder(base.place) / from_home(base.value)
         if not file.is_file():
             raise ConfigError([Problem(base.place, "extends", f"{file} does not exist")])
         files.add_file(file, asked_at=base)
@@ -107,9 +107,9 @@ def _take_loop(layer: Node) -> list[tuple[str, Node]]:
     return taken
 
 
-def experiment_of(values: Mapping[str, Any]) -> Experiment[Any, Any]:
+def make_experiment(values: Mapping[str, Any]) -> Experiment[Any, Any]:
     """The experiment that an inner one's values give; its loop is the defaults. Raises UserError for no known task."""
-    spec, kind = spec_of(values["task"]), experiment_type(values["task"])
+    spec, kind = load_spec(values["task"]), experiment_type(values["task"])
     layers = [{"model": {}, "data": {}}, dict(spec.defaults), {"name": "inner", "run_dir": "inner", **values}]
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
     settle_components(tree, kind, Path(), {**COMPONENTS, **spec.short_names})

@@ -30,19 +30,19 @@ from vaak.config.tasks import (
     FindingKind,
     TaskSpec,
     installed,
-    spec_of,
+    load_spec,
     task_class,
     tasks_recognised,
 )
 from vaak.config.trust import decide, run_of_configuration, trust_places
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
-from vaak.config.yaml.fields import annotation_of, section_of
+from vaak.config.yaml.fields import get_annotation, get_section
 from vaak.config.yaml.layers import (
     Layers,
     file_or_recipe,
     fill_items,
-    folder_of,
+    get_folder,
     merge_all,
     read_layers,
 )
@@ -53,8 +53,8 @@ from vaak.config.yaml.tree import (
     Problem,
     YamlPlace,
     find,
+    find_place,
     from_plain,
-    place_of,
     put,
     split_key,
     take,
@@ -117,7 +117,7 @@ def load(
 
     Raises ConfigError with every mistake, one line each, before any data is read or torch is imported.
     """
-    return _experiment_of(read_layers(files, overrides, of_run), Path(files[-1]), trust_code)
+    return _build_experiment(read_layers(files, overrides, of_run), Path(files[-1]), trust_code)
 
 
 def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
@@ -127,7 +127,7 @@ def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     """
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
     layers = [from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)]
-    return _experiment_of(layers, source, trust_code=True)
+    return _build_experiment(layers, source, trust_code=True)
 
 
 def load_layers(
@@ -150,10 +150,10 @@ def load_layers(
     if reader.problems:
         raise ConfigError(reader.problems)
     files = [Path(layer) for layer in layers if not isinstance(layer, Mapping)]
-    return _experiment_of(reader.trees, files[-1] if files else Path("run.yml"), trust_code, further_metrics)
+    return _build_experiment(reader.trees, files[-1] if files else Path("run.yml"), trust_code, further_metrics)
 
 
-def _experiment_of(
+def _build_experiment(
     layers: list[Node],
     source: Path,
     trust_code: bool,
@@ -167,7 +167,7 @@ def _experiment_of(
     """
 
     def read(inner: list[Node]) -> tuple[Experiment[Any, Any], list[str]]:
-        loaded = _experiment_of(inner, source, trust_code, is_inner=True)
+        loaded = _build_experiment(inner, source, trust_code, is_inner=True)
         code.extend(loaded.code)
         return loaded.experiment, loaded.warnings
 
@@ -177,8 +177,8 @@ def _experiment_of(
     code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
     # one tree: the task says which options there are, and so which names mean the same and how layers merge
-    task = _task_of(layers, source, folder, problems, trust_code)
-    _demand_model_of_task(layers, task)
+    task = _find_task(layers, source, folder, problems, trust_code)
+    _require_model_of_task(layers, task)
     tree, warnings = _merge_layers(layers, task, problems)
     _name_run(tree, source)
     _look_up_secrets(tree)
@@ -242,10 +242,10 @@ class _Task:
 
     @property
     def spec(self) -> TaskSpec:
-        return spec_of(self.reference) if self.reference else TaskSpec()
+        return load_spec(self.reference) if self.reference else TaskSpec()
 
 
-def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
+def _find_task(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
     """The task given last, or the only one whose own keys are in the files; else none, and a problem.
 
     The last of ``layers`` wins; a problem is added to ``problems`` and names the file ``source``. A user's
@@ -258,7 +258,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
             return _Task(task, task)
         if isinstance(task, str) and task in installed():  # but not among TASKS: it can't be imported
             try:
-                spec_of(task)
+                load_spec(task)
             except UserError as error:
                 problems.append(Problem(given[-1].place, "task", str(error)))
                 return _Task()
@@ -306,7 +306,7 @@ def _unknown_task(task: Any, place: YamlPlace | None) -> str:
 
 def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
     """A task by its class, which is imported here; ``folder`` is the one that a file's path is written relative to."""
-    written = seen_from(node.value, folder_of(node.place) if node.place else folder, folder)
+    written = seen_from(node.value, get_folder(node.place) if node.place else folder, folder)
     if message := what_is_missing(written, folder):
         problems.append(Problem(node.place, "task", message))
         return _Task()
@@ -318,7 +318,7 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
         raise ConfigError([Problem(node.place, "task", f"{message} ({doubt})")])
     reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
     try:
-        spec_of(reference)
+        load_spec(reference)
     except UserError as error:
         problems.append(Problem(node.place, "task", str(error)))
         return _Task()
@@ -359,11 +359,11 @@ def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
 
 def _model_type(reference: str | None) -> FieldInfo | None:
     """The option ``model.model_type`` of a task that has it."""
-    model = section_of(annotation_of(experiment_type(reference), "model"))
+    model = get_section(get_annotation(experiment_type(reference), "model"))
     return model.model_fields.get("model_type") if model else None
 
 
-def _demand_model_of_task(layers: list[Node], task: _Task) -> None:
+def _require_model_of_task(layers: list[Node], task: _Task) -> None:
     """Raise ConfigError where the model belongs to another task, since other mistakes would only follow from that."""
     field, node = _model_type(task.reference), model_type_given(layers)
     if field is None or node is None or node.value in (types := get_args(field.annotation)):
@@ -435,7 +435,7 @@ def _settle_what_follows(tree: Node, spec: TaskSpec, folder: Path) -> list[Probl
 
 def _problem_at(tree: Node, key: str, message: str) -> Problem:
     """Return a problem at the nearest line that the user wrote."""
-    return Problem(place_of(tree, split_key(key)), key, message)
+    return Problem(find_place(tree, split_key(key)), key, message)
 
 
 def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:

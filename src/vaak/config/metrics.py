@@ -54,10 +54,10 @@ def is_fraction(name: str) -> bool:
     return metric is not None and metric.percent
 
 
-def chance_of(name: str) -> float | None:
+def get_chance_level(name: str) -> float | None:
     """Return what a guess has of a figure, of a split or of a part, too; None where that depends on the data.
 
-    >>> chance_of("val_pairs_accuracy"), chance_of("pairs_accuracy/gender"), chance_of("val_loss")
+    >>> get_chance_level("val_pairs_accuracy"), get_chance_level("pairs_accuracy/gender"), get_chance_level("val_loss")
     (0.5, 0.5, None)
     """
     metric = find_metric(name)
@@ -66,7 +66,7 @@ def chance_of(name: str) -> float | None:
 
 def chance_in_words(name: str) -> str:
     """Return the value of a metric that guessing reaches, for people to read; empty where it isn't known."""
-    chance = chance_of(name)
+    chance = get_chance_level(name)
     return "" if chance is None else in_words(name, chance)
 
 

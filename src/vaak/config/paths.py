@@ -83,7 +83,7 @@ def _settle(node: Node, read: PathRead) -> str | None:
     if os.path.isabs(from_home(value)) or not os.path.isfile(node.place.file):
         return None
     written_in = Path(node.place.file)
-    if (run := _run_of(written_in)) is not None:
+    if (run := _find_run(written_in)) is not None:
         folder = _started_in(run)
         if folder is not None and not _exists(value) and _exists(folder / value):
             node.value = os.path.relpath(folder / value)
@@ -111,7 +111,7 @@ def _exists(path: Path | str) -> bool:
     return glob.has_magic(str(path)) and next(glob.iglob(str(path), recursive=True), None) is not None
 
 
-def _run_of(file: Path) -> Path | None:
+def _find_run(file: Path) -> Path | None:
     """The run that wrote a configuration; None for a user's file."""
     return file.parent if file.name == TUNED else run_of_configuration(file)
 

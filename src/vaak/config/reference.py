@@ -15,18 +15,18 @@ from vaak.config.changes import Leaf, leaves
 from vaak.config.checks import findings
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import default_experiment
-from vaak.config.tasks import TASKS, spec_of
+from vaak.config.tasks import TASKS, load_spec
 from vaak.config.yaml.aliases import SectionShortcuts, flat_names, option_aliases
 from vaak.config.yaml.fields import (
     SectionType,
-    annotation_of,
     applies,
     bare_field,
+    get_annotation,
+    get_item_annotation,
+    get_section,
     in_words,
-    item_of,
     own_types,
     resolved,
-    section_of,
     types_reading,
 )
 from vaak.config.yaml.text import entry_text
@@ -49,13 +49,13 @@ def all_options(task: str) -> str:
     untouched = default_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
     unread = {found.key: found.message for found in findings(untouched) if found.kind == "no effect"}
-    writer = _Writer(kind.model_json_schema(), unread, other_names(task), spec_of(task).stand_ins)
+    writer = _Writer(kind.model_json_schema(), unread, other_names(task), load_spec(task).stand_ins)
     return head + "\n" + writer.section(kind, untouched)
 
 
 def other_names(task: str) -> dict[str, list[str]]:
     """The aliases of each option by its dotted name; one that may stand in its section or flat is listed flat."""
-    aliases = option_aliases(spec_of(task).aliases)
+    aliases = option_aliases(load_spec(task).aliases)
     names: dict[str, list[str]] = {}
     for alias, name in aliases.items():
         if alias.partition(".")[2] not in aliases:
@@ -94,7 +94,7 @@ class _Writer:
         """
         field = section.model_fields[name]
         value = getattr(values, name) if values is not None else "..." if field.is_required() else field.default
-        inner, item = section_of(field.annotation), section_of(item_of(field.annotation))
+        inner, item = get_section(field.annotation), get_section(get_item_annotation(field.annotation))
         if inner is not None and isinstance(value, BaseModel):
             note = field.description or ""
             body = self.section(inner, value, path, indent + 2)
@@ -123,7 +123,7 @@ class _Writer:
         field = section.model_fields[name]
         definition = self.schema["$defs"].get(section.__name__) or resolved(self.schema, self.schema)
         properties = definition["properties"][name]
-        kind = section_of(field.annotation) or section_of(item_of(field.annotation))
+        kind = get_section(field.annotation) or get_section(get_item_annotation(field.annotation))
         takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
         reading = types_reading(section, name)
         types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)  # else no type is named
@@ -193,8 +193,8 @@ def _sections(section: SectionType) -> list[SectionType]:
     """A section's type and those of all below it."""
     below = []
     for name in section.model_fields:
-        annotation = annotation_of(section, name)
-        inner = section_of(annotation) or section_of(item_of(annotation))
+        annotation = get_annotation(section, name)
+        inner = get_section(annotation) or get_section(get_item_annotation(annotation))
         if inner is not None:
             below += _sections(inner)
     return [section, *below]
@@ -204,11 +204,11 @@ def _allow_sections(schema: dict[str, Any], task: str) -> None:
     """Sections that stand for others hold what those do."""
     found = {
         section: {key: option for target in targets for key, option in _properties_at(schema, target).items()}
-        for section, targets in spec_of(task).stand_ins.targets.items()
+        for section, targets in load_spec(task).stand_ins.targets.items()
     }
     for section, options in found.items():
         parent, _, key = section.rpartition(".")
-        words = f"Options of {' and '.join(spec_of(task).stand_ins.targets[section])}."
+        words = f"Options of {' and '.join(load_spec(task).stand_ins.targets[section])}."
         closed = {"type": "object", "properties": options, "additionalProperties": False}
         _properties_at(schema, parent)[key] = {"description": words, **closed}
 
@@ -219,11 +219,11 @@ def _properties_at(schema: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _allow_aliases(schema: dict[str, Any], task: str) -> None:
     """Aliases are valid wherever they stand, though not suggested."""
-    aliases = spec_of(task).aliases
+    aliases = load_spec(task).aliases
     spellings = {
         **flat_names(experiment_type(task)),
         **option_aliases(aliases),
-        **spec_of(task).stand_ins.aliases(aliases),
+        **load_spec(task).stand_ins.aliases(aliases),
     }
     for alias, name in spellings.items():
         *parents, key = alias.split(".")

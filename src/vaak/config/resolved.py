@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from vaak.config.base import ExtensibleSection
 from vaak.config.checks import findings
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.tasks import spec_of
+from vaak.config.tasks import load_spec
 from vaak.config.yaml.fields import applies, is_users_type
 from vaak.config.yaml.layers import merge_all
 from vaak.config.yaml.text import yaml_text
@@ -40,7 +40,11 @@ def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = Fa
 
 def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
     """A task's experiment with all defaults, given only the name and the run directory."""
-    layers = [{"model": {}, "data": {}}, dict(spec_of(task).defaults), {"task": task, "name": name, "run_dir": run_dir}]
+    layers = [
+        {"model": {}, "data": {}},
+        dict(load_spec(task).defaults),
+        {"task": task, "name": name, "run_dir": run_dir},
+    ]
     kind = experiment_type(task)
     tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
     return kind.model_validate(to_plain(tree))

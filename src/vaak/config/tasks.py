@@ -278,7 +278,7 @@ class Tasks(Mapping[str, TaskSpec]):
     def __getitem__(self, name: str) -> TaskSpec:
         if name not in self:
             raise KeyError(name)
-        return spec_of(name)
+        return load_spec(name)
 
     def __contains__(self, name: object) -> bool:
         return (
@@ -310,7 +310,7 @@ def installed() -> Mapping[str, EntryPoint]:
 def why_unusable(name: str) -> str | None:
     """Import a task of another package; return why it can't be imported, None if it can."""
     try:
-        spec_of(name)
+        load_spec(name)
     except UserError as error:
         return str(error)
     return None
@@ -338,17 +338,17 @@ def register_task(name: str, task: Any) -> None:
         raise UserError(f"{name!r} can't be the name of a task: a name has letters, digits and underscores")
     if name in built_in() or name in installed():
         raise UserError(f"there is a task {name} already; register yours under another name")
-    _demand_spec(task, name)
+    _require_spec(task, name)
     REGISTERED_TASKS[name] = task
 
 
-def spec_of(task: str) -> TaskSpec:
+def load_spec(task: str) -> TaskSpec:
     """The spec of a task, by its name or by the absolute reference of its class, which is then imported.
 
     Raises UserError where a class has none.
     """
     if task in REGISTERED_TASKS:
-        return _demand_spec(REGISTERED_TASKS[task], task)
+        return _require_spec(REGISTERED_TASKS[task], task)
     return _lasting_spec(task)
 
 
@@ -359,7 +359,7 @@ def _lasting_spec(task: str) -> TaskSpec:
     """The spec of a task that isn't registered: it stays what it is."""
     if task not in _LASTING_SPECS:
         is_ours = task in built_in()
-        found = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC") if is_ours else _demand_spec(_find_class(task), task)
+        found = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC") if is_ours else _require_spec(_find_class(task), task)
         _LASTING_SPECS[task] = found
     return _LASTING_SPECS[task]
 
@@ -367,7 +367,7 @@ def _lasting_spec(task: str) -> TaskSpec:
 def specs_from_outside() -> list[TaskSpec]:
     """Return the specs of tasks from outside Vaak that this program has: registered, or already looked up."""
     looked_up = [spec for name, spec in _LASTING_SPECS.items() if name not in built_in()]
-    return [*map(spec_of, REGISTERED_TASKS), *looked_up]
+    return [*map(load_spec, REGISTERED_TASKS), *looked_up]
 
 
 def spec_by_name(task: object) -> TaskSpec:
@@ -379,7 +379,7 @@ def spec_by_name(task: object) -> TaskSpec:
     return TASKS[task] if isinstance(task, str) and task in TASKS else TaskSpec()
 
 
-def _demand_spec(task: Any, name: str) -> TaskSpec:
+def _require_spec(task: Any, name: str) -> TaskSpec:
     """The spec of a class or object. Raises UserError where it has none."""
     found = getattr(task, "SPEC", None)
     if not isinstance(found, TaskSpec):
@@ -450,11 +450,11 @@ def tasks_recognised(keys: set[str]) -> list[str]:
     ``__init__`` is imported; those of other packages only where these have no single answer.
     """
     tasks: dict[str, RecognisedBy] = {name: load_name(f"{TASKS_PACKAGE}.{name}:RECOGNISED_BY") for name in built_in()}
-    tasks |= {name: _recognised_by(spec_of(name)) for name in REGISTERED_TASKS}
+    tasks |= {name: _recognised_by(load_spec(name)) for name in REGISTERED_TASKS}
     own, shared = _tasks_having(keys, tasks)
     if len(own) != 1:
         others = [name for name in installed() if why_unusable(name) is None]
-        own, shared = _tasks_having(keys, tasks | {name: _recognised_by(spec_of(name)) for name in others})
+        own, shared = _tasks_having(keys, tasks | {name: _recognised_by(load_spec(name)) for name in others})
     return own if len(own) == 1 else shared or own
 
 

@@ -10,7 +10,7 @@ A file that is read has a ``Doubt``, or none if it is the user's own. A file isn
 Each line that is read keeps its file's doubt through merging (``YamlPlace``), so what the user's own file or the
 command line says over a run's stays the user's. Loading a configuration notes for all code that it names whether it
 may run (``decide``), and ``vaak.config.components.resolve_class``, through which all of it is imported, asks here
-(``demand_decided``): so a command that forgets to ask executes nothing.
+(``require_decided``): so a command that forgets to ask executes nothing.
 
 ``--trust-code`` is inherited, too: runs that a trusted configuration names (a teacher, a base, a vocoder) are trusted.
 """
@@ -133,7 +133,7 @@ def decide(code: str, doubt: Doubt | None) -> None:
         _DECIDED.setdefault(code, doubt)
 
 
-def demand_decided(code: str, reference: str) -> None:
+def require_decided(code: str, reference: str) -> None:
     """Raise UserError where code, which a configuration calls ``reference``, may not run."""
     if (doubt := _DECIDED.get(code)) is not None:
         raise UserError(refusal(doubt, reference))

@@ -17,24 +17,24 @@ from vaak.config.experiment import Experiment
 from vaak.config.trust import run_of_configuration
 from vaak.config.yaml.fields import (
     SectionType,
-    annotation_of,
     applies,
     choices,
+    find_type,
+    get_annotation,
+    get_item_annotation,
+    get_section,
+    get_value_annotation,
     in_words,
     is_component,
     is_within_bounds,
-    item_of,
     names_class,
     own_types,
     resolved,
     schema_at,
-    section_of,
-    type_of,
     types_reading,
-    value_of,
 )
-from vaak.config.yaml.layers import folder_of
-from vaak.config.yaml.tree import Node, Problem, YamlPlace, child_of, copy_of, find, to_plain, walk
+from vaak.config.yaml.layers import get_folder
+from vaak.config.yaml.tree import Node, Problem, YamlPlace, copy_tree, find, get_child, to_plain, walk
 
 _MOST_ROUNDS = 4
 
@@ -51,7 +51,7 @@ class Validation:
 
     def experiment(self) -> Experiment[Any, Any] | None:
         """The experiment; with mistakes, one in which they are left out, so that more can be checked, or None."""
-        tree = copy_of(self.tree)
+        tree = copy_tree(self.tree)
         for _ in range(_MOST_ROUNDS):
             try:
                 # JSON, because strictness is right there: lists are tuples, but "3" is not a number and true is not 1.
@@ -62,7 +62,7 @@ class Validation:
 
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
-        return _schema_of(self.kind)
+        return _make_schema(self.kind)
 
     def _note(self, error: ValidationError, tree: Node) -> None:
         """Record the mistakes and remove them from the tree."""
@@ -127,7 +127,7 @@ class Validation:
 
 
 @functools.cache
-def _schema_of(kind: SectionType) -> dict[str, Any]:
+def _make_schema(kind: SectionType) -> dict[str, Any]:
     return kind.model_json_schema()
 
 
@@ -148,7 +148,7 @@ def _path_in(tree: Node, location: tuple[str | int, ...]) -> tuple[str | int, ..
     path: list[str | int] = []
     node: Node | None = tree
     for key in location:
-        node = child_of(node, key) if node else None
+        node = get_child(node, key) if node else None
         if node is None:
             break
         path.append(key)
@@ -159,7 +159,7 @@ def _mentioned_key(section: Node, message: str) -> Node:
     """The first of the user's keys that a message about a section names, or the section."""
     words = message.replace("(", " ").replace(",", " ").split()
     for word in words:
-        child = child_of(section, word) if section.is_mapping else None
+        child = get_child(section, word) if section.is_mapping else None
         if child is not None and child.place is not None:
             return child
     return section
@@ -181,15 +181,15 @@ def sections_in(tree: Node, kind: SectionType, path: str = "") -> Iterator[tuple
     """Every section of a tree with its dotted key and type, also those in lists and under names."""
     yield path, tree, kind
     for key, child in tree.value.items():
-        annotation, name = annotation_of(kind, key), f"{path}.{key}".lstrip(".")
-        inner, item = section_of(annotation), section_of(item_of(annotation))
+        annotation, name = get_annotation(kind, key), f"{path}.{key}".lstrip(".")
+        inner, item = get_section(annotation), get_section(get_item_annotation(annotation))
         if inner is not None and child.is_mapping:
             yield from sections_in(child, inner, name)
         elif item is not None and isinstance(child.value, list):
             for index, node in enumerate(child.value):
                 if node.is_mapping:
                     yield from sections_in(node, item, f"{name}.{index}")
-        elif (named := section_of(value_of(annotation))) is not None and child.is_mapping:
+        elif (named := get_section(get_value_annotation(annotation))) is not None and child.is_mapping:
             for own_name, node in child.value.items():
                 if node.is_mapping:
                     yield from sections_in(node, named, f"{name}.{own_name}")
@@ -202,7 +202,7 @@ def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
     """
     problems = []
     for path, node, section in sections_in(tree, kind):
-        section_type = type_of(node, section)
+        section_type = find_type(node, section)
         if section_type not in own_types(section):
             continue
         for key, child in list(node.value.items()):
@@ -242,7 +242,7 @@ def settle_components(
         by_class = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
         if reference.value not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
             reference.value = by_class.get(reference.value, reference.value)
-        written_in = folder_of(reference.place) if reference.place else folder
+        written_in = get_folder(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
         if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
             _move_options(node, section)

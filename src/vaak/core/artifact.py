@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import inside, read_json, remove_empty, remove_temporary, sha256_of, write_json
+from vaak.core.storage.files import hash_file, inside, read_json, remove_empty, remove_temporary, write_json
 from vaak.core.storage.files import new_folders as folders_to_make
-from vaak.core.storage.lock import holder_of, locked
+from vaak.core.storage.lock import describe_holder, locked
 
 LOCK = ".lock"
 SIZES, HASHES = "sizes", "sha256"
@@ -133,10 +133,10 @@ class Artifact:
 
     def finish(self, about: Mapping[str, Any], *, with_sizes: bool = True, with_hashes: bool = False) -> None:
         """Write the marker, after all other files: they are complete."""
-        sizes = sizes_of(self.folder, leave_out={self.marker}) if with_sizes or with_hashes else {}
+        sizes = list_sizes(self.folder, leave_out={self.marker}) if with_sizes or with_hashes else {}
         more: dict[str, Any] = {SIZES: sizes} if with_sizes else {}
         if with_hashes:
-            more[HASHES] = {name: sha256_of(self.folder / name) for name in sizes}
+            more[HASHES] = {name: hash_file(self.folder / name) for name in sizes}
         write_json(self.path, {**about, **more})
 
     def altered(self) -> Iterator[str | None]:
@@ -151,7 +151,7 @@ class Artifact:
         """Write the marker, before all other files: from now on the folder is that of ``identity``."""
         write_json(self.path, identity)
 
-    def demand_same(self, identity: Mapping[str, Any], remedy: str) -> None:
+    def require_same(self, identity: Mapping[str, Any], remedy: str) -> None:
         """Accept a missing marker, or one with the same values of the keys of ``identity``.
 
         Raises DataError, which says what differs and ends with the ``remedy``, where it has other ones.
@@ -174,7 +174,7 @@ def only_writer(folder: Path, otherwise: str, about: Callable[[], str] = str) ->
         try:
             stack.enter_context(locked(folder / LOCK, ASKING_SECONDS))
         except BlockingIOError as error:
-            holder = f"{holder_of(folder / LOCK)}{about()}"
+            holder = f"{describe_holder(folder / LOCK)}{about()}"
             raise UserError(f"{folder} is being written by {holder}; wait for it, or {otherwise}") from error
         yield
 
@@ -206,7 +206,7 @@ def _json(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
 
 
-def sizes_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
+def list_sizes(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
     """The bytes of every file below a folder, by its path there; except hidden ones and those with these names."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     named = {path.relative_to(folder): path.stat().st_size for path in files if path.name not in leave_out}
@@ -233,14 +233,14 @@ def altered_in(folder: Path, hashes: Mapping[str, str]) -> Iterator[str | None]:
     """Yield, for every file below a folder, by its SHA-256, what is wrong with it now, with its path; or None."""
     for name, written in hashes.items():
         try:
-            same = sha256_of(folder / inside(name)) == written
+            same = hash_file(folder / inside(name)) == written
         except (OSError, ValueError) as error:
             yield f"{folder / name}: this can't be read: {getattr(error, 'strerror', None) or 'it is elsewhere'}"
         else:
             yield None if same else f"{folder / name}: this isn't what was written there"
 
 
-def remedy_of(error: Exception) -> str:
+def suggest_remedy(error: Exception) -> str:
     """Return what a user does about a file of made data that can't be read."""
     if isinstance(error, PermissionError):
         return "give yourself permission to read it"

@@ -26,7 +26,7 @@ class Term:
     splittable: bool = True
 
 
-def divisor_of(counts: dict[str, float], unit: str) -> float:
+def get_divisor(counts: dict[str, float], unit: str) -> float:
     """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
     return counts.get(unit) or 1.0
 
@@ -70,11 +70,11 @@ def read_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
     ]
 
 
-def places_of(mask: torch.Tensor, count: float) -> torch.Tensor:
+def find_places(mask: torch.Tensor, count: float) -> torch.Tensor:
     """Return the places, in ``mask`` flattened, of the ``count`` that are True, without waiting for the device.
 
     >>> import torch
-    >>> places_of(torch.tensor([[False, True], [True, False]]), 2)
+    >>> find_places(torch.tensor([[False, True], [True, False]]), 2)
     tensor([1, 2])
     """
     import torch  # the package does without it
@@ -184,17 +184,17 @@ _KINDS = {
 }
 
 
-def demand_kind(value: object, kind: type, where: str, expected: str = "") -> None:
+def require_kind(value: object, kind: type, where: str, expected: str = "") -> None:
     """Raise UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
     if not isinstance(value, kind):
         raise UserError(f"{where} gave {type_and_shape(value)}; expected {expected or _KINDS[kind.__name__]}")
 
 
-def demand_terms(terms: object, where: str) -> None:
+def require_terms(terms: object, where: str) -> None:
     """Raise UserError where the losses of a task aren't terms by name."""
-    demand_kind(terms, dict, where)
+    require_kind(terms, dict, where)
     for name, term in cast("dict[str, object]", terms).items():
-        demand_kind(term, Term, f"the loss {name} of {where}")
+        require_kind(term, Term, f"the loss {name} of {where}")
         total = cast("Term", term).total
         shape = getattr(total, "shape", None)
         if shape is None or len(shape):

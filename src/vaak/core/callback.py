@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vaak.core.batch import divisor_of
+from vaak.core.batch import get_divisor
 
 if TYPE_CHECKING:
     import torch
@@ -203,4 +203,4 @@ class StepReport:
     @property
     def losses(self) -> dict[str, torch.Tensor]:
         """Each term over the count of its unit, unweighted."""
-        return {name: total / divisor_of(self.counts, self.units[name]) for name, total in self.sums.items()}
+        return {name: total / get_divisor(self.counts, self.units[name]) for name, total in self.sums.items()}

@@ -16,10 +16,10 @@ ClassNames = Mapping[str, tuple[str, ...]]
 _METADATA = b"huggingface"
 
 
-def class_names_of(features: Any) -> dict[str, tuple[str, ...]]:
+def get_class_names(features: Any) -> dict[str, tuple[str, ...]]:
     """Return the names of the classes of each column that has some; ``features`` are as ``Features.to_dict()``.
 
-    >>> class_names_of({"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "text": {"dtype": "string"}})
+    >>> get_class_names({"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "text": {"dtype": "string"}})
     {'label': ('neg', 'pos')}
     """
     found = {column: _names_in(feature) for column, feature in (features or {}).items()}
@@ -30,7 +30,7 @@ def class_names_in(schema: Any) -> dict[str, tuple[str, ...]]:
     """Return the same of a Parquet file's ``schema_arrow``; none where its metadata say nothing of classes."""
     try:
         about = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
-        return class_names_of(about.get("info", {}).get("features"))
+        return get_class_names(about.get("info", {}).get("features"))
     except (ValueError, AttributeError):  # another's metadata under this name
         return {}
 

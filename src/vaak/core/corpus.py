@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import FoldExample, FoldSplits
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.splits import CountedSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
@@ -108,7 +108,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         if split not in self.splits:
             if split == "train":
                 raise DataError(self.source.lacks_train)
-            demand_known([split], self.splits, f"{self.where}: unknown split")
+            require_known([split], self.splits, f"{self.where}: unknown split")
         counts = self.new_statistics()
         for item in self.items(split, self.entries(split, counts), counts):
             counts.add(item)
@@ -120,20 +120,20 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
     def entries(self, split: str, counts: Statistics) -> Iterator[Entry]:
         """The cleaned entries that belong to ``split``."""
         is_all = split not in self.division.ranges
-        for entry in self.sources_of(split):
-            if is_all or self.place_of(entry, split, counts) == split:
+        for entry in self.iterate_sources(split):
+            if is_all or self.find_split(entry, split, counts) == split:
                 yield entry
 
-    def sources_of(self, split: str) -> Iterator[Entry]:
+    def iterate_sources(self, split: str) -> Iterator[Entry]:
         """The cleaned entries that ``split`` is chosen from."""
-        for source in self.division.sources_of(split):
+        for source in self.division.list_sources(split):
             yield from map(self.cleaned, self.source.read(source))
 
-    def place_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
+    def find_split(self, entry: Entry, split: str, counts: Statistics) -> str | None:
         """The split of an entry of train, asked while ``split`` is read: that of its fold, if there is one."""
         if self.fold is None:
-            return self.split_of(entry, split, counts)
-        key, where = self.name_of(entry)
+            return self.choose_split(entry, split, counts)
+        key, where = self.name_entry(entry)
         return self.fold.of_key(key, where)
 
     def examples(self, split: str, stratify_by: str | None, group_by: str | None) -> Iterator[FoldExample]:
@@ -147,11 +147,11 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         names = [name for name in (stratify_by, group_by) if name not in (None, NONE)]
         columns = [map(_values, self.column(split, str(name))) for name in names]
         for entry, *found in zip(map(self.cleaned, self.source.read(split)), *columns, strict=True):
-            key, where = self.name_of(entry)
+            key, where = self.name_entry(entry)
             if key is None:
                 continue
             groups = () if group_by in (None, NONE) else found.pop()
-            stratum = self.stratum_of(entry) if stratify_by is None else "|".join(found.pop()) if found else ""
+            stratum = self.get_stratum(entry) if stratify_by is None else "|".join(found.pop()) if found else ""
             yield FoldExample(key, where, stratum, groups)
 
     # What a kind of corpus answers.
@@ -161,7 +161,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """Return the entries of a split of which nothing has been read."""
 
     @abstractmethod
-    def split_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
+    def choose_split(self, entry: Entry, split: str, counts: Statistics) -> str | None:
         """Return the split that an entry of train belongs to, asked while ``split`` is read; None if to none."""
 
     @abstractmethod
@@ -173,14 +173,14 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """Return why nothing was found in a split."""
 
     @abstractmethod
-    def name_of(self, entry: Entry) -> tuple[str | None, str]:
+    def name_entry(self, entry: Entry) -> tuple[str | None, str]:
         """Return what stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
 
     def deciding(self) -> Iterator[str]:
         """The names by which the entries of train are split, of a kind of corpus that counts them."""
         raise NotImplementedError
 
-    def stratum_of(self, entry: Entry) -> str:
+    def get_stratum(self, entry: Entry) -> str:
         """Return what folds have alike shares of."""
         return ""
 

@@ -33,12 +33,12 @@ def requirements() -> tuple[tuple[str | None, Requirement], ...]:
     return tuple(found)
 
 
-def extra_of(name: str, preferred: Collection[str] = ()) -> str | None:
+def find_extra(name: str, preferred: Collection[str] = ()) -> str | None:
     """Return the extra with a package, which is named as it or as its module; None where none has it.
 
     Of several, it is one of those preferred, else the first by name.
 
-    >>> extra_of("sklearn.cluster"), extra_of("soundfile"), extra_of("torch")
+    >>> find_extra("sklearn.cluster"), find_extra("soundfile"), find_extra("torch")
     ('asr', 'audio', None)
     """
     package = name.partition(".")[0]
@@ -49,7 +49,7 @@ def extra_of(name: str, preferred: Collection[str] = ()) -> str | None:
 
 def how_to_install(package: str, preferred: Collection[str] = ()) -> str:
     """Return the command that installs a package: by its extra, where it has one."""
-    extra = extra_of(package, preferred)
+    extra = find_extra(package, preferred)
     return f"pip install {package}" if extra is None else f"pip install 'vaak[{extra}]'"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import SPLITS, Splits, digest_of
+from vaak.core.splits import SPLITS, Splits, hash_text
 from vaak.core.storage.files import read_json, write_text
 
 
@@ -58,12 +58,12 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
     Raises UserError where there aren't enough examples of a stratum, or groups, for this number of folds.
     """
     units = _units(examples)
-    _demand_enough(examples, units, folds)
+    _require_enough(examples, units, folds)
 
     def order(unit: _Unit, *more: int) -> tuple[str, int]:
         name = " ".join(map(str, (seed, repeat, *more)))
         return max(unit.strata, key=lambda one: (unit.strata[one], one)), min(
-            digest_of(f"{name} {examples[member].key}") for member in unit.members
+            hash_text(f"{name} {examples[member].key}") for member in unit.members
         )
 
     # large units first, as in bin packing: small ones then even out the folds
@@ -80,7 +80,7 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
     found: dict[int, Place] = {}
     for unit, validates in zip(units, places, strict=True):
         found |= dict.fromkeys(unit.members, Place(tests[id(unit)] + 1, tuple(validates)))
-    _demand_trained(examples, found, folds)
+    _require_trained(examples, found, folds)
     return [found[number] for number in range(len(examples))]
 
 
@@ -154,7 +154,7 @@ def _validated(units: Sequence[_Unit], share: float) -> list[bool]:
     return chosen
 
 
-def _demand_enough(examples: Sequence[FoldExample], units: Sequence[_Unit], folds: int) -> None:
+def _require_enough(examples: Sequence[FoldExample], units: Sequence[_Unit], folds: int) -> None:
     grouped = len(units) < len(examples)
     if len(units) < folds:
         what = "groups (--group-by)" if grouped else "examples"
@@ -168,7 +168,7 @@ def _demand_enough(examples: Sequence[FoldExample], units: Sequence[_Unit], fold
         )
 
 
-def _demand_trained(examples: Sequence[FoldExample], places: dict[int, Place], folds: int) -> None:
+def _require_trained(examples: Sequence[FoldExample], places: dict[int, Place], folds: int) -> None:
     """Raises UserError where a fold's evaluations have a stratum that its training doesn't have."""
     trained: list[set[str]] = [set() for _ in range(folds)]
     for number, place in places.items():
@@ -195,7 +195,7 @@ def write_folds(path: Path, about: dict[str, Any], corpora: dict[str, list[tuple
 
 
 def _mark(key: str) -> str:
-    return f"{digest_of(key):016x}"
+    return f"{hash_text(key):016x}"
 
 
 class FoldSplits(Splits):
@@ -212,7 +212,7 @@ class FoldSplits(Splits):
         self.file, self.where, self._there = Path(file).expanduser(), where, tuple(there)
         self.given, self.ranges = ("train",), dict.fromkeys(SPLITS, (0.0, 1.0))
 
-    def sources_of(self, split: str) -> tuple[str, ...]:
+    def list_sources(self, split: str) -> tuple[str, ...]:
         return self._there if self._about["pool"] == "all" else ("train",)
 
     def is_all_of_its_source(self, split: str) -> bool:

@@ -228,11 +228,11 @@ HostMemory = LinuxMemory | UnknownMemory | OtherMemory
 
 def host_memory() -> HostMemory:
     """The memory of this machine, as this process sees it; its files stay open. An unknown limit is reported."""
-    return _memory_of(os.getpid())
+    return _read_memory(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _memory_of(process: int, proc: Path = Path("/proc")) -> HostMemory:
+def _read_memory(process: int, proc: Path = Path("/proc")) -> HostMemory:
     """A process that was forked opens its own files: those of /proc/self stay the parent's."""
     if sys.platform != "linux":
         return OtherMemory()

@@ -67,7 +67,7 @@ def quote_unmatched(unmatched: Iterable[str], there: Iterable[str]) -> str:
     return ", ".join(f"{name!r}{nearest_name(name, known)}" for name in unmatched)
 
 
-def demand_known(
+def require_known(
     asked: Iterable[str],
     there: Iterable[str],
     what: str,
@@ -81,7 +81,7 @@ def demand_known(
     It begins with ``what`` was asked for, and has each such name with its nearest one, then the ``remedy``: by default
     the names that there are.
 
-    >>> demand_known(["query", "valeu"], ["query", "value"], "no layer is called")
+    >>> require_known(["query", "valeu"], ["query", "value"], "no layer is called")
     Traceback (most recent call last):
     vaak.core.errors.DataError: no layer is called 'valeu'; did you mean 'value'?; expected one of query, value
     """

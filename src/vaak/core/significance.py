@@ -45,16 +45,16 @@ class Test:
         return iter((self.statistic, self.p_value))
 
 
-def mean_of(sums: np.ndarray) -> np.ndarray:
+def compute_mean(sums: np.ndarray) -> np.ndarray:
     """The statistic of plain scores, a sum and a count of each."""
     means: np.ndarray = sums[:, 0] / sums[:, 1]
     return means
 
 
 def of_scores(scores: Scores) -> np.ndarray:
-    """The sums ``(example, 2)`` of which ``mean_of`` gives the mean.
+    """The sums ``(example, 2)`` of which ``compute_mean`` gives the mean.
 
-    >>> mean_of(of_scores([1.0, 3.0]).sum(0, keepdims=True))
+    >>> compute_mean(of_scores([1.0, 3.0]).sum(0, keepdims=True))
     array([2.])
     """
     return np.stack([np.asarray(scores, np.float64), np.ones(len(scores))], 1)
@@ -80,7 +80,7 @@ def paired_bootstrap(
     for size in _sizes(num_samples):
         drawn = rng.multinomial(number, np.full(number, 1 / number), size)
         found.append(statistic(drawn @ first) - statistic(drawn @ second))
-    differences, observed = np.concatenate(found), difference_of(first, second, statistic)
+    differences, observed = np.concatenate(found), compute_difference(first, second, statistic)
     if not np.isnan(differences).all():  # where a draw has none of what a figure is of, there is none
         differences = differences[~np.isnan(differences)]
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -96,7 +96,7 @@ def approximate_randomisation(
     ``first``, ``second``, ``statistic``, ``num_samples`` and ``seed`` are those of ``paired_bootstrap``. With so few
     examples that there are fewer ways to swap than ``num_samples``, each way is taken once, and the test is exact.
     """
-    observed, number = difference_of(first, second, statistic), len(first)
+    observed, number = compute_difference(first, second, statistic), len(first)
     rng, change, found = np.random.default_rng(seed), second - first, list[np.ndarray]()
     exact = number < 63 and 2**number <= num_samples
     for size in _sizes(2**number if exact else num_samples):
@@ -172,7 +172,7 @@ def effect_size(first: Scores, second: Scores, seed: int = 0) -> tuple[float, tu
     return float(_d(differences[None])[0]), (float(low), float(high))
 
 
-def difference_of(first: np.ndarray, second: np.ndarray, statistic: Statistic) -> float:
+def compute_difference(first: np.ndarray, second: np.ndarray, statistic: Statistic) -> float:
     """The first system's figure over all examples, minus the second's."""
     return float((statistic(first.sum(0)[None]) - statistic(second.sum(0)[None]))[0])
 

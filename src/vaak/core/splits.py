@@ -40,13 +40,13 @@ class Splits:
         """All splits, given or split off."""
         return tuple(split for split in SPLITS if split in self.given or split in self.ranges)
 
-    def source_of(self, split: str) -> str:
+    def find_source(self, split: str) -> str:
         """The given split that ``split`` is read from."""
         return "train" if split in self.ranges else split
 
-    def sources_of(self, split: str) -> tuple[str, ...]:
+    def list_sources(self, split: str) -> tuple[str, ...]:
         """All that are read for ``split``."""
-        return (self.source_of(split),)
+        return (self.find_source(split),)
 
     def is_all_of_its_source(self, split: str) -> bool:
         """Return whether nothing in a split's source belongs to another split."""
@@ -54,7 +54,7 @@ class Splits:
 
     def of(self, *names: str) -> str | None:
         """Return the split of an entry of the train split with these names; None where they belong to several."""
-        found = {self.at(fraction_of(digest_of(name))) for name in names}
+        found = {self.at(to_fraction(hash_text(name))) for name in names}
         return found.pop() if len(found) == 1 else None
 
     def at(self, place: float) -> str:
@@ -84,7 +84,7 @@ class CountedSplits(Splits):
     def names(self) -> tuple[str, ...]:
         return tuple(split for split in SPLITS if split in (*self.given, *self._counts))
 
-    def source_of(self, split: str) -> str:
+    def find_source(self, split: str) -> str:
         return "train" if split in self._counts else split
 
     @cached_property
@@ -92,7 +92,7 @@ class CountedSplits(Splits):
         """The range of each split, between the hashes of the names. Raises UserError where none is left for train."""
         if "train" not in self.given:
             return {}
-        places = sorted({fraction_of(digest_of(name)) for name in self._names_given()})
+        places = sorted({to_fraction(hash_text(name)) for name in self._names_given()})
         left = len(places) - sum(self._counts.values())
         if left < 1:
             asked = " and ".join(f"{split}_examples: {number}" for split, number in self._counts.items())
@@ -125,12 +125,12 @@ def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: 
     return _without_empty({"train": (0.0, train_fraction), "valid": (train_fraction, both), "test": (both, 1.0)})
 
 
-def fraction_of(digest: int) -> float:
+def to_fraction(digest: int) -> float:
     """The digest's place in [0, 1): its first 53 bits, since a float can't hold all 64 and would round up to 1."""
     return (digest >> 11) / 2**53
 
 
-def digest_of(text: str) -> int:
+def hash_text(text: str) -> int:
     """64 bits that stand for a text, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 

@@ -31,7 +31,7 @@ class ExampleLog:
     >>> log = ExampleLog("wer")
     >>> log.add(1, 2, (2, 4), "a b c d", {"hypothesis": "a d"})
     >>> log.add(0, 0, (0, 2), "a b", {"hypothesis": "a b"})
-    >>> found = summary_of("wer", log.seen())
+    >>> found = make_summary("wer", log.seen())
     >>> [(one["index"], one["error"]) for one in found["examples"]], found["scores"]["sums"]
     ([(0, 0), (1, 2)], [[0.0, 2.0], [2.0, 4.0]])
     """
@@ -75,7 +75,7 @@ def chosen(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted([*in_order[:FIRST], *worst], key=lambda one: int(one["index"]))
 
 
-def summary_of(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
+def make_summary(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
     """The examples and the scores of a summary, of what all processes saw."""
     if not seen.get("examples"):
         return {}

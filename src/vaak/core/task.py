@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
-from vaak.core.batch import Batch, FirstPass, Term, demand_kind, type_and_shape
+from vaak.core.batch import Batch, FirstPass, Term, require_kind, type_and_shape
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Dataset:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
         return f"example {index}"
 
-    def content_of(self, index: int) -> str:
+    def get_content(self, index: int) -> str:
         """Return what example ``index`` is, however a model reads it: only the same are compared. Empty: unknown."""
         return ""
 
@@ -237,7 +237,7 @@ class Task:
         How a configuration finds it (``Experiment.reference``); None for one made by hand.
     auxiliary_losses
         Names of losses that training.loss.auxiliary may weigh.
-    observed
+    logged_terms
         Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
     first_pass
         For a loss that depends on sums over the whole step which only the model knows: these sums for a batch. It is
@@ -254,7 +254,7 @@ class Task:
     grouped_by: str | None = None
     reference: str | None = None
     auxiliary_losses: tuple[str, ...] = ()
-    observed: tuple[str, ...] = ()
+    logged_terms: tuple[str, ...] = ()
     first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
     objectives: tuple[Objective, ...] = ()
     loss_weights: Mapping[str, float] = MappingProxyType({})
@@ -290,9 +290,9 @@ class Task:
     def dataset(self, split: str) -> Dataset:
         missing(self, "dataset(split)")
 
-    def dataset_of(self, data: Any) -> Dataset:
+    def make_dataset_from(self, data: Any) -> Dataset:
         """A dataset of examples that were never prepared (texts, files), to be evaluated on."""
-        raise UserError(f"{type(self).__name__} has no dataset_of(data): give a split's name, or a vaak.Dataset")
+        raise UserError(f"{type(self).__name__} has no make_dataset_from(data): give a split's name, or a vaak.Dataset")
 
     def prepare_for_check(self) -> None:
         """``prepare`` for ``vaak data check``: unusable data are reported by ``data_findings``, not raised."""
@@ -371,7 +371,7 @@ class Task:
         missing(self, "logits(model, batch)")
 
     def readable_elsewhere(self, split: str) -> list[Any] | None:
-        """The examples of a split as ``dataset_of`` takes them, for a teacher that reads otherwise; None: it can't."""
+        """The examples of a split for ``make_dataset_from``, for a teacher that reads otherwise; None: it can't."""
         return None
 
     def meters(self, split: str) -> Meters:
@@ -419,10 +419,10 @@ def missing(whose: object, method: str) -> NoReturn:
     raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")
 
 
-def demand_dataset(value: object, where: str) -> None:
+def require_dataset(value: object, where: str) -> None:
     """Raises UserError where what a task gave is not a dataset, or one without its lengths or its fingerprint."""
     if not hasattr(value, "example"):
-        demand_kind(value, Dataset, where)
+        require_kind(value, Dataset, where)
     for name in ("lengths", "fingerprint"):
         if not hasattr(value, name):
             raise UserError(

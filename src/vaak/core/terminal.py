@@ -340,11 +340,11 @@ class ProgressTask:
     def figures(self) -> list[str]:
         """Return percent, time elapsed and time left, where known."""
         elapsed, now = time.monotonic() - self.begun, self.done - self.already
-        said = [f"{time_of(elapsed)} elapsed"]
+        said = [f"{format_time(elapsed)} elapsed"]
         if self.total:
             said.insert(0, f"{min(100 * self.done / self.total, 100):.0f} %")
             if now > 0:
-                said.append(f"{time_of(max(elapsed * (self.total - self.done) / now, 0))} left")
+                said.append(f"{format_time(max(elapsed * (self.total - self.done) / now, 0))} left")
         elif self.done:
             said.insert(0, f"{self.done:,.0f}")
         return said
@@ -379,10 +379,10 @@ def _follow(work: ProgressTask, ended: threading.Event) -> None:
             print("  ".join((work.name, *work.figures())), file=sys.stderr, flush=True)
 
 
-def time_of(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Hours, minutes and seconds.
 
-    >>> time_of(75), time_of(7384.6)
+    >>> format_time(75), format_time(7384.6)
     ('1:15', '2:03:05')
     """
     minutes, rest = divmod(round(seconds), 60)

@@ -152,7 +152,7 @@ def terminate_by_kill(worker: BaseProcess) -> None:
     process.terminate = process.kill
 
 
-def demand_workers_alive(workers: Collection[BaseProcess]) -> None:
+def require_workers_alive(workers: Collection[BaseProcess]) -> None:
     """Raise RuntimeError, which begins with "DataLoader worker", where one of them was killed or failed."""
     check = getattr(torch._C, "_error_if_any_worker_fails", None)
     if check is not None:

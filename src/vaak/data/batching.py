@@ -28,8 +28,8 @@ from vaak.data.plan import (
     rounded_up,
     shuffled_within_groups,
     smallest_integers,
+    start_offsets,
     starts_every,
-    starts_of,
 )
 
 LARGEST_PLAN = 2**24
@@ -43,7 +43,7 @@ def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LA
     """
     batching, batch_size, seed, number = config.batching, config.batch_size, config.random_seed, len(dataset.lengths)
     examples = all_examples(number, dataset.parts, largest)
-    whole = _planner_of(examples, dataset, batching, batch_size, seed)
+    whole = _make_planner(examples, dataset, batching, batch_size, seed)
     if config.curriculum is None:
         return whole
     if isinstance(dataset.shares, StepWeights):
@@ -54,7 +54,7 @@ def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LA
     pools = EasiestFirst(examples, difficulties, dataset.strata if batching.type == "stratified" else None)
 
     def of_pool(size: int, seed: int, epoch: int) -> Planner:
-        return _planner_of(pools.easiest(size), dataset, batching, batch_size, seed, epoch)
+        return _make_planner(pools.easiest(size), dataset, batching, batch_size, seed, epoch)
 
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
     return CurriculumPlanner(whole, of_pool, examples, scheduler, batch_size, seed)
@@ -80,10 +80,10 @@ def whole_planner(
     ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``.
     """
     examples = all_examples(len(dataset.lengths), dataset.parts, largest)
-    return _planner_of(examples, dataset, batching, batch_size, seed)
+    return _make_planner(examples, dataset, batching, batch_size, seed)
 
 
-def _planner_of(
+def _make_planner(
     examples: Selection,
     dataset: Dataset,
     batching: BatchingConfig,
@@ -239,4 +239,4 @@ class StratifiedPlanner:
         # A round gives each batch one card, so a batch is a column.
         batches = dealt.reshape(rounds, self.num_microbatches).T[rng.permutation(self.num_microbatches)]
         present = batches >= 0
-        return BatchPlan(batches[present], None, starts_of(present.sum(axis=1)))
+        return BatchPlan(batches[present], None, start_offsets(present.sum(axis=1)))

@@ -25,8 +25,8 @@ from vaak.data.plan import (
     reorder_segments,
     shuffled_within_groups,
     smallest_integers,
+    start_offsets,
     starts_every,
-    starts_of,
 )
 
 CANDIDATE_CUTS = 512
@@ -57,8 +57,8 @@ class BucketedPlanner:
         chosen = cheapest_cuts(cost, num_buckets)
         sizes = np.diff(ends[chosen], prepend=0)
         parts = [even_parts(size, -(-size // rows)) for size, rows in zip(sizes, rows[chosen], strict=True)]
-        self._bucket_starts = starts_of(sizes)
-        self._batch_starts = starts_of(np.concatenate(parts))
+        self._bucket_starts = start_offsets(sizes)
+        self._batch_starts = start_offsets(np.concatenate(parts))
         self._seed = seed
         self.num_microbatches = len(self._batch_starts) - 1
 
@@ -136,7 +136,7 @@ class PackedPlanner:
         row_sizes = np.repeat([len(shape.lengths) for shape in shapes], [shape.num_rows for shape in shapes])
         self._cells = smallest_integers(cells)
         self._slots_by_length = np.argsort(smallest_integers(slots), kind="stable")
-        self._row_starts = starts_of(row_sizes)
+        self._row_starts = start_offsets(row_sizes)
         self._microbatch_starts = starts_every(batch_size, len(row_sizes))
         self._seed = seed
         self.num_microbatches = len(self._microbatch_starts) - 1

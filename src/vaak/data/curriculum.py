@@ -31,7 +31,7 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.pieces import Selection
-from vaak.data.plan import BatchPlan, Piece, PiecewisePlan, Plan, Planner, smallest_integers, starts_of
+from vaak.data.plan import BatchPlan, Piece, PiecewisePlan, Plan, Planner, smallest_integers, start_offsets
 
 PACINGS = ("linear", "root")
 
@@ -100,7 +100,7 @@ class CurriculumPlanner:
         fewest: int,
         seed: int,
     ) -> None:
-        self._whole, self._planner_of, self._is_in_pieces = whole, planner_of, examples.largest is not None
+        self._whole, self._make_planner, self._is_in_pieces = whole, planner_of, examples.largest is not None
         self._num_examples = int(examples.sizes.sum())
         self._scheduler, self._fewest, self._seed = scheduler, fewest, seed
         self.num_microbatches = whole.num_microbatches
@@ -114,7 +114,7 @@ class CurriculumPlanner:
         while left:
             # an epoch has as many microbatches as any other, so a small pool is passed over several times, growing
             time = epoch + (self.num_microbatches - left) / self.num_microbatches
-            plan = self._planner_of(self._pool_size(time), seed, epoch).plan(number)
+            plan = self._make_planner(self._pool_size(time), seed, epoch).plan(number)
             for piece in plan.pieces:
                 pieces.append(Piece(min(piece.size, left), partial(_from_pass, num_passes, piece)))
                 left -= pieces[-1].size
@@ -185,7 +185,7 @@ def sizes_among_easiest(sizes: np.ndarray, number: int) -> np.ndarray:
     low = np.maximum(np.floor((near - slack) * sizes - 1), 0).astype(np.int64)
     high = np.minimum(np.ceil((near + slack) * sizes + 1), sizes).astype(np.int64)
     classes = np.repeat(np.arange(len(sizes)), high - low)
-    ranks = np.arange(len(classes)) + np.repeat(low - starts_of(high - low)[:-1], high - low)
+    ranks = np.arange(len(classes)) + np.repeat(low - start_offsets(high - low)[:-1], high - low)
     first = np.argsort((ranks + 0.5) / sizes[classes], kind="stable")[: number - low.sum()]
     found: np.ndarray = low + np.bincount(classes[first], minlength=len(sizes))
     return found
@@ -208,5 +208,5 @@ def easiest_first(difficulties: np.ndarray, strata: np.ndarray | None = None) ->
     sizes = np.bincount(classes)
     order = order[np.argsort(classes, kind="stable")]
     # each example's rank within its class, as a fraction of the class, is what examples of all classes compare by
-    within = np.arange(len(order)) - np.repeat(starts_of(sizes)[:-1], sizes)
+    within = np.arange(len(order)) - np.repeat(start_offsets(sizes)[:-1], sizes)
     return order[np.argsort((within + 0.5) / np.repeat(sizes, sizes), kind="stable")]

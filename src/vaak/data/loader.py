@@ -28,14 +28,14 @@ import torch
 from torch.nn import functional as F
 
 from vaak.config.training import PerformanceConfig
-from vaak.core.batch import Batch, demand_kind
+from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import DataError, HostMemoryError, UserError, is_panic
 from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Padding
-from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
+from vaak.core.torch_internals import end_workers, iterate_with_workers, require_workers_alive, terminate_by_kill
 from vaak.data import workers
 from vaak.data.plan import BatchPlan, Planner
 from vaak.data.waiting import waited_for
@@ -113,7 +113,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
         self.skip_bad = skip_bad
         self.known_bad = frozenset(known_bad)
         self.round_lengths = round_lengths
-        self.generator = seed_generators if dataset.draws_globally else generator_of
+        self.generator = seed_generators if dataset.draws_globally else make_generator
 
     def __getitem__(self, address: Address) -> Microbatch:
         skipped: list[Skip] = []
@@ -155,7 +155,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
     def _collated(self, rows: list[list[Any]]) -> Batch:
         try:
             batch = self.dataset.collate(rows)
-            demand_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
+            require_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
             if self.round_lengths is not None:
                 pad_to_multiple(batch, self.dataset.padding(batch), self.round_lengths)
             return batch
@@ -195,10 +195,10 @@ def seed_generators(key: int) -> np.random.Generator:
     random.seed(key)
     np.random.seed(key)
     torch.default_generator.manual_seed(key)
-    return generator_of(key)
+    return make_generator(key)
 
 
-def generator_of(key: int) -> np.random.Generator:
+def make_generator(key: int) -> np.random.Generator:
     """A generator of NumPy's new kind, seeded by ``key``."""
     return np.random.Generator(np.random.PCG64(_HashedKey(key)))  # type: ignore[arg-type]
 
@@ -314,7 +314,7 @@ def _fetch_next(
     """Return what the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
     _fetching.append(batches)
     try:
-        demand_workers_alive(started)
+        require_workers_alive(started)
         return next(batches, None)
     finally:
         _fetching.pop()

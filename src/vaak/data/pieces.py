@@ -80,7 +80,7 @@ class PiecewisePlanner:
     """
 
     def __init__(self, num_pieces: int, planner_of: Callable[[int, int], ArrayPlanner], seed: int) -> None:
-        self._planner_of, self._seed = planner_of, seed
+        self._make_planner, self._seed = planner_of, seed
         self._sizes = [self._planner(piece).num_microbatches for piece in range(num_pieces)]
         self.num_microbatches = sum(self._sizes)
 
@@ -92,4 +92,4 @@ class PiecewisePlanner:
         return self._planner(piece).plan(epoch)
 
     def _planner(self, piece: int) -> ArrayPlanner:
-        return self._planner_of(piece, draw_key(Purpose.PLAN, self._seed, f"piece {piece}"))
+        return self._make_planner(piece, draw_key(Purpose.PLAN, self._seed, f"piece {piece}"))

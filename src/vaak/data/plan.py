@@ -91,7 +91,7 @@ class BatchPlan:
 
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
         """Cells of each microbatch: its rows times the longest of them, which is rounded up to a ``multiple``."""
-        return cells_of(*self.shapes(lengths), multiple)
+        return count_padded_cells(*self.shapes(lengths), multiple)
 
     def shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of each microbatch, and the longest of them."""
@@ -188,7 +188,7 @@ class PiecewisePlan:
 
     def __init__(self, pieces: Sequence[Piece], num_passes: int = 1) -> None:
         self.pieces, self.num_passes = pieces, num_passes
-        self._starts = starts_of(np.array([piece.size for piece in pieces]))
+        self._starts = start_offsets(np.array([piece.size for piece in pieces]))
         self._last: tuple[int, BatchPlan] | None = None
 
     def __len__(self) -> int:
@@ -216,7 +216,7 @@ class PiecewisePlan:
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
         """Cells of each microbatch, as a plan's in one piece. All pieces are made, one at a time."""
         rows, longest = zip(*(self._made(number).shapes(lengths) for number in range(len(self.pieces))), strict=True)
-        return cells_of(np.concatenate(rows), np.concatenate(longest), multiple)
+        return count_padded_cells(np.concatenate(rows), np.concatenate(longest), multiple)
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
         """The fraction of the cells of its first piece that is padding."""
@@ -289,7 +289,7 @@ def checked_lengths(
     return lengths
 
 
-def cells_of(rows: np.ndarray, longest: np.ndarray, multiple: float) -> np.ndarray:
+def count_padded_cells(rows: np.ndarray, longest: np.ndarray, multiple: float) -> np.ndarray:
     """The cells of microbatches with these ``rows``, whose ``longest`` are rounded up as ``rounded_up`` says."""
     return np.asarray(rounded_up(longest, multiple, longest.max()) * rows)
 
@@ -300,13 +300,13 @@ def one_after_another(plans: Sequence[BatchPlan]) -> BatchPlan:
     passes = [plan.passes for plan in plans if plan.passes is not None]
     return BatchPlan(
         np.concatenate([plan.indices for plan in plans]),
-        starts_of(np.concatenate(rows)) if rows else None,
-        starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
+        start_offsets(np.concatenate(rows)) if rows else None,
+        start_offsets(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
         np.concatenate(passes) if passes else None,
     )
 
 
-def starts_of(sizes: np.ndarray) -> np.ndarray:
+def start_offsets(sizes: np.ndarray) -> np.ndarray:
     """Offsets of consecutive segments: ``[2, 3]`` gives ``[0, 2, 5]``."""
     return np.concatenate(([0], np.cumsum(sizes)))
 
@@ -328,7 +328,7 @@ def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) 
     ([8, 9, 7], [0, 2, 3])
     """
     sizes = np.diff(starts)[order]
-    new_starts = starts_of(sizes)
+    new_starts = start_offsets(sizes)
     # where each new place comes from: how far its segment has moved, plus its own number
     source = np.repeat(starts[:-1][order] - new_starts[:-1], sizes)
     source += np.arange(len(values))

@@ -62,7 +62,7 @@ class WaitLimit:
             self._watched = True
             threading.Thread(target=self._watch, args=(number, time.monotonic()), daemon=True).start()
 
-    def demand_batch(self) -> None:
+    def require_batch(self) -> None:
         """In the handler of a signal: end the wait where it was sent for that."""
         if self._overdue is not None and _since:
             name, self._overdue = self._overdue, None

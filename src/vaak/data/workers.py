@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.config.components import PREFIX, module_of
+from vaak.config.components import PREFIX, import_file
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import HostMemoryError, UserError
 from vaak.core.interrupts import STOPPING
@@ -72,7 +72,7 @@ class Sent:
         """Return the object, made in this process. Raises UserError where it can't be."""
         try:
             for file in self.files:
-                module_of(file)
+                import_file(file)
             return pickle.loads(self.content)
         except Exception as error:
             raise UserError(

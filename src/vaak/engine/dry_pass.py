@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only
 from vaak.core.batch import Batch
 from vaak.core.task import Task
 from vaak.engine.flops import count_flops, main_unit
-from vaak.engine.gradient import objectives_of
+from vaak.engine.gradient import list_objectives
 from vaak.engine.precision import Precision
 
 NEEDS_NUMBERS = (
@@ -88,7 +88,7 @@ def dry_pass(
         model.train()
         with _LiveStorages([*model.parameters(), *model.buffers(), *batch.tensors.values()]) as storages:
             for _ in range(passes):
-                for objective in objectives_of(task, model):
+                for objective in list_objectives(task, model):
                     with precision.autocast():
                         terms = objective.losses(model, batch)
                     torch.stack([term.total.float() for term in terms.values()]).sum().backward()

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from vaak.config.training import TrainingConfig
-from vaak.core.batch import Batch, demand_kind
+from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import write_bytes
@@ -183,7 +183,7 @@ class Evaluator:
 
     def _meters(self, split: str) -> Meters:
         meters = self.task.meters(split)
-        demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
+        require_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
         return self.watched(split, meters) if self.watched is not None else meters
 
     def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> _Measured | None:

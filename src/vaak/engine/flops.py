@@ -22,7 +22,7 @@ from torch import nn
 from vaak.core.batch import Batch
 from vaak.core.task import Task
 from vaak.data.loader import training_addresses
-from vaak.engine.gradient import objectives_of, parameters_of
+from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.precision import Precision, keeping_generators, uses_tf32
 from vaak.engine.state import Position
@@ -97,7 +97,7 @@ class ForwardWork:
     seconds: float
 
 
-def work_of(
+def count_work(
     task: Task, model: nn.Module, precision: Precision, data: TrainingData, position: Position, peak: float | None
 ) -> ForwardWork | None:
     """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
@@ -153,11 +153,11 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
         model.train()
         try:
             with counter:
-                for objective in objectives_of(task, model):
+                for objective in list_objectives(task, model):
                     with precision.autocast():
                         terms = objective.losses(model, batch.to(precision.device))
                     loss = torch.stack([term.total.float() for term in terms.values()]).sum()
-                    trained = parameters_of(objective, model)
+                    trained = list_parameters(objective, model)
                     with _dropping_gradients(trained):
                         loss.backward(inputs=trained)
         finally:

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from vaak.core.batch import Batch, FirstPass, Term, demand_terms, divisor_of
+from vaak.core.batch import Batch, FirstPass, Term, get_divisor, require_terms
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
@@ -79,7 +79,7 @@ class LossSums:
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
                 # d(weight * sum / count) = (weight / count) * d sum: so every piece is divided alike
-                factor = self.weights.get(name, 1.0) * scale / divisor_of(self.counts, term.per)
+                factor = self.weights.get(name, 1.0) * scale / get_divisor(self.counts, term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
             if total.requires_grad:  # others are only logged
                 roots.append(total)
@@ -150,7 +150,7 @@ class GradientPass:
 
     ``recovery`` says whether a step that is out of memory is tried again in smaller pieces. ``cells`` and ``describe``
     know the data: how large a microbatch is, and where an example comes from. Where the ranks share a model, ``rounds``
-    agrees on how many pieces each of them computes, and ``stand_in`` is a batch for one that has none.
+    agrees on how many pieces each of them computes, and ``dummy_batch`` is a batch for one that has none.
     """
 
     forward: Forward
@@ -160,7 +160,7 @@ class GradientPass:
     cells: Callable[[Microbatch], float]
     describe: Callable[[int], str]
     rounds: Callable[[int], int] | None = None
-    stand_in: Callable[[], Batch] | None = None
+    dummy_batch: Callable[[], Batch] | None = None
 
     def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
         """Return this rank's work in a step, piece by piece; a rehearsal includes parts that only join later."""
@@ -230,14 +230,14 @@ class GradientPass:
             def look(piece: MicrobatchPiece) -> None:
                 with self.phases.measure("forward"):
                     found = self.forward.first(data.step, piece)
-                sums[piece.number] = total_of([sums.get(piece.number, {}), found.sums])
+                sums[piece.number] = add_up([sums.get(piece.number, {}), found.sums])
                 kept[piece.number].append(found.kept)
 
             # a failure is a value: its pieces are run again, smaller, with empty sums
             return self._run(pieces, look) or (sums, kept)
 
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
-        totals = (over_ranks or (lambda found: total_of(found.values())))(sums)
+        totals = (over_ranks or (lambda found: add_up(found.values())))(sums)
         microbatches = []
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
@@ -282,8 +282,8 @@ class GradientPass:
         """The pieces, and as many idle ones as this rank has less than the one with most."""
         missing = 0 if self.rounds is None else self.rounds(len(pieces)) - len(pieces)
         if missing and not pieces:
-            assert self.stand_in is not None
-            return [MicrobatchPiece(self.stand_in(), 0, 0, 1, idle=True)] * missing
+            assert self.dummy_batch is not None
+            return [MicrobatchPiece(self.dummy_batch(), 0, 0, 1, idle=True)] * missing
         return [*pieces, *[replace(pieces[0], idle=True)] * missing] if missing else pieces
 
     def _run(self, pieces: list[MicrobatchPiece], do: Callable[[MicrobatchPiece], _Failure | None]) -> _Failure | None:
@@ -347,7 +347,7 @@ class GradientPass:
             )
 
 
-def total_of(sums: Iterable[Sums]) -> Sums:
+def add_up(sums: Iterable[Sums]) -> Sums:
     """Return the sums of each name, added up in their order."""
     total = Sums()
     for one in sums:
@@ -389,7 +389,7 @@ MAIN = ""
 """The name of the only objective of a task that doesn't name any."""
 
 
-def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
+def list_objectives(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     """Return the objectives of a task, in order; ``task.losses`` over all of the model where it names none.
 
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
@@ -420,13 +420,13 @@ def _check_terms(losses: ComputeTerms, where: str) -> ComputeTerms:
 
     def checked(model: nn.Module, batch: Batch) -> dict[str, Term]:
         terms = losses(model, batch)
-        demand_terms(terms, where)
+        require_terms(terms, where)
         return terms
 
     return checked
 
 
-def parameters_of(objective: Objective, model: nn.Module) -> list[nn.Parameter]:
+def list_parameters(objective: Objective, model: nn.Module) -> list[nn.Parameter]:
     """The parameters of a model that an objective trains, in the order of the model."""
     named = model.named_parameters()
     return [value for name, value in named if value.requires_grad and _belongs(name, objective)]

@@ -174,16 +174,16 @@ class Inspection:
 def first_non_finite(
     model: nn.Module,
     batch: Batch,
-    terms_of: Callable[[Batch], dict[str, Term]],
+    compute_terms: Callable[[Batch], dict[str, Term]],
     descend: Callable[[dict[str, Term]], None],
 ) -> Inspection:
     """Return the first non-finite value in the losses of a batch or, where these are finite, in their gradient.
 
-    ``terms_of`` must call the plain ``model``; ``descend`` runs the backward pass of the terms. Gradients are
+    ``compute_terms`` must call the plain ``model``; ``descend`` runs the backward pass of the terms. Gradients are
     added to those that the parameters have.
     """
     with watching(model) as watch:
-        terms = terms_of(batch)
+        terms = compute_terms(batch)
     losses = {name: float(term.total.detach()) for name, term in terms.items()}
     loss = next((name for name, value in losses.items() if not math.isfinite(value)), None)
     finding = None

@@ -79,7 +79,7 @@ class SkippedExamples:
     """The examples that could not be read; one that failed once is skipped again even if it could now be read."""
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
-        self.journal = Journal(directory, "skipped", rank, _key_of, data)
+        self.journal = Journal(directory, "skipped", rank, _parse_key, data)
         self.known = set(self.journal.entries)
 
     def forget(self) -> None:
@@ -98,7 +98,7 @@ class SkippedExamples:
         self.journal.append(asdict(skip) for skip in fresh)
 
 
-def _key_of(entry: Mapping[str, Any]) -> tuple[int, int, int]:
+def _parse_key(entry: Mapping[str, Any]) -> tuple[int, int, int]:
     """Epoch, index and occurrence of a skipped example. Raises ValueError where one isn't a number."""
     epoch, index, occurrence = (entry.get(name, default) for name, default in KEY)
     if not (type(epoch) is type(index) is type(occurrence) is int):

@@ -106,7 +106,7 @@ class Band(IntEnum):
     CRITICAL = 3
 
 
-def thresholds_of(device: torch.device, given: Sequence[float] | None = None) -> Thresholds:
+def choose_thresholds(device: torch.device, given: Sequence[float] | None = None) -> Thresholds:
     """The thresholds given, or else the device's own.
 
     Raises UserError where those given are not three increasing fractions.
@@ -123,13 +123,14 @@ def thresholds_of(device: torch.device, given: Sequence[float] | None = None) ->
     return moderate, high, critical
 
 
-def band_of(pressure: float, thresholds: Thresholds, before: Band = Band.LOW) -> Band:
+def classify_pressure(pressure: float, thresholds: Thresholds, before: Band = Band.LOW) -> Band:
     """The band of a pressure; one that was reached ``before`` is left only by ``MARGIN`` below its threshold.
 
-    >>> band_of(0.8, THRESHOLDS["cuda"]), band_of(0.85, THRESHOLDS["cuda"]), band_of(0.86, THRESHOLDS["cuda"])
-    (<Band.HIGH: 2>, <Band.HIGH: 2>, <Band.CRITICAL: 3>)
-    >>> band_of(0.74, THRESHOLDS["cuda"], before=Band.HIGH), band_of(0.71, THRESHOLDS["cuda"], before=Band.HIGH)
-    (<Band.HIGH: 2>, <Band.MODERATE: 1>)
+    >>> of_cuda = THRESHOLDS["cuda"]
+    >>> [classify_pressure(share, of_cuda) for share in (0.8, 0.85, 0.86)]
+    [<Band.HIGH: 2>, <Band.HIGH: 2>, <Band.CRITICAL: 3>]
+    >>> [classify_pressure(share, of_cuda, before=Band.HIGH) for share in (0.74, 0.71)]
+    [<Band.HIGH: 2>, <Band.MODERATE: 1>]
     """
     moderate, high, critical = thresholds
     band = Band((pressure >= moderate) + (pressure >= high) + (pressure > critical))

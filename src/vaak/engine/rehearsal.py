@@ -212,7 +212,7 @@ def adds_up(whole: float, parts: Sequence[float], tolerance: float) -> bool:
     return abs(sum(parts) - whole) <= tolerance * max(1.0, abs(whole))
 
 
-def sizes_of(pieces: Sequence[Batch]) -> list[dict[str, float]]:
+def measure_sizes(pieces: Sequence[Batch]) -> list[dict[str, float]]:
     """How many of each unit that is counted, and of rows, each piece has."""
     return [{**piece.totals(), ROW: float(piece.num_rows)} for piece in pieces]
 
@@ -256,7 +256,7 @@ def _reason_for_mean(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]
     relative = [_value(part) / total for part in parts]
     if adds_up(1.0, relative, TOLERANCE):
         return ""
-    unit, ratio = averaged_over(1.0, relative, sizes_of(halves), CLOSE), sum(relative)
+    unit, ratio = averaged_over(1.0, relative, measure_sizes(halves), CLOSE), sum(relative)
     if unit is not None:
         return f"it is the mean over each {unit} of its batch"
     return f"those of a batch's two halves add up to {ratio:.2f} times that of the batch" if 1.8 < ratio < 2.2 else ""

@@ -22,10 +22,10 @@ from typing import Any
 from vaak.config.changes import Change, changes_between, of_class
 from vaak.core.errors import CheckpointError, RemoteError, UserError
 from vaak.core.storage import files
-from vaak.core.storage.files import sha256_of
+from vaak.core.storage.files import hash_file
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import Snapshot, remove_leftovers
-from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, step_folder, step_of
+from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, parse_step, step_folder
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
@@ -134,7 +134,7 @@ def _asides(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _step(path: Path) -> int:
-    step = step_of(path)
+    step = parse_step(path)
     assert step is not None  # it was listed
     return step
 
@@ -161,10 +161,10 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
             log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
         start_fresh(saving, pictures)
         return False
-    _demand_seen(ranks, found)
+    _require_seen(ranks, found)
     path = Path(found["path"])
     snapshot = checkpoint.load_checkpoint(path, verify=False)
-    changes = demand_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
+    changes = require_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
     is_own = path.resolve().parent in (folder.resolve(), _aside(folder))
     if not is_own:
         _forget_journals(saving)
@@ -186,7 +186,7 @@ def start_fresh(saving: Checkpointer, pictures: Pictures) -> None:
 def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
     """Return the checkpoint that is meant, verified: path, step, manifest's hash, and what is wrong with newer ones.
 
-    What is damaged of its companions is restored: nothing else of the run changes.
+    What is damaged of its bundled_files is restored: nothing else of the run changes.
     """
     folder = saving.writer.folder
     remove_leftovers(folder)
@@ -209,15 +209,15 @@ def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
         "path": str(path),
         "step": step,
         # other ranks compare it: over a network file system they might see another checkpoint of the name
-        "manifest": sha256_of(path / MANIFEST),
+        "manifest": hash_file(path / MANIFEST),
         "damaged": {str(newer): damage for newer, damage in damaged.items()},
     }
 
 
-def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
+def _require_seen(ranks: Ranks, found: dict[str, Any]) -> None:
     """Raises UserError on all ranks where one of them doesn't see the very checkpoint that the main process found."""
     manifest = Path(found["path"]) / MANIFEST
-    sees = manifest.is_file() and sha256_of(manifest) == found["manifest"]
+    sees = manifest.is_file() and hash_file(manifest) == found["manifest"]
     blind = [rank for rank, one_sees in enumerate(ranks.gather(sees)) if not one_sees]
     if blind:
         raise (UserError if ranks.is_main else RemoteError)(
@@ -269,7 +269,7 @@ def _aside(folder: Path) -> Path:
     return folder.resolve() / checkpoint.SET_ASIDE
 
 
-def demand_resumable(
+def require_resumable(
     configuration: Mapping[str, Any], reference: str | None, before: Mapping[str, Any] | None, path: Path
 ) -> list[Change]:
     """How a configuration differs from ``before``, that of the checkpoint ``path``; nothing where one isn't known.

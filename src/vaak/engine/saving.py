@@ -33,10 +33,10 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import code_version, installed_versions, nvidia_driver
 from vaak.engine.checkpoint.files import CheckpointWriter, Snapshot
-from vaak.engine.checkpoint.names import list_checkpoints, step_of
+from vaak.engine.checkpoint.names import list_checkpoints, parse_step
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
-from vaak.engine.distributed.sharding import Gathering, is_sharded, local, part_of
+from vaak.engine.distributed.sharding import Gathering, is_sharded, local, slice_for_rank
 from vaak.engine.optim.optimizer_state import of_all_ranks
 from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.precision import Precision, uses_tf32
@@ -125,7 +125,7 @@ class Checkpointer:
         if self.is_divided:
             self.writer.wait()
             whole, step = list_checkpoints(self.writer.folder), self.state.position.step
-            last = (step_of(whole[-1]) or 0) if whole else 0
+            last = (parse_step(whole[-1]) or 0) if whole else 0
             if self.ranks.is_main and last < step:
                 resumed = f"--resume auto resumes from {whole[-1]}" if whole else "no earlier checkpoint exists"
                 log.warning(
@@ -204,7 +204,7 @@ class Checkpointer:
         """Return what the bits of this run depend on besides its state."""
         return conditions(self.config, self.precision, self.ranks.world_size)
 
-    def demand_valid_journals(self) -> None:
+    def require_valid_journals(self) -> None:
         """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
         for journal in (self.data.skipped.journal, self.state.piece_rules.journal):
             if journal.problem is not None:
@@ -222,7 +222,7 @@ class Checkpointer:
         Raises CheckpointError where it is from another model or other data, or where other batches have no such
         position, and UserError for a journal that can't be read.
         """
-        self.demand_valid_journals()
+        self.require_valid_journals()
         data = snapshot.state["data"]
         if "plan" in snapshot.state:
             plan = PlanKind(**snapshot.state["plan"])
@@ -249,7 +249,7 @@ class Checkpointer:
 def _equal(own: torch.Tensor, saved: torch.Tensor) -> bool:
     """Return whether what this rank has of a tensor is what was saved of it."""
     if is_sharded(own):
-        own, saved = local(own), local(part_of(saved, own))
+        own, saved = local(own), local(slice_for_rank(saved, own))
     return own.dtype == saved.dtype and torch.equal(own.cpu(), saved.cpu())
 
 

@@ -31,7 +31,7 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.engine.distributed.exact import sum_in_order
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import LossSums, ObjectiveRunner, Sums, Undo, copy_buffers, put_back, total_of
+from vaak.engine.gradient import LossSums, ObjectiveRunner, Sums, Undo, add_up, copy_buffers, put_back
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
 from vaak.engine.optim.optimizers import given_found_inf, obeys_found_inf
@@ -63,7 +63,7 @@ class Step:
 
     For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
     ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each
-    objective's parameters, added over ranks. ``followers`` are modules with ``follow_step(sums)``, called after
+    objective's parameters, added over ranks. ``step_hooks`` are modules with ``follow_step(sums)``, called after
     a step's update with the sums of its terms over all ranks. ``independent_model()`` is the context of one that
     each rank may call by itself.
     """
@@ -73,7 +73,7 @@ class Step:
     schedule: Schedule
     clipping: GradientClippingConfig
     freezing: Freezing | None
-    followers: tuple[Any, ...]
+    step_hooks: tuple[Any, ...]
     redraw_interval: int | None
     max_skipped: int
     seed: int
@@ -219,16 +219,16 @@ class Step:
             own = [(number, {name: float(value) for name, value in one.items()}) for number, one in sums.items()]
             totals = sum_in_order(part for parts in self.ranks.gather(own) for part in parts)
         elif self.ranks.world_size == 1:
-            return total_of(sums.values())
+            return add_up(sums.values())
         else:
-            totals = self.ranks.sum({name: float(value) for name, value in total_of(sums.values()).items()})
+            totals = self.ranks.sum({name: float(value) for name, value in add_up(sums.values()).items()})
         return {name: torch.tensor(value, device=self.ranks.device) for name, value in totals.items()}
 
     @torch.no_grad()
     def _follow_weights(self, state: State, step: int, sums: Sequence[dict[str, torch.Tensor]]) -> None:
         """Update what follows the weights of a step: modules that follow its terms, random features, the average."""
-        for follower in self.followers:
-            follower.follow_step({name: total for own in sums for name, total in own.items()})
+        for hook in self.step_hooks:
+            hook.follow_step({name: total for own in sums for name, total in own.items()})
         if self.redraw_interval is not None and step % self.redraw_interval == 0:
             for number, module in enumerate(state.model.module.modules()):
                 redraw = getattr(module, "redraw_features", None)

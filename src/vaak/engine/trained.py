@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from vaak.config.training import CheckpointConfig, TrainingConfig
-from vaak.core.batch import demand_kind
+from vaak.core.batch import require_kind
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
@@ -36,16 +36,16 @@ from vaak.engine.distributed.sharding import (
     DividedUpdate,
     ShardedGradients,
     ShardedModel,
+    assign_to_ranks,
     made_in_parts,
-    part_of,
-    parts_of,
+    slice_for_rank,
 )
-from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
+from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, list_objectives, list_parameters
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
-from vaak.engine.optim.optimizers import NamedParameter, check_groups, optimizers_of, trained_parameters
-from vaak.engine.optim.schedules import Freezing, Plateau, make_schedule, pattern_of
+from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimizers, check_groups, trained_parameters
+from vaak.engine.optim.schedules import Freezing, Plateau, compile_pattern, make_schedule
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
 from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
@@ -103,10 +103,10 @@ class Trained:
         return ranks.gradients(parameters, reduction)
 
 
-def model_of(task: Task) -> nn.Module:
+def make_model(task: Task) -> nn.Module:
     """The model that a task makes. Raises UserError where it makes none."""
     model = task.model()
-    demand_kind(model, nn.Module, f"{type(task).__name__}.model()", "a torch.nn.Module")
+    require_kind(model, nn.Module, f"{type(task).__name__}.model()", "a torch.nn.Module")
     return model
 
 
@@ -132,27 +132,27 @@ def make_trained(
     is_sharded, parts = config.distributed.strategy == "fsdp" and ranks.world_size > 1, None
     if is_sharded:  # it may not fit anywhere whole
         num_parts = config.distributed.shard_size or ranks.world_size
-        model, parts, why = made_in_parts(partial(model_of, task), ranks.rank % num_parts, num_parts)
+        model, parts, why = made_in_parts(partial(make_model, task), ranks.rank % num_parts, num_parts)
         if parts is None and ranks.is_main:
             log.info("at the start, each process has the whole model for a moment: %s", why)
     else:
-        model = model_of(task).to(device)
+        model = make_model(task).to(device)
     model.train()  # what from_pretrained gives is in evaluation mode, without dropout
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
     set_variable_length(model, config.performance.attention == "auto")
     if config.distributed.reduction == "exact":
-        demand_no_running_statistics(model)
+        require_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
     forward = _compiled(model, config, has_one_shape)
     if is_sharded:
-        demand_shardable(task)
+        require_shardable(task)
         forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision, parts)
-    objectives = objectives_of(task, model)
+    objectives = list_objectives(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}
-    parameters = [[named[id(one)] for one in parameters_of(objective, model)] for objective in objectives]
+    parameters = [[named[id(one)] for one in list_parameters(objective, model)] for objective in objectives]
     extra = [
         NamedParameter(LOSS_PREFIX + item.name, item.parameter, item.module, item.is_embedding, item.is_head)
         for item in trained_parameters(losses)
@@ -165,12 +165,12 @@ def make_trained(
     check_groups([item for own in parameters for item in own], config.optimizer)
     updated = None
     if config.distributed.strategy == "zero1" and ranks.world_size > 1:
-        divided = (parts_of([item.parameter for item in own], ranks.world_size) for own in parameters)
+        divided = (assign_to_ranks([item.parameter for item in own], ranks.world_size) for own in parameters)
         updated = frozenset(one for parts in divided for one in parts[ranks.rank])
     return Trained(model, forward, losses, freezing, objectives, tuple(parameters), folder, updated)
 
 
-def demand_shardable(task: Task) -> None:
+def require_shardable(task: Task) -> None:
     """Raise UserError for a task whose steps a model that is divided over ranks can't take."""
     why = "descends on several objectives in a step" if len(task.objectives) > 1 else ""
     why = "has a first pass over each step" if task.first_pass is not None else why
@@ -180,7 +180,7 @@ def demand_shardable(task: Task) -> None:
         raise UserError(f"training.distributed.strategy: fsdp isn't possible here: this task {why}; leave it at ddp")
 
 
-def demand_no_running_statistics(model: nn.Module) -> None:
+def require_no_running_statistics(model: nn.Module) -> None:
     """Raise UserError for a module whose state follows each forward pass: a rank has seen its own alone."""
     for name, module in model.named_modules():
         if isinstance(module, _NormBase) and module.track_running_stats:
@@ -205,7 +205,7 @@ def make_state(
     """
     everything = trained.all_parameters
     names = {item.parameter: item.name for item in everything}
-    optimizers = [optimizers_of(own, config.optimizer, trained.folder) for own in trained.parameters]
+    optimizers = [build_parameter_optimizers(own, config.optimizer, trained.folder) for own in trained.parameters]
     # averages cover only these: parameters that training never changes equal their average
     own = [item.parameter for item in everything]
     plateau = config.scheduler.type == "plateau"
@@ -261,7 +261,7 @@ def make_step(
             data.cells,
             data.dataset.describe,
             around.ranks.most if is_sharded else None,
-            data.stand_in,
+            data.dummy_batch,
         )
         own = [item.parameter for item in trained.parameters[number]]
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
@@ -278,7 +278,7 @@ def make_step(
         schedule=make_schedule(scheduler, total_steps, config.optimizer.lr, trained.folder),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
-        followers=tuple(module for module in trained.module.modules() if hasattr(module, "follow_step")),
+        step_hooks=tuple(module for module in trained.module.modules() if hasattr(module, "follow_step")),
         redraw_interval=None if config.fixed_projection else config.feature_redraw_interval,
         max_skipped=config.non_finite.max_skipped,
         seed=config.random_seed,
@@ -327,7 +327,7 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
     if options.init_from is None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
-    patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
+    patterns = [compile_pattern(match, own, "training.checkpoint.init_except") for match in options.init_except]
     # the source may lack the adapters that this model has; its weights get the names that they have next to these
     found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
     added = {name for name in added_by_lora(model) if name in own and name not in found}
@@ -343,7 +343,7 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
         ) from None
     with torch.no_grad():
         for name, one in arranged.items():
-            is_known = part_of(one.is_known.contiguous().to(own[name].device), own[name])
+            is_known = slice_for_rank(one.is_known.contiguous().to(own[name].device), own[name])
             own[name].copy_(torch.where(is_known, own[name], before[name]))
     take_lengths(model, added)
 
@@ -404,7 +404,7 @@ def _rename_weights(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> 
     """
     names = {name: name for name in weights}
     for match, replacement in rules.items():
-        pattern = pattern_of(match, names.values(), RENAME)
+        pattern = compile_pattern(match, names.values(), RENAME)
         try:
             names = {name: pattern.sub(replacement, new) for name, new in names.items()}
         except (re.error, IndexError) as error:

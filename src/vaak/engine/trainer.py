@@ -28,14 +28,14 @@ from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
 from vaak.core.interrupts import in_order, leave_at_once, signals_to_hear
-from vaak.core.task import Task, demand_dataset
+from vaak.core.task import Task, require_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
 from vaak.data.waiting import WaitLimit
 from vaak.engine.checkpoint.files import Snapshot, step_folder
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
-from vaak.engine.flops import ForwardWork, work_of
+from vaak.engine.flops import ForwardWork, count_work
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
@@ -82,9 +82,9 @@ class Trainer:
         fp32_after = None if is_divided else config.fp32_fallback  # its weights are gathered in 16 bits
         self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
         examples = task.dataset("train")
-        demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
+        require_dataset(examples, f"{type(task).__name__}.dataset('train')")
         trained = make_trained(task, config, self.ranks, self.precision.name, folder, examples.has_one_shape)
-        weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
+        weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.logged_terms, 0.0)
         self.loss_weights = weights | dict(task.loss_weights)
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
         piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
@@ -164,13 +164,13 @@ class Trainer:
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
         """Return what the devices need for a unit of this run's data (flops.py); None where that isn't known."""
         with self._trained.independent() as model:
-            return work_of(self.task, model, self.precision, self.data, self.position, peak_tflops)
+            return count_work(self.task, model, self.precision, self.data, self.position, peak_tflops)
 
     # What the loop uses.
 
     def fit(self) -> str:
         """Train to the last step, or until someone asks to stop; return why it ended: ``finished``, or who asked."""
-        self.saving.demand_valid_journals()
+        self.saving.require_valid_journals()
         with stop_on_signal(self.request_stop):
             with self.ending_well(), naming_lost_workers():
                 self.notify("on_fit_start")
@@ -451,7 +451,7 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
-        waiting.demand_batch()
+        waiting.require_batch()
         interrupts += number == signal.SIGINT
         if interrupts > 1:
             leave_at_once()

@@ -128,7 +128,7 @@ class TrainingData:
                 fetched = self.fetch(microbatches, position)
                 yield self.step_data(position, fetched, count_units(fetched))
 
-    def stand_in(self) -> Batch:
+    def dummy_batch(self) -> Batch:
         """The smallest microbatch that can be read, for a rank that computes because others do.
 
         Raises DataError where there is none.

@@ -13,8 +13,8 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Task
 from vaak.library.config import as_layers
-from vaak.library.fit import is_task, reference_of
-from vaak.runs.folder.user_code import demand_trust
+from vaak.library.fit import is_task, make_reference
+from vaak.runs.folder.user_code import require_trust
 from vaak.testing import CHECKS, Case, Check, check_task
 
 
@@ -34,12 +34,12 @@ def _maker(task: Any, options: dict[str, Any], folder: Path) -> Callable[[], Tas
     if isinstance(task, Task):
         return lambda: copy.copy(task)
     if is_task(task):
-        name, _ = reference_of(task)
+        name, _ = make_reference(task)
         task = {"task": name}
     elif not isinstance(task, str | Path | dict):
         raise UserError(f"vaak.check was given a {type(task).__name__}; expected a vaak.Task, a YAML file or a dict")
     loaded = load_layers(as_layers([task, options, {"run_dir": str(folder)}]))
-    demand_trust(loaded)
+    require_trust(loaded)
     make = task_class(loaded.experiment.reference)
 
     def made() -> Task:

@@ -17,7 +17,7 @@ from typing import Any
 from vaak.config.components import adopt_module, files_being_imported, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
-from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, register_task, spec_of, task_class
+from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, load_spec, register_task, task_class
 from vaak.config.training import LossConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
@@ -26,7 +26,7 @@ from vaak.core.task import Task
 from vaak.library.config import Layer, as_layers
 from vaak.library.trained_run import TrainedRun, open, with_metrics
 from vaak.runs.folder.directory import holds_a_run
-from vaak.runs.folder.user_code import adopt_copies, demand_trust, imported_files
+from vaak.runs.folder.user_code import adopt_copies, imported_files, require_trust
 from vaak.runs.start import train
 from vaak.tasks.base import Metric
 
@@ -122,14 +122,14 @@ def _load_configuration(
     if not any(isinstance(layer, Path) for layer in layers):
         where["name"] = directory.resolve().name
     loaded = load_layers([*layers, *as_layers(given), where], trust_code=trust_code, further_metrics=metrics)
-    demand_trust(loaded)
+    require_trust(loaded)
     return replace(loaded, warnings=[*loaded.warnings, *remarks])
 
 
 def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]], list[str]]:
     """The layers that a task stands for, and what there is to say about it."""
     if is_task(task):
-        name, lasts = reference_of(task)
+        name, lasts = make_reference(task)
         return [{"task": name}], [] if lasts else [ONLY_HERE.format(name=name, directory=str(directory))]
     if isinstance(task, str) and (task in TASKS or ":" in task):
         return [{"task": task}], []
@@ -141,7 +141,7 @@ def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]],
     raise UserError(f"vaak.fit was given {found}; expected a vaak.Task, a vaak.SimpleTask, a YAML file or a dict")
 
 
-def reference_of(task: Any) -> tuple[str, bool]:
+def make_reference(task: Any) -> tuple[str, bool]:
     """Return the name by which a configuration has a task, and whether other programs find it by this.
 
     ``task`` is a class, or an object that a module has as a variable.
@@ -154,7 +154,7 @@ def reference_of(task: Any) -> tuple[str, bool]:
         full = f"{module.__name__}:{name}"
         offered = {point.value: short for short, point in installed().items()}
         offered |= {
-            str(spec_of(short).task): short for short in built_in() if full.startswith(f"{TASKS_PACKAGE}.{short}.")
+            str(load_spec(short).task): short for short in built_in() if full.startswith(f"{TASKS_PACKAGE}.{short}.")
         }
         if full in offered:
             return offered[full], True

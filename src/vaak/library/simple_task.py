@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
@@ -49,7 +49,7 @@ def padded(examples: list[Any]) -> Batch:
 
     Raises UserError where a field isn't of one kind in all examples.
     """
-    rows = [fields_of(example) for example in examples]
+    rows = [get_fields(example) for example in examples]
     batch = Batch({}, {EXAMPLE: torch.ones(len(rows))})
     for name in rows[0]:
         values = [row.get(name) for row in rows]
@@ -87,7 +87,7 @@ def as_batch(collated: Any, where: str) -> Batch:
     return Batch(tensors, counts, extra=extra)
 
 
-def fields_of(example: Any) -> dict[str, Any]:
+def get_fields(example: Any) -> dict[str, Any]:
     """The parts of an example by name."""
     if isinstance(example, Mapping):
         return {str(name): value for name, value in example.items()}
@@ -112,9 +112,9 @@ def as_tensor(value: Any) -> Tensor | None:
     return tensor if tensor.is_floating_point() or tensor.dtype is torch.bool else tensor.long()
 
 
-def length_of(example: Any) -> int:
+def measure_length(example: Any) -> int:
     """Return how long the longest sequence of an example is; 1 where it has none."""
-    tensors = (as_tensor(value) for value in fields_of(example).values())
+    tensors = (as_tensor(value) for value in get_fields(example).values())
     return max((len(tensor) for tensor in tensors if tensor is not None and tensor.ndim), default=1)
 
 
@@ -175,7 +175,7 @@ class SimpleTask(Task):
         collate: Collate = padded,
         metrics: Mapping[str, Metric] | None = None,
         predict: Callable[[nn.Module, Any], Any] | None = None,
-        length: Callable[[Any], float] = length_of,
+        length: Callable[[Any], float] = measure_length,
         name: str = "SimpleTask",
     ) -> None:
         self.name, self.made_in = name, sys._getframe(1).f_globals.get("__name__", "")
@@ -195,11 +195,11 @@ class SimpleTask(Task):
 
     def dataset(self, split: str) -> Dataset:
         if split not in self._datasets:
-            demand_known([split], self._data, "unknown split", error=UserError)
+            require_known([split], self._data, "unknown split", error=UserError)
             self._datasets[split] = as_dataset(self._data[split], split, self._collate, self._length)
         return self._datasets[split]
 
-    def dataset_of(self, data: Any) -> Dataset:
+    def make_dataset_from(self, data: Any) -> Dataset:
         return as_dataset(data, "the examples", self._collate, self._length)
 
     def model(self) -> nn.Module:
@@ -225,7 +225,7 @@ class SimpleTask(Task):
 class Examples(Dataset):
     """The examples of a list or of a map-style dataset of torch's (``len(data)``, ``data[index]``)."""
 
-    def __init__(self, data: Any, name: str, collate: Collate, length: Callable[[Any], float] = length_of) -> None:
+    def __init__(self, data: Any, name: str, collate: Collate, length: Callable[[Any], float] = measure_length) -> None:
         """``length`` measures an example. Raises UserError for what has no length or no examples."""
         if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             raise UserError(
@@ -264,7 +264,7 @@ class Examples(Dataset):
         return np.array(lengths), content.hexdigest()[:16]
 
 
-def as_dataset(data: Any, name: str, collate: Collate, length: Callable[[Any], float] = length_of) -> Dataset:
+def as_dataset(data: Any, name: str, collate: Collate, length: Callable[[Any], float] = measure_length) -> Dataset:
     """The dataset itself where it is Vaak's; else one of its examples."""
     return data if isinstance(data, Dataset) else Examples(data, name, collate, length)
 

@@ -26,7 +26,7 @@ from vaak.engine.precision import keeping_kernels, make_deterministic
 from vaak.library.config import as_plain
 from vaak.report.charts import draw_histories
 from vaak.report.tables import html_table
-from vaak.runs.open_run import OpenedRun, open_run, run_of
+from vaak.runs.open_run import OpenedRun, open_run, resolve_run
 from vaak.tasks.base import Metric, WithMetrics
 
 GIVEN = "given"
@@ -131,7 +131,7 @@ class TrainedRun:
         training = self.config.training.model_copy(update={"mixed_precision": "no"})
         task, split = self.task, data
         if not isinstance(data, str):
-            dataset = data if isinstance(data, Dataset) else self.task.dataset_of(data)
+            dataset = data if isinstance(data, Dataset) else self.task.make_dataset_from(data)
             task, split = _task_on(self.task, dataset), GIVEN
         with keeping_kernels():
             make_deterministic(training, self.device)
@@ -174,7 +174,7 @@ def open(
     path = Path(run)
     if task is not None:
         # register the task under the name that the run calls it by, unless the run has its task itself
-        node = find(read_yaml(run_of(path) / "config.yml"), ("task",))
+        node = find(read_yaml(resolve_run(path) / "config.yml"), ("task",))
         name = None if node is None else str(to_plain(node))
         if name is None or ":" in name:
             raise UserError(f"{path} has its task itself ({name}): leave task out, and give trust_code=True")

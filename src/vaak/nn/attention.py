@@ -21,7 +21,7 @@ from vaak.nn.kernels.random_features import RandomFeatures, SquaredNorms
 from vaak.nn.kernels.softmax_attention import attend, attention_weights, local_attention
 from vaak.nn.kernels.variable_length import attend_segments
 from vaak.nn.kernels.visibility import Visibility
-from vaak.nn.norms import RMSNorm, inputs_of
+from vaak.nn.norms import RMSNorm, cast_inputs
 from vaak.nn.positional_encodings import Rotation, rotate
 
 
@@ -68,13 +68,13 @@ class Attention(nn.Module):
         ``norms`` tally the queries and the keys that enter a feature map, of ``x`` and of the memory.
         """
         if memory is None:
-            x, of_keys, of_values = inputs_of(x, self.query, self.key, self.value)
+            x, of_keys, of_values = cast_inputs(x, self.query, self.key, self.value)
         query = self._queries(x, rotation)
         if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
             if memory is not None:
-                of_keys, of_values = inputs_of(memory, self.key, self.value)
+                of_keys, of_values = cast_inputs(memory, self.key, self.value)
             key = self._rotated_heads(self.key, self.key_norm, of_keys, rotation)
             value = self.value(of_values).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         if norms is not None and self.features is not None:

@@ -81,10 +81,10 @@ class Subsampling(nn.Module):
         return self.output(x), lengths
 
 
-def frames_of(num_features: int, factor: int) -> int:
+def count_frames(num_features: int, factor: int) -> int:
     """Return the number of the encoder's frames of this many frames of features.
 
-    >>> frames_of(9, 4), frames_of(8, 4)
+    >>> count_frames(9, 4), count_frames(8, 4)
     (3, 2)
     """
     return -(-num_features // factor)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vaak.core.batch import places_of
+from vaak.core.batch import find_places
 from vaak.core.errors import UserError, optional_import
 from vaak.nn.kernels.row_kernels import cross_entropy_rows, has_cross_entropy_rows
 
@@ -68,7 +68,7 @@ def target_losses(logits: Tensor | HeadInputs, targets: Tensor, count: float | N
     """
     if targets.ndim > 1:
         scored = targets.flatten() != IGNORED
-        places = scored if count is None else places_of(scored, count)
+        places = scored if count is None else find_places(scored, count)
         rows = (logits if isinstance(logits, Tensor) else logits.hidden).flatten(0, -2)[places]
         chosen = rows if isinstance(logits, Tensor) else logits._replace(hidden=rows)
         return target_losses(chosen, targets.flatten()[places])

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Term
 from vaak.core.torch_internals import is_fake
 from vaak.nn.config import FACTORS_END, MoeConfig
-from vaak.nn.norms import LayerNorm, inputs_of
+from vaak.nn.norms import LayerNorm, cast_inputs
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -70,7 +70,7 @@ class GatedFeedForward(nn.Module):
         self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time width"]:
         """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
-        of_gate, of_up = inputs_of(x, self.gate, self.up)
+        of_gate, of_up = cast_inputs(x, self.gate, self.up)
         out: Tensor = self.down(self.activation(_widened(self.gate, of_gate, mask)) * _widened(self.up, of_up, mask))
         return out
 
@@ -281,7 +281,7 @@ def load_names(layers: Iterable[str], num_experts: int) -> list[str]:
     return [f"{LOAD}/{layer}/{expert}" for layer in layers for expert in range(num_experts)]
 
 
-def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
+def list_mixtures(model: nn.Module) -> list[MixtureOfExperts]:
     """Return the mixtures of experts in a model, in the order of its layers."""
     return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
 
@@ -290,7 +290,7 @@ def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
 def counted_loads(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Within, count how many tokens choose each expert of a model in the batch that it reads, by ``load_names``."""
     found: dict[str, Tensor] = {}
-    mixtures = mixtures_of(model)
+    mixtures = list_mixtures(model)
     for mixture in mixtures:
         mixture.tally = found
     try:
@@ -300,9 +300,9 @@ def counted_loads(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             mixture.tally = None
 
 
-def load_terms(loads: Mapping[str, Tensor], observed: Container[str]) -> dict[str, Term]:
-    """Return the loads of experts that are ``observed`` as sums over what a batch counts as its positions."""
-    return {name: Term(load, "position") for name, load in loads.items() if name in observed}
+def load_terms(loads: Mapping[str, Tensor], logged_terms: Container[str]) -> dict[str, Term]:
+    """Return the loads of experts that are ``logged_terms`` as sums over what a batch counts as its positions."""
+    return {name: Term(load, "position") for name, load in loads.items() if name in logged_terms}
 
 
 def load_figures(sums: Mapping[str, float]) -> dict[str, float]:

@@ -44,14 +44,14 @@ def initialise(model: nn.Module) -> None:
     own = {id(part) for one in model.modules() if isinstance(one, OwnNetwork) for part in one.modules()}
     # by name, not by definition: a model built in another order draws the same weights
     modules = sorted((name, one) for name, one in model.named_modules() if id(one) not in own)
-    layers = {_layer_of(name) for name, _ in modules}
-    num_outputs = Counter(_stack_of(name) for name in layers if name.endswith(RESIDUAL_OUTPUTS))
+    layers = {_get_layer_name(name) for name, _ in modules}
+    num_outputs = Counter(_get_stack_name(name) for name in layers if name.endswith(RESIDUAL_OUTPUTS))
     for path, module in modules:
-        name = _layer_of(path)
+        name = _get_layer_name(path)
         if isinstance(module, nn.Linear | nn.Embedding):
             # GPT-2: outputs that are added to the residual stream are scaled by their number, so its variance stays
             # bounded
-            scale = num_outputs[_stack_of(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
+            scale = num_outputs[_get_stack_name(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             nn.init.normal_(module.weight, std=DEVIATION / scale)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -63,15 +63,15 @@ def initialise(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def _layer_of(name: str) -> str:
+def _get_layer_name(name: str) -> str:
     """The layer that a module is, or, of experts, is one of: their outputs are weighed, and add up to one.
 
-    >>> _layer_of("stack.blocks.3.feed_forward.experts.7.down")
+    >>> _get_layer_name("stack.blocks.3.feed_forward.experts.7.down")
     'stack.blocks.3.feed_forward.down'
     """
     return EXPERT.sub("feed_forward.", name)
 
 
-def _stack_of(name: str) -> str:
+def _get_stack_name(name: str) -> str:
     """The stack that a block's module is in: ``decoder.`` of ``decoder.blocks.3.cross_attention.output``."""
     return name.rpartition("blocks.")[0]

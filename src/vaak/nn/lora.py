@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.errors import UserError, optional_import
-from vaak.core.names import demand_known, list_names
+from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import Gate, LoraExperts
@@ -49,7 +49,7 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     own = [model.get_submodule(name) for name in also_trained]
     linear = linear_layers(model, also_trained)
     adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
-    demand_layers("model.lora", linear, options)
+    require_layers("model.lora", linear, options)
     _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
     for module in own:
         module.requires_grad_(True)
@@ -172,7 +172,7 @@ def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
     return [name for name in linear if not f"{name}.".startswith(inside)]
 
 
-def demand_layers(section: str, linear: Iterable[str], options: LoraConfig) -> None:
+def require_layers(section: str, linear: Iterable[str], options: LoraConfig) -> None:
     """Raises UserError where a name of ``options.targets`` is that of none of the ``linear`` layers."""
     names = list(linear)
     layers = sorted({name.rpartition(".")[2] for name in names})
@@ -181,7 +181,7 @@ def demand_layers(section: str, linear: Iterable[str], options: LoraConfig) -> N
         return f".{name}".endswith(f".{target}")
 
     # the last part of a name, which every layer matches by, is the nearest that a user would write
-    demand_known(
+    require_known(
         options.targets,
         [*layers, *names],
         f"{section}.targets: no layer is called",
@@ -250,7 +250,7 @@ class Adapter(NamedTuple):
         return weight if self.lengths is None else weight * (self.lengths / weight.norm(dim=1))[:, None]
 
 
-def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0) -> Iterator[Adapter]:
+def iterate_adapters(model: nn.Module, expert: int | None = None, weight: float = 1.0) -> Iterator[Adapter]:
     """Yield a model's low-rank adapters; in a mixture of experts, those of one ``expert``, times a ``weight``."""
     for name, layer in model.named_modules():
         one: Any = layer
@@ -266,16 +266,16 @@ def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0
 def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> AnyModule:
     """The model with its low-rank adapters in the weights, all in fp32: itself if that changes nothing, else a copy.
 
-    ``expert`` and ``weight`` are as in ``adapters_of``.
+    ``expert`` and ``weight`` are as in ``iterate_adapters``.
     """
     frozen = [name for name, one in model.named_modules() if isinstance(one, FrozenLinear)]
-    if not frozen and not any(adapters_of(model, expert, weight)):
+    if not frozen and not any(iterate_adapters(model, expert, weight)):
         return model
     whole = copy.deepcopy(model)
     for name in frozen:
         layer: Any = whole.get_submodule(name)
         whole.set_submodule(name, layer.whole())
-    for adapter in list(adapters_of(whole, expert, weight)):
+    for adapter in list(iterate_adapters(whole, expert, weight)):
         layer = copy.deepcopy(adapter.base)  # its weight may be an embedding's, too
         layer.weight.copy_(adapter.changed())
         whole.set_submodule(adapter.name, layer)
@@ -337,7 +337,7 @@ def write_own_adapter(
 
     ``options`` are those of the adapters. Raises UserError where there are none, or ``folder`` has something in it.
     """
-    adapters = list(adapters_of(model))
+    adapters = list(iterate_adapters(model))
     modules = {name: model.get_submodule(name) for name in whole}
     readme = README.format(run=base or "RUN", folder=folder.name)
     names = [adapter.name for adapter in adapters]

@@ -41,8 +41,8 @@ def choices_by(weights: Tensor) -> tuple[Choice, ...]:
     """Return the experts that any row chose, by weights ``(row, expert)``; a GPU is waited for once."""
     (read,) = read_together(weights)
     found = [(expert, column.nonzero()[:, 0]) for expert, column in enumerate(read.unbind(1))]
-    rows_of = [(expert, send(rows, weights.device)) for expert, rows in found if len(rows)]
-    return tuple(Choice(expert, rows, weights[rows, expert]) for expert, rows in rows_of)
+    rows_by_expert = [(expert, send(rows, weights.device)) for expert, rows in found if len(rows)]
+    return tuple(Choice(expert, rows, weights[rows, expert]) for expert, rows in rows_by_expert)
 
 
 class Routing:
@@ -165,7 +165,7 @@ def top_k_weights(logits: Tensor, top_k: int, bias: Tensor | None = None) -> Ten
     return weights if top_k == 1 else weights / weights.sum(-1, keepdim=True)
 
 
-def uses_of(weights: Tensor) -> dict[str, Tensor]:
+def count_uses(weights: Tensor) -> dict[str, Tensor]:
     """Return how many rows of ``weights`` ``(row, expert)`` chose each expert, named as ``Gate.follow_step`` reads."""
     return {f"{USE}/{expert}": times for expert, times in enumerate((weights > 0).sum(0).float().unbind())}
 
@@ -176,8 +176,8 @@ def load_balancing(logits: Tensor, uses: Mapping[str, Tensor]) -> Tensor:
         f_e = choices of expert e in the step / choices of all N experts        no gradient
         P_e = Σ over the rows of the step of the probability of e / rows        1 where all are used alike
 
-    ``logits`` are ``(row, expert)``; ``uses`` are those of ``uses_of``, of the whole step. As f_e is the same for all
-    rows, this is a sum over rows: microbatches, pieces and ranks add up to the loss, and the gradient, of one batch.
+    ``logits`` are ``(row, expert)``; ``uses`` are those of ``count_uses``, of the whole step. As f_e is the same for
+    all rows, this is a sum over rows: microbatches, pieces and ranks add up to the loss and gradient of one batch.
 
     Source: Fedus et al. 2021, equation 4. Differs: over the step instead of each batch, as Qiu et al. 2025.
     """

@@ -165,7 +165,7 @@ def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "
     """
     name, options = config.main.type, config.main.options
     found = LossRegistry.find(name, folder or Path())
-    known = _options_of(found)
+    known = _list_options(found)
     further = {
         key: _auxiliary(key, about, folder or Path())
         for key, about in config.auxiliary.items()
@@ -187,7 +187,7 @@ def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "
         made = found(**options)
     except (TypeError, ValueError) as error:
         raise UserError(f"{MAIN}: {name} can't be created: {error}") from error
-    _demand_arguments(MAIN, name, made, (ARGUMENTS,))
+    _require_arguments(MAIN, name, made, (ARGUMENTS,))
     return Loss(made, name, further, logits=logits)
 
 
@@ -209,9 +209,9 @@ def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxilia
             made = found(**options)
         except (TypeError, ValueError) as error:
             raise UserError(f"{key}: {reference} can't be created: {error}") from error
-        masked = _demand_arguments(key, reference, made, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
+        masked = _require_arguments(key, reference, made, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
         return made if masked else Loss(made, name, key=key)
-    masked = _demand_arguments(key, reference, found, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
+    masked = _require_arguments(key, reference, found, (ARGUMENTS, MASKED_ARGUMENTS)) == MASKED_ARGUMENTS
     arguments = list(inspect.signature(found).parameters)[: 4 if masked else 2]
     check_options(key, reference, found, options, reserved=arguments)
     return partial(found, **options) if masked else Loss(partial(found, **options), name, key=key)
@@ -220,7 +220,7 @@ def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxilia
 ARGUMENTS, MASKED_ARGUMENTS = ("outputs", "targets"), ("outputs", "targets", "valid", "per")
 
 
-def _demand_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+def _require_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     """Return which of the ``allowed`` arguments a loss is called with; one that defines ``valid`` takes all four.
 
     Raises UserError where it accepts none.
@@ -324,7 +324,7 @@ def auxiliary_losses(config: LossConfig, of_the_task: Iterable[str] = ()) -> dic
     return weights
 
 
-def _options_of(found: type[nn.Module]) -> list[str] | None:
+def _list_options(found: type[nn.Module]) -> list[str] | None:
     """The names of a class's options; None where it takes any."""
     if found.__init__ is nn.Module.__init__:
         return []

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.cache import StackCache
-from vaak.nn.feed_forward import mixtures_of
+from vaak.nn.feed_forward import list_mixtures
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.own_network import InputCache, StateCache, make_stack
@@ -163,7 +163,7 @@ class EncoderDecoderModel(nn.Module):
             section="model.decoder",
         )
         for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            for mixture in mixtures_of(stack):
+            for mixture in list_mixtures(stack):
                 # both sides number their layers from 0, and loads are counted by these names
                 mixture.layer = f"{side}.{mixture.layer}"
         self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)

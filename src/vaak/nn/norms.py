@@ -5,7 +5,7 @@
     ScaleNorm   x / max(|x|, eps) · scale              one learned number; every vector comes out as long
 
 All work in the higher precision of input and weights, so low-precision activations are normalised in float32. Under
-autocast the stream between blocks and what is normalised have 32 bits; ``inputs_of`` rounds it for the next products.
+autocast the stream between blocks and what is normalised have 32 bits; ``cast_inputs`` rounds it for the next products.
 
 Sources: Ba, Kiros and Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean Square Layer
 Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving the Normalization of Self-Attention".
@@ -74,7 +74,7 @@ def make_norm(norm_type: str, width: int, eps: float) -> nn.Module:
     return NORMS[norm_type](width, eps)
 
 
-def inputs_of(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
+def cast_inputs(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     """Return ``x`` for each of several layers: under autocast, rounded once for all of them.
 
     Autocast would round it for each, and each would keep its own copy for the backward pass. Their gradients are still

@@ -97,7 +97,7 @@ class OwnNetwork(nn.Module):
             return self._continued(x, documents, cache, memory, memory_mask)
         if cache is None:
             if documents is not None:
-                self.demand_packing("documents are packed into rows")
+                self.require_packing("documents are packed into rows")
             return self._call(x, mask, documents, memory, memory_mask)
         time, (x, documents) = x.shape[1], cache.append(x, documents)
         if documents is None:
@@ -168,7 +168,7 @@ class OwnNetwork(nn.Module):
         """Keep only the network's input in training, and compute the rest again in the backward pass, or not."""
         self.gradient_checkpointing = on
 
-    def demand_packing(self, what: str) -> None:
+    def require_packing(self, what: str) -> None:
         """Raises OptionError where the network doesn't tell the documents of one row apart, as ``what`` asks."""
         if not self.takes_documents:
             raise self._wrong(
@@ -398,18 +398,18 @@ class StateCache:
         for group in self.groups:
             new, old = torch.nonzero(rows[:, None] == group.rows, as_tuple=True)
             if len(new):
-                kept.append(RowsInStep(new, _rows_of(group.state, old)))
+                kept.append(RowsInStep(new, _select_rows(group.state, old)))
         self.groups = kept
 
 
-def _rows_of(state: Any, rows: Tensor) -> Any:
+def _select_rows(state: Any, rows: Tensor) -> Any:
     """Some rows of each tensor in a state, which may be a tensor, or a tuple, list or dict of states."""
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
     if isinstance(state, dict):
-        return {name: _rows_of(one, rows) for name, one in state.items()}
+        return {name: _select_rows(one, rows) for name, one in state.items()}
     if isinstance(state, list | tuple):
-        found = [_rows_of(one, rows) for one in state]
+        found = [_select_rows(one, rows) for one in state]
         return type(state)(*found) if hasattr(state, "_fields") else type(state)(found)  # a NamedTuple takes each alone
     return state
 

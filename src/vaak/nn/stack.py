@@ -32,7 +32,7 @@ from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.feed_forward import MixtureOfExperts, inner_width, make_feed_forward
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.kernels.variable_length import has_kernels
-from vaak.nn.kernels.visibility import Visibility, positions_in_documents, segments_of
+from vaak.nn.kernels.visibility import Visibility, find_segments, positions_in_documents
 from vaak.nn.norms import make_norm
 from vaak.nn.positional_encodings import Positions, Rotation
 
@@ -169,7 +169,7 @@ class TransformerStack(nn.Module):
             if documents is None and key_documents is not None:
                 documents, num_documents = key_documents, x.shape[0]
             if documents is not None and num_documents is not None and cache is None and self._has_kernels(x):
-                segments = segments_of(documents, num_documents + x.shape[0])  # each row's padding is one, too
+                segments = find_segments(documents, num_documents + x.shape[0])  # each row's padding is one, too
                 return replace(visibility, segments=segments), positions
             visibility = visibility.of_pairs(time, past + time, x)
         return visibility, positions

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.config.base import from_options
-from vaak.core.artifact import Artifact, damage_in, differences, sizes_of
+from vaak.core.artifact import Artifact, damage_in, differences, list_sizes
 from vaak.core.errors import UserError
 from vaak.core.interrupts import acknowledged, end_with_parent, in_order
 from vaak.core.machine import host_memory
-from vaak.core.storage.files import remove_temporary, sha256_of
+from vaak.core.storage.files import hash_file, remove_temporary
 from vaak.core.terminal import progress, progress_allowed
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import Options, Pipeline, Stage, StageWork
@@ -57,7 +57,7 @@ class StageStatus:
     damaged: tuple[str, ...] = ()
 
 
-def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:
+def collect_dependencies(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:
     """Return what a stage's results depend on now; ``digests`` are those of the stages that ran before."""
     source = inspect.getsourcefile(stage.make)
     values = options.model_dump(mode="json")
@@ -68,7 +68,7 @@ def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Part
         },
         "reads": {name: digests[name] for name in stage.after if name in digests},
         "sources": None if stage.sources is None else stage.sources(options),
-        "code": {"source": None if source is None else sha256_of(Path(source)), "version": stage.version},
+        "code": {"source": None if source is None else hash_file(Path(source)), "version": stage.version},
     }
     normal: Parts = json.loads(json.dumps(parts))
     return normal
@@ -125,7 +125,7 @@ def _changes(before: Parts, now: Parts) -> Iterator[str]:
 
 def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
     """Size and SHA-256 of every output. Raises UserError where the body didn't make one."""
-    sizes = sizes_of(folder, leave_out={MANIFEST, BEGUN})
+    sizes = list_sizes(folder, leave_out={MANIFEST, BEGUN})
     found = {}
     for declared in stage.outputs:
         names = [name for name in sizes if name == declared or name.startswith(f"{declared}/")]
@@ -135,7 +135,7 @@ def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
     entries: dict[str, list[Any]] = {}
     with progress(f"checksums of {stage.name}", sum(found.values())) as advance:
         for name, size in found.items():
-            entries[name] = [size, sha256_of(folder / name)]
+            entries[name] = [size, hash_file(folder / name)]
             advance(size)
     return entries
 
@@ -146,7 +146,7 @@ def _damage(folder: Path, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str
         for name, (size, digest) in outputs.items():
             if problem := damage_in(folder, {name: size}):
                 yield name, problem
-            elif sha256_of(folder / name) != digest:
+            elif hash_file(folder / name) != digest:
                 yield name, f"{folder / name}: the content of this file has changed (SHA-256)"
             advance(size)
 

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vaak.config.components import module_of, users_files
+from vaak.config.components import import_file, users_files
 from vaak.core.errors import RemoteError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.storage.files import read_json, write_json
@@ -169,7 +169,7 @@ class _UsersFiles:
 
 def _imported(paths: tuple[Path, ...]) -> _UsersFiles:
     for path in paths:
-        module_of(path)
+        import_file(path)
     return _UsersFiles(paths)
 
 

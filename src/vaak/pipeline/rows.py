@@ -71,7 +71,7 @@ class PipelineRowStore:
     def num_shards(self) -> int:
         return -(-len(self) // self.rows_per_shard)
 
-    def keys_of(self, shard: int) -> list[str]:
+    def get_keys(self, shard: int) -> list[str]:
         """The keys of a shard."""
         return self.keys[shard * self.rows_per_shard : (shard + 1) * self.rows_per_shard]
 
@@ -81,7 +81,7 @@ class PipelineRowStore:
 
     def has_shard(self, shard: int) -> bool:
         """Whether a shard is there, whole."""
-        size = disk_bytes(len(self.keys_of(shard)), self.shape, self.dtype)
+        size = disk_bytes(len(self.get_keys(shard)), self.shape, self.dtype)
         path = self.path(shard)
         return path.is_file() and path.stat().st_size == size
 
@@ -174,11 +174,11 @@ def make_rows(
     with progress(folder.name, len(keys), already=min(there * per_shard, len(keys))) as advance:
         for shard, made in jobs.map(partial(shard_maker, begin, store), own):
             write_bytes(store.path(shard), made)
-            advance(len(store.keys_of(shard)))
+            advance(len(store.get_keys(shard)))
         for shard in (shard for shard in missing if shard not in own):
             assert jobs.helpers is not None
             jobs.helpers.wait_for(partial(store.has_shard, shard))
-            advance(len(store.keys_of(shard)))
+            advance(len(store.get_keys(shard)))
     return store
 
 
@@ -196,7 +196,7 @@ def shard_maker(begin: Callable[[], Maker], store: PipelineRowStore) -> Callable
     make = begin()
 
     def content(shard: int) -> bytes:
-        keys = store.keys_of(shard)
+        keys = store.get_keys(shard)
         rows = np.asarray(make(keys))
         if rows.shape != (len(keys), *store.shape):
             raise DataError(f"rows of {keys[0]} and so on have the shape {rows.shape[1:]}; expected {store.shape}")

@@ -22,16 +22,16 @@ from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
 from vaak.core.secrets import look_up, refer
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.core.storage.links import demand_own_files
-from vaak.core.terminal import time_of
+from vaak.core.storage.links import require_own_files
+from vaak.core.terminal import format_time
 from vaak.pipeline.execution import (
     BEGUN,
     MANIFEST,
     Job,
     Parts,
     StageStatus,
+    collect_dependencies,
     make_ready,
-    parts_of,
     release_memory,
     run_body,
     run_in_own_process,
@@ -135,7 +135,7 @@ class PipelinePlan:
         Raises UserError where it isn't, and may not run.
         """
         forced = stage.name in self._forced and self.is_to_run(stage)
-        parts = parts_of(stage, self.options, self.digests)
+        parts = collect_dependencies(stage, self.options, self.digests)
         standing = status_of_stage(stage, self.directory / stage.name, parts, forced)
         if standing.verdict == "done":
             self.digests[stage.name] = stage.digest(standing.manifest["outputs"])
@@ -168,7 +168,7 @@ class PipelinePlan:
                 )
             if row.state != "done":
                 waiting.add(stage.name)
-            yield row, self._forecast_of(stage) if stage.name in waiting else Forecast()
+            yield row, self._forecast(stage) if stage.name in waiting else Forecast()
 
     def _digest_read(self, stage: Stage, name: str) -> str:
         for file in (MANIFEST, BEGUN):
@@ -176,7 +176,7 @@ class PipelinePlan:
                 return str(read_json(self.directory / stage.name / file)["parts"]["reads"][name])
         return ""
 
-    def _forecast_of(self, stage: Stage) -> Forecast:
+    def _forecast(self, stage: Stage) -> Forecast:
         folders = {one.name: self.directory / one.name for one in self.stages} | self.inputs(stage)
         own = Forecast() if stage.forecast is None else stage.forecast(self.options, folders)
         if own.seconds is not None:
@@ -238,7 +238,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
     (standing, parts), request, directory = plan.standing(stage), plan.request, plan.directory
     if standing.verdict == "done":
         log.info("%s: up to date", stage.name)
-        return PipelineRow.of(stage.name, "up to date", standing.manifest, _report_of(stage, directory))
+        return PipelineRow.of(stage.name, "up to date", standing.manifest, _read_report(stage, directory))
     log.info("%s: %s (%s)", stage.name, SAID[standing.verdict], standing.why)
     job = Job(
         stage=stage.name,
@@ -261,10 +261,10 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         run_in_own_process(request.find, stage, job)
     manifest = read_json(job.folder / MANIFEST)
     plan.digests[stage.name] = stage.digest(manifest["outputs"])
-    return PipelineRow.of(stage.name, STATES[standing.verdict], manifest, _report_of(stage, directory))
+    return PipelineRow.of(stage.name, STATES[standing.verdict], manifest, _read_report(stage, directory))
 
 
-def _report_of(stage: Stage, directory: Path) -> dict[str, Any]:
+def _read_report(stage: Stage, directory: Path) -> dict[str, Any]:
     """Return the report of a stage that is done; empty where it has none."""
     return dict(read_json(directory / stage.name / stage.report)) if stage.report else {}
 
@@ -276,7 +276,7 @@ def _held(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
-    demand_own_files(directory, deep=False)  # the runs in it are looked through where they are opened
+    require_own_files(directory, deep=False)  # the runs in it are looked through where they are opened
     with only_writer(directory, "give another --output-dir"):
         yield
 
@@ -337,7 +337,7 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
     ('1:15', '1.0 KiB', '-')
     """
     return (
-        "-" if seconds is None else time_of(seconds),
+        "-" if seconds is None else format_time(seconds),
         *("-" if number is None else format_bytes(number) for number in (disk_bytes, memory_bytes)),
     )
 
@@ -345,7 +345,7 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
 def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
-    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}", *_report_lines(rows)]
+    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {format_time(seconds)}", *_report_lines(rows)]
 
 
 def _report_lines(rows: Sequence[PipelineRow]) -> list[str]:

@@ -17,7 +17,7 @@ from vaak.config.base import Section
 from vaak.config.components import resolve_class
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.names import nearest_name
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.pipeline.jobs import Jobs
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class StageWork:
         if helpers is not None:
             helpers.order(train_with_rank_0, layers=[dict(layer) for layer in values], trust_code=self.trust_code)
         outcome = train(load_layers(values, trust_code=self.trust_code))
-        outcome.demand_not_stopped(str(outcome.directory), "add --resume")
+        outcome.require_not_stopped(str(outcome.directory), "add --resume")
         return outcome
 
 
@@ -168,7 +168,7 @@ class Stage:
 
     def digest(self, outputs: Mapping[str, Any]) -> str:
         """A hash of those outputs, by name, by which other stages notice a change."""
-        return fingerprint_of(
+        return compute_fingerprint(
             {name: about for name, about in outputs.items() if any(fnmatchcase(name, one) for one in self.digested)}
         )
 
@@ -214,7 +214,7 @@ class Pipeline:
         names = [stage.name for stage in self.stages]
         raise UserError(f"{self.name} has no stage {name}{nearest_name(name, names)}; it has {', '.join(names)}")
 
-    def place_of(self, options: Options) -> Path:
+    def get_directory(self, options: Options) -> Path:
         """Return the directory where it runs if the command doesn't say."""
         return Path("runs") / self.name if self.directory is None else self.directory(options)
 

@@ -17,7 +17,7 @@ import numpy as np
 from vaak.audio.segments import Segment, merged
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes
-from vaak.report.charts import new_figure, png_of
+from vaak.report.charts import new_figure, render_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,14 +94,14 @@ def draw_timelines(path: Path, recordings: Sequence[Recording]) -> None:
 
 def timelines_png(recordings: Sequence[Recording]) -> bytes:
     """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
-    rows = [row for recording in recordings for row in rows_of(*recording)]
+    rows = [row for recording in recordings for row in make_rows(*recording)]
     height = sum(row.inches for row in rows)
     figure = new_figure(WIDTH, max(0.5, height), layout=None)
     below = height
     for row in rows:
         below -= row.inches
         _draw_row(figure, row, (LEFT, (below + 0.75 * AXIS_HEIGHT) / height, RIGHT - LEFT, row.lane_inches / height))
-    return png_of(figure, dpi=110)
+    return render_png(figure, dpi=110)
 
 
 def best_mapping(reference: dict[str, Parts], hypothesis: dict[str, Parts]) -> dict[str, str]:
@@ -123,11 +123,11 @@ def _seconds_together(one: Parts, other: Parts) -> float:
     return float(np.clip(np.minimum.outer(ends, to) - np.maximum.outer(starts, from_), 0, None).sum())
 
 
-def rows_of(
+def make_rows(
     name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float
 ) -> list[TimelineRow]:
     """The rows of a recording, with the same lanes and of one length."""
-    lanes = lanes_of(hypothesis, reference)
+    lanes = assign_lanes(hypothesis, reference)
     length = next((float(seconds) for seconds in ROW_SECONDS if duration <= MOST_ROWS * seconds), duration / MOST_ROWS)
     count = max(1, math.ceil(duration / length - 1e-9))
     if count == 1:
@@ -135,7 +135,7 @@ def rows_of(
     return [TimelineRow("" if row else name, row * length, (row + 1) * length, duration, lanes) for row in range(count)]
 
 
-def lanes_of(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
+def assign_lanes(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
     """The lanes; speakers that are taken for one another come in the same order, and in one colour."""
     with optional_import("drawing requires matplotlib", "plot"):
         from matplotlib import colormaps
@@ -305,7 +305,7 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
     bar = figure.colorbar(image, cax=of_colours)
     bar.set_label("mel spectrogram" if isinstance(row, Spectrogram) else "probability", fontsize=7)
     of_colours.tick_params(labelsize=7)
-    return png_of(figure)
+    return render_png(figure)
 
 
 def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: dict[str, Any]) -> AxesImage:

@@ -17,7 +17,7 @@ import numpy as np
 
 from vaak.config.metrics import is_fraction
 from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.links import demand_no_link
+from vaak.core.storage.links import require_no_link
 from vaak.report.tables import short_rate, shown_losses
 
 MOST_PANELS, MOST_LABELLED = 9, 6
@@ -36,7 +36,7 @@ def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
         """A figure that a notebook shows as a picture, also where pyplot isn't used."""
 
         def _repr_png_(self) -> bytes:
-            return png_of(self)
+            return render_png(self)
 
     return Shown(figsize=(width, height), layout=layout)
 
@@ -45,14 +45,14 @@ def saved(figure: Any, path: Path | None) -> Any:
     """The figure, written to a file if there is a path. Raises UserError where it can't be written."""
     try:
         if path is not None:
-            demand_no_link(path)
+            require_no_link(path)
             figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} can't be written: {error}") from error
     return figure
 
 
-def png_of(figure: Any, dpi: int = 100) -> bytes:
+def render_png(figure: Any, dpi: int = 100) -> bytes:
     """The figure as a PNG; signs that the font lacks are boxes."""
     content = BytesIO()
     with warnings.catch_warnings():
@@ -68,7 +68,7 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
     """Draw the records of several runs, by their names, in the same panels; of several, without their groups."""
     panels: dict[str, dict[str, Points]] = {"loss": {}}
     for run, records in histories.items():
-        for (panel, label), points in _curves_of(records).items():
+        for (panel, label), points in _collect_curves(records).items():
             if len(histories) == 1:
                 panels.setdefault(panel, {})[label] = points
             elif label == panel or panel == "loss":
@@ -98,7 +98,7 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
     return saved(figure, path)
 
 
-def _curves_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
+def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
     """Steps and values of each curve of a history, by its panel and its label."""
     found: dict[tuple[str, str], Points] = {}
     for record in records:
@@ -106,7 +106,7 @@ def _curves_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Po
         if record["kind"] == "step":
             shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
         elif record["kind"] == "evaluation":
-            shown = {_panel_of(name): value for name, value in record.items() if isinstance(value, float)}
+            shown = {_choose_panel(name): value for name, value in record.items() if isinstance(value, float)}
         for place, value in shown.items():
             if value is not None:
                 steps, values = found.setdefault(place, ([], []))
@@ -115,10 +115,10 @@ def _curves_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Po
     return found
 
 
-def _panel_of(name: str) -> tuple[str, str]:
+def _choose_panel(name: str) -> tuple[str, str]:
     """The panel and the label of a figure; parts of one (``val_wer/GROUP``) share its panel.
 
-    >>> _panel_of("val_loss"), _panel_of("val_wer/hi")
+    >>> _choose_panel("val_loss"), _choose_panel("val_wer/hi")
     (('loss', 'valid'), ('val_wer', 'hi'))
     """
     panel, _, part = name.partition("/")
@@ -245,7 +245,7 @@ def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     axes.set(xlabel="predicted", ylabel="class")
     written = np.argwhere(counts) if len(names) <= MOST_COUNTED else ()
     draw_shares(axes, counts, written, "fraction of the class", colours)
-    return png_of(figure)
+    return render_png(figure)
 
 
 def draw_shares(
@@ -275,4 +275,4 @@ def reliability_png(bins: np.ndarray) -> bytes:
     axes.legend()
     below.bar((np.arange(len(bins)) + 0.5) / len(bins), bins[:, 0], width=0.9 / len(bins), color="0.5")
     below.set(xlabel="confidence", ylabel="decisions")
-    return png_of(figure)
+    return render_png(figure)

@@ -17,7 +17,7 @@ MOST_LISTED = 5
 MOST_CHARACTERS = 120
 
 
-def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
+def render_lines(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     """A paragraph for a corpus: a table of its splits, then what they have in common."""
     place = "." if corpus.folder == folder else str(corpus.folder.relative_to(folder))
     yield from _wrapped(f"{folder if place == '.' else place}: {corpus.kind}")

@@ -15,8 +15,8 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
 from vaak.core.storage.json_lines import read_json_lines
-from vaak.engine.checkpoint.names import list_checkpoints, step_of
-from vaak.report.run_facts import LARGEST_STEP, RunFacts, differences, is_own, log_of, number_of, numbers_of
+from vaak.engine.checkpoint.names import list_checkpoints, parse_step
+from vaak.report.run_facts import LARGEST_STEP, RunFacts, differences, is_own, iterate_numbers, read_log_tail, to_number
 
 POINTS = 60_000
 """All points of a run's curves; a curve with more than its part is thinned."""
@@ -108,7 +108,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
         taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
         if shown:
             unit = UNITS.get(name, "%" if is_fraction(name) else "")
-            bands = bands_of(facts) if name == "memory pressure" else ()
+            bands = get_pressure_bands(facts) if name == "memory pressure" else ()
             kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
     most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, taken)))
     return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
@@ -131,12 +131,12 @@ MEMORY = {"process_memory_gib": "process", "device_memory_gib": "device"}
 PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_percent": "device"}
 
 
-def bands_of(facts: RunFacts) -> list[tuple[float, str]]:
+def get_pressure_bands(facts: RunFacts) -> list[tuple[float, str]]:
     """The percentages from which memory pressure is moderate, high and critical, as in ``vaak.engine.memory``."""
     training = facts.options.get("training")
     memory = training.get("memory") if isinstance(training, dict) else None
     given = memory.get("thresholds") if isinstance(memory, dict) else None
-    numbers = [number_of(one) for one in given] if isinstance(given, list) else []
+    numbers = [to_number(one) for one in given] if isinstance(given, list) else []
     device = str(facts.environment.get("device", "cpu")).partition(":")[0]
     edges = [one for one in numbers if one is not None] or THRESHOLDS.get(device, THRESHOLDS["cuda"])
     return [(100 * edge, name) for edge, name in zip(edges, ("moderate", "high", "critical"), strict=False)]
@@ -146,7 +146,7 @@ def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]
     """The chart, the label and the value of each figure of a record."""
     kind = record["kind"]
     if kind == "evaluation":
-        for name, value in numbers_of(record):
+        for name, value in iterate_numbers(record):
             panel, _, part = name.partition("/")
             percent = 100 if value is not None and is_fraction(name) else 1
             if name == "val_loss":
@@ -154,11 +154,11 @@ def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]
             else:
                 yield panel, part or name, None if value is None else percent * value
     elif kind == "learning_rates":
-        yield from (("learning rate", name, value) for name, value in numbers_of(record))
+        yield from (("learning rate", name, value) for name, value in iterate_numbers(record))
     elif kind == "step":
         yield from _points_of_training(record)
     for name, value in record["clock"].items() if kind in ("step", "system") else ():
-        yield from _points_of_clock(kind, str(name), number_of(value))
+        yield from _points_of_clock(kind, str(name), to_number(value))
 
 
 def _points_of_clock(kind: str, name: str, value: float | None) -> Iterator[tuple[str, str, float | None]]:
@@ -175,7 +175,7 @@ def _points_of_clock(kind: str, name: str, value: float | None) -> Iterator[tupl
 
 
 def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    for name, value in numbers_of(record):
+    for name, value in iterate_numbers(record):
         if name in ("loss", "smoothed_loss"):
             yield "loss", {"loss": "train", "smoothed_loss": "train, smoothed"}[name], value
         elif name == "learning_rate":
@@ -218,9 +218,9 @@ def _checkpoints(facts: RunFacts) -> Iterator[Event]:
     best, pointer = None, facts.directory / "checkpoints" / "best"
     with contextlib.suppress(OSError, ValueError):
         if pointer.is_file():
-            best = step_of(Path(pointer.read_text(encoding="utf-8").strip()))
-    there = {step_of(path) for path in list_checkpoints(facts.directory / "checkpoints")}
-    written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", log_of(facts.directory), re.MULTILINE)
+            best = parse_step(Path(pointer.read_text(encoding="utf-8").strip()))
+    there = {parse_step(path) for path in list_checkpoints(facts.directory / "checkpoints")}
+    written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", read_log_tail(facts.directory), re.MULTILINE)
     last = max([0, *(record["step"] for record in facts.records)])
     for step in sorted({*(step for step in there if step is not None), *map(int, written)}):
         if step < LARGEST_STEP and (step <= last or step in there):  # others were set aside by a resume
@@ -272,9 +272,9 @@ def _not_finite(facts: RunFacts) -> Iterator[Event]:
     known = 0.0
     for record in facts.records:
         if record["kind"] == "step":
-            skipped = number_of(record.get("non_finite_steps")) or 0.0
+            skipped = to_number(record.get("non_finite_steps")) or 0.0
             if skipped > known:
                 yield Event(record["step"], "not finite", f"{skipped - known:.0f} steps skipped, {skipped:.0f} so far")
-            if isinstance(record.get("loss"), float) and number_of(record["loss"]) is None:
+            if isinstance(record.get("loss"), float) and to_number(record["loss"]) is None:
                 yield Event(record["step"], "not finite", f"the loss is {record['loss']}")
             known = skipped

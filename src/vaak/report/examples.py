@@ -16,11 +16,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vaak.config.metrics import chance_of, is_fraction
+from vaak.config.metrics import get_chance_level, is_fraction
 from vaak.core.summaries import MOST_SCORES
-from vaak.report.html import Html, data_table, element, html_of
-from vaak.report.model_card import json_of
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries, summaries_at
+from vaak.report.html import Html, data_table, element, to_html
+from vaak.report.model_card import read_json_object
+from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries, summaries_at, to_number
 from vaak.text.scoring.word_errors import rate_with_interval
 
 Player = Callable[[str], Html]
@@ -43,7 +43,7 @@ def scored(summary: Mapping[str, Any]) -> Scored | None:
     about = summary.get("scores")
     if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
         return None
-    rows = [tuple(map(number_of, row)) for row in about["sums"] if isinstance(row, list) and len(row) == 2]
+    rows = [tuple(map(to_number, row)) for row in about["sums"] if isinstance(row, list) and len(row) == 2]
     sums = [(first, second) for first, second in rows if first is not None and second is not None and second >= 0]
     if len(sums) != len(about["sums"]) or not 0 < len(sums) <= MOST_SCORES:
         return None
@@ -79,7 +79,7 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
 def chances(facts: RunFacts, step: int) -> dict[str, float]:
     """The figures of a guess, by their names in ``metrics.jsonl``: for a classifier, of always the commonest class."""
     names = dict(facts.evaluations).get(step, {})
-    found = {name: chance for name in names if (chance := chance_of(name)) is not None}
+    found = {name: chance for name in names if (chance := get_chance_level(name)) is not None}
     for prefix, summary in summaries_at(facts, step):
         matrices = list(_matrices(summary).values())
         if len(matrices) == 1:
@@ -145,7 +145,7 @@ def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator
 
 def read_phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     found = summary.get("phenomena")
-    rows = {str(name): [*map(number_of, _list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
+    rows = {str(name): [*map(to_number, _list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
     return {
         name: (row[0], row[1])
         for name, row in rows.items()
@@ -176,7 +176,7 @@ def _matrices(summary: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
     for column, one in found.items() if isinstance(found, dict) else ():
         classes = [str(name) for name in _list(one.get("classes"))] if isinstance(one, dict) else []
         rows = (
-            [[number_of(value) or 0.0 for value in _list(row)] for row in _list(one.get("counts"))] if classes else []
+            [[to_number(value) or 0.0 for value in _list(row)] for row in _list(one.get("counts"))] if classes else []
         )
         if 0 < len(classes) <= MOST_CELLS and [len(row) for row in rows] == [len(classes)] * len(classes):
             matrices[str(column)] = (classes, rows)
@@ -204,7 +204,7 @@ def heat_table(
         cells = []
         for column, share, value in zip(columns, own, values, strict=True):
             text = "" if not value else f"{value:g}"
-            said = html_of(f"{name}, {column}: {value:g}")
+            said = to_html(f"{name}, {column}: {value:g}")
             dark = ' class="dark"' if share > 0.5 else ""
             cells.append(Html(f'<td style="--share:{_percent(share)}" title="{said}"{dark}>{text}</td>'))
         body.append(element("tr", element("th", name, scope="row"), *cells))
@@ -218,7 +218,7 @@ def _calibration(summary: Mapping[str, Any]) -> Iterator[Html]:
     for column, bins in found.items():
         rows: list[Sequence[object]] = [("confidence", "decisions", "accuracy", "")]
         for one in _list(bins)[:MOST_CELLS]:
-            number, confidence, right = [*(number_of(value) for value in _list(one)), None, None, None][:3]
+            number, confidence, right = [*(to_number(value) for value in _list(one)), None, None, None][:3]
             if number and confidence is not None and right is not None:
                 sure, share = confidence / number, right / number
                 shown = bar(share, None, sure)
@@ -235,7 +235,7 @@ def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
     """Examples in the form of their task, which their keys tell."""
     rows = _rows(summary.get("examples"))
     worst = sorted(
-        rows, key=lambda one: (-(number_of(one.get("error")) or 0.0), -(number_of(one.get("confidence")) or 0.0))
+        rows, key=lambda one: (-(to_number(one.get("error")) or 0.0), -(to_number(one.get("confidence")) or 0.0))
     )
     if any("predicted" in one for one in rows):
         yield from _errors_of_classes(worst)
@@ -252,8 +252,8 @@ def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
 def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     table: list[Sequence[object]] = [("text", "class", "predicted", "confidence")]
     for one in worst:
-        if (number_of(one.get("error")) or 0.0) > 0:
-            sure = number_of(one.get("confidence"))
+        if (to_number(one.get("error")) or 0.0) > 0:
+            sure = to_number(one.get("confidence"))
             shown = "" if sure is None else f"{100 * sure:.1f} %"
             table.append((one.get("text", ""), one.get("class", ""), one.get("predicted", ""), shown))
     if len(table) > 1:
@@ -263,8 +263,8 @@ def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
 def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     table: list[Sequence[object]] = [("source", "hypothesis", "reference", "chrF")]
     for one in rows:
-        references = Html("<br>").join(html_of(text) for text in _list(one.get("references")))
-        score = number_of(one.get("chrf"))
+        references = Html("<br>").join(to_html(text) for text in _list(one.get("references")))
+        score = to_number(one.get("chrf"))
         shown = "" if score is None else f"{score:.1f}"
         table.append((one.get("source", ""), one.get("hypothesis", ""), Html(references), shown))
     yield data_table(table, "Translations: the first ones, and the worst")
@@ -280,7 +280,7 @@ def _transcripts(
         for one in shown:
             about = [str(one[key]) for key in ("name", "group") if key in one]
             about += [f"expert {one['expert']}"] if "expert" in one else []
-            wrong = number_of(one.get("error")) or 0
+            wrong = to_number(one.get("error")) or 0
             about += ["1 error" if wrong == 1 else f"{wrong:g} errors"]
             sides = aligned_texts(str(one.get("reference", "")), str(one.get("hypothesis", "")))
             entries.append(
@@ -318,7 +318,7 @@ def aligned_texts(reference: str, hypothesis: str) -> Html:
         if row and column and here == costs[row - 1][column - 1] + (left[row - 1] != right[column - 1]):
             row, column = row - 1, column - 1
             same = left[row] == right[column]
-            found += [html_of(left[row])] if same else [element("ins", right[column]), element("del", left[row])]
+            found += [to_html(left[row])] if same else [element("ins", right[column]), element("del", left[row])]
         elif row and here == costs[row - 1][column] + 1:
             row -= 1
             found.append(element("del", left[row]))
@@ -337,8 +337,8 @@ def _recordings(
     head = ("recording", "seconds", "speakers", "found", "DER", "missed", "false alarm", "confused")
     table: list[Sequence[object]] = [head]
     for one in worst:
-        scored_seconds = number_of(one.get("scored")) or 0.0
-        parts = [number_of(one.get(name)) or 0.0 for name in ("miss", "false_alarm", "confusion")]
+        scored_seconds = to_number(one.get("scored")) or 0.0
+        parts = [to_number(one.get(name)) or 0.0 for name in ("miss", "false_alarm", "confusion")]
         shares = [f"{100 * part / scored_seconds:.1f} %" if scored_seconds else "" for part in (sum(parts), *parts)]
         table.append((*(str(one.get(name, "")) for name in ("name", "seconds", "speakers", "found")), *shares))
     yield data_table(table, "Errors by recording, the worst first", folded=25)
@@ -346,7 +346,7 @@ def _recordings(
 
 def timeline(one: Mapping[str, Any], sound: Html) -> Html:
     """Who speaks when in a recording: the reference above the hypothesis, a lane for each speaker."""
-    seconds = max(number_of(one.get("seconds")) or 0.0, 0.1)
+    seconds = max(to_number(one.get("seconds")) or 0.0, 0.1)
     sides = {side: _by_speaker(one.get(side), seconds) for side in ("reference", "hypothesis")}
     colours = _colours(*sides.values())
     lanes: list[Html] = []
@@ -371,7 +371,7 @@ def _by_speaker(segments: Any, seconds: float) -> dict[str, list[tuple[float, fl
     found: dict[str, list[tuple[float, float]]] = {}
     for segment in _list(segments):
         start, end, who = [*_list(segment), None, None, None][:3]
-        begun, ended = number_of(start), number_of(end)
+        begun, ended = to_number(start), to_number(end)
         if begun is not None and ended is not None and 0 <= begun < min(ended, seconds):
             found.setdefault(str(who), []).append((begun, min(ended, seconds)))
     return dict(sorted(found.items())[:MOST_LANES])
@@ -399,7 +399,7 @@ def _colours(
 
 def _spoken(rows: Sequence[Mapping[str, Any]], texts: Sequence[Any], player: Player) -> Iterator[Html]:
     for one in rows:
-        number = int(number_of(one.get("index")) or 0) + 1
+        number = int(to_number(one.get("index")) or 0) + 1
         sides = [(side, player(f"{side}-{number}")) for side in ("recorded", "spoken")]
         shown = [element("div", element("p", side, css="lead"), sound) for side, sound in sides if sound]
         if shown:
@@ -441,7 +441,7 @@ def _attention(summary: Mapping[str, Any]) -> Iterator[Html]:
     if not isinstance(found, dict):
         return
     source, target = ([str(one) for one in _list(found.get(side))][:MOST_CELLS] for side in ("source", "target"))
-    weights = [[number_of(one) or 0.0 for one in _list(row)] for row in _list(found.get("weights"))]
+    weights = [[to_number(one) or 0.0 for one in _list(row)] for row in _list(found.get("weights"))]
     if source and [len(row) for row in weights] == [len(source)] * len(target):
         highest = max(0.01, *(one for row in weights for one in row))
         shares = [[one / highest for one in row] for row in weights]
@@ -472,17 +472,21 @@ def _of_pipeline(facts: RunFacts) -> Iterator[Html]:
     folder = facts.pipeline
     if folder is None:
         return
-    gate = json_of(folder / "gate" / "gate.json") if is_own(folder, folder / "gate" / "gate.json") else {}
-    rows = [[number_of(value) or 0.0 for value in _list(row)] for row in _list(gate.get("confusion"))]
+    gate = read_json_object(folder / "gate" / "gate.json") if is_own(folder, folder / "gate" / "gate.json") else {}
+    rows = [[to_number(value) or 0.0 for value in _list(row)] for row in _list(gate.get("confusion"))]
     names = [str(number) for number in range(len(rows))]
     if 0 < len(rows) <= MOST_CELLS and [len(row) for row in rows] == [len(rows)] * len(rows):
         shares = [[value / max(1.0, sum(row)) for value in row] for row in rows]
         yield element("h3", "Gate")
         yield heat_table("What the gate chooses: rows are clusters, columns experts", names, names, shares, rows)
-    about = json_of(folder / "experts" / "experts.json") if is_own(folder, folder / "experts" / "experts.json") else {}
+    about = (
+        read_json_object(folder / "experts" / "experts.json")
+        if is_own(folder, folder / "experts" / "experts.json")
+        else {}
+    )
     table: list[Sequence[object]] = [("expert", "training utterances", "WER alone")]
     for one in _rows(about.get("experts")):
-        errors = number_of(one.get("wer"))
+        errors = to_number(one.get("wer"))
         table.append((str(one.get("expert")), str(one.get("train")), "" if errors is None else f"{100 * errors:.2f} %"))
     if len(table) > 1:
         yield data_table(table, "Experts after their own training", folded=30)

@@ -23,7 +23,7 @@ MOST_NUMBERS = 20
 
 def draw_gate(folder: Path, path: Path | None = None) -> Any:
     """Draw the gate's choices for held-out utterances of each cluster, its calibration and its losses."""
-    about = _figures_of(folder, GATE)
+    about = _read_results(folder, GATE)
     bins = [one for one in about["calibration"]["bins"] if one["count"]]
     number, which = sum(one["count"] for one in bins), "held-out" if about["held_out"] else "training"
     figure = _figure(f"{folder}: gate, accuracy {100 * about['accuracy']:.1f} % of {number} {which} utterances")
@@ -56,8 +56,8 @@ def draw_gate(folder: Path, path: Path | None = None) -> Any:
 
 def draw_experts(folder: Path, path: Path | None = None) -> Any:
     """Draw use and word error rate of each expert, after its own training and in the joint model, as far as known."""
-    own = _figures_of(folder, EXPERTS)["experts"]
-    joint = _figures_of(folder, JOINT) if (folder / JOINT).exists() else None
+    own = _read_results(folder, EXPERTS)["experts"]
+    joint = _read_results(folder, JOINT) if (folder / JOINT).exists() else None
     number = max(1, sum(one["train"] for one in own))
     use: dict[str, Sequence[float | None]] = {"training utterances": [one["train"] / number for one in own]}
     errors: dict[str, Sequence[float | None]] = {"alone": [one["wer"] for one in own]}
@@ -104,7 +104,7 @@ def _curve(axes: Any, run: Path, name: str, label: str | None, factor: float = 1
         axes.plot(*zip(*points, strict=True), marker="." if len(points) < MOST_MARKED else None, label=label)
 
 
-def _figures_of(folder: Path, name: str) -> Any:
+def _read_results(folder: Path, name: str) -> Any:
     """Return the results that a stage wrote. Raises UserError where it hasn't run."""
     if not (folder / name).is_file():
         stage = name.partition("/")[0]

@@ -14,8 +14,8 @@ from typing import Any
 from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
 from vaak.report.html import Html, element, pairs
-from vaak.report.model_card import json_of
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries_at
+from vaak.report.model_card import read_json_object
+from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries_at, to_number
 
 MOST_FIGURES, MOST_REMARKS = 12, 40
 MOST_NAMED = 6
@@ -37,7 +37,7 @@ def title_and_notes(run: Path) -> tuple[str, list[str]]:
     return title, [one for paragraph in notes.split("\n\n") if (one := " ".join(paragraph.split()))]
 
 
-def head_of(facts: RunFacts) -> Html:
+def render_head(facts: RunFacts) -> Html:
     """The first screen of the page."""
     summary = facts.summary
     title, notes = title_and_notes(facts.directory)
@@ -111,7 +111,7 @@ def _count_examples(facts: RunFacts, step: int) -> str | None:
 
 def _data(facts: RunFacts) -> Iterator[str]:
     """A line on the data: how much each split has, and which labels, languages and corpora."""
-    statistics = json_of(facts.directory / "prepared" / "prepared.json").get("statistics")
+    statistics = read_json_object(facts.directory / "prepared" / "prepared.json").get("statistics")
     splits = (
         {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
     )
@@ -128,12 +128,12 @@ def _data(facts: RunFacts) -> Iterator[str]:
 
 def _counts(split: Mapping[str, Any]) -> Iterator[str]:
     for key in ("cuts", "texts", "pairs", "examples", "documents", "recordings", "conversations"):
-        if (number := number_of(split.get(key))) is not None:
+        if (number := to_number(split.get(key))) is not None:
             yield f"{number:,.0f} {key}"
-    if (seconds := number_of(split.get("seconds"))) is not None:
+    if (seconds := to_number(split.get("seconds"))) is not None:
         yield f"{seconds / 3600:,.2f} hours" if seconds >= 360 else f"{seconds / 60:,.1f} minutes"
     speakers = split.get("speakers")
-    number = number_of(len(speakers) if isinstance(speakers, list | dict) else speakers)
+    number = to_number(len(speakers) if isinstance(speakers, list | dict) else speakers)
     if number:
         yield f"{number:,.0f} {'speaker' if number == 1 else 'speakers'}"
     labels = split.get("labels")
@@ -170,8 +170,8 @@ def about_run(facts: RunFacts) -> list[tuple[str, object]]:
     summary, there = facts.summary, facts.environment
     packages = there.get("packages")
     torch = packages.get("torch") if isinstance(packages, dict) else None
-    minutes, seconds = divmod(round(number_of(summary.seconds) or 0), 60)
-    best = figure_in_words(summary.best.rpartition(" ")[0], number_of(summary.best_value))
+    minutes, seconds = divmod(round(to_number(summary.seconds) or 0), 60)
+    best = figure_in_words(summary.best.rpartition(" ")[0], to_number(summary.best_value))
     trained = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     of = f" of {summary.total_steps:,}" if summary.total_steps else ""
     parameters = "" if summary.parameters is None else f"{summary.parameters:,}"
@@ -208,7 +208,7 @@ def command_of_session(there: Mapping[str, Any]) -> str:
 
 
 def _verified(run: Path) -> Html:
-    found = json_of(run / "verification.json")
+    found = read_json_object(run / "verification.json")
     if not isinstance(found.get("sentence"), str):
         return Html("")
     verdict = found.get("verified") is True

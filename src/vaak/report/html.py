@@ -34,10 +34,10 @@ class Html(str):
     """Text that is HTML already; all other text is escaped."""
 
 
-def html_of(value: object) -> Html:
+def to_html(value: object) -> Html:
     """A value as HTML: escaped, shortened where it is very long, without signs that no page may have.
 
-    >>> html_of("<b> & 'c'"), html_of(Html("<b>"))
+    >>> to_html("<b> & 'c'"), to_html(Html("<b>"))
     ('&lt;b&gt; &amp; &#x27;c&#x27;', '<b>')
     """
     if isinstance(value, Html):
@@ -56,8 +56,8 @@ def long_html(text: str) -> Html:
 def element(name: str, *children: object, **attributes: object) -> Html:
     """An element; ``css`` is its class, and underscores in names of attributes are hyphens."""
     given = {key.replace("css", "class").replace("_", "-"): value for key, value in attributes.items()}
-    written = "".join(f' {key}="{html_of(value)}"' for key, value in given.items() if value is not None)
-    return Html(f"<{name}{written}>{''.join(map(html_of, children))}</{name}>")
+    written = "".join(f' {key}="{to_html(value)}"' for key, value in given.items() if value is not None)
+    return Html(f"<{name}{written}>{''.join(map(to_html, children))}</{name}>")
 
 
 def section(title: str, *children: object, identity: str) -> Html:
@@ -150,10 +150,10 @@ def document(
         f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in (library, script)
     )
     return PAGE.format(
-        title=html_of(title),
+        title=to_html(title),
         style=(assets / "uPlot.min.css").read_text(encoding="utf-8") + style,
         body="\n".join(body),
-        version=html_of(__version__),
+        version=to_html(__version__),
         licence=licence.strip(),
         hashes=hashes,
         connect="; connect-src 'self'" if live else "",
@@ -169,7 +169,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
-def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:
+def render_charts(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:
     """The places of charts, which the script draws, a legend of the events in them, and a table of these."""
     if not found:
         return [element("p", "No step has been logged yet.")]
@@ -190,7 +190,7 @@ def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) 
         element("p", drag, css="lead"),
         element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
         element("div", *charts, css="charts") if charts else Html(""),
-        data_table(_rows_of(short), "Figures of few steps") if short else Html(""),
+        data_table(_to_rows(short), "Figures of few steps") if short else Html(""),
         _folded(machine),
         element("p", f"{left_out} curves of groups are left out; the tables have them.") if left_out else Html(""),
         data_table(table, "Events") if happened else Html(""),
@@ -204,7 +204,7 @@ def _folded(machine: Sequence[Html]) -> Html:
     return element("details", summary, element("div", *machine, css="charts"), css="machine")
 
 
-def _rows_of(short: Sequence[Panel]) -> list[Sequence[object]]:
+def _to_rows(short: Sequence[Panel]) -> list[Sequence[object]]:
     """Curves of one or two points as rows: a line through them would show nothing."""
     rows: list[Sequence[object]] = [("figure", "", "step", "value")]
     for panel in short:

@@ -51,7 +51,7 @@ class AboutExport:
 
 def model_card(run: Path, about: AboutExport) -> str:
     """Return the card of a model that was exported from a ``run``'s folder."""
-    options = options_of(run)
+    options = read_options(run)
     task, name = str(options.get("task", "model")), str(options.get("name") or run.name)
     spec = about.spec or spec_by_name(task)
     declared = spec.exports.get(about.form, ExportFormat(about.form))
@@ -62,7 +62,7 @@ def model_card(run: Path, about: AboutExport) -> str:
         **({"language": list(about.languages)} if about.languages else {}),
         "tags": ["vaak", task],
     }
-    environment = json_of(run / "environment.json")
+    environment = read_json_object(run / "environment.json")
     sections = [
         ("", _opening(task, about, environment)),
         ("Use", _use(declared, about, options)),
@@ -106,7 +106,7 @@ def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
 
 def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
     """A table of the prepared data: its head, then the counts of each split; empty where nothing was counted."""
-    statistics = json_of(run / "prepared" / "prepared.json").get("statistics")
+    statistics = read_json_object(run / "prepared" / "prepared.json").get("statistics")
     splits = (
         {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
     )
@@ -161,7 +161,7 @@ def _shown(value: Any) -> Any:
 
 
 def _check(run: Path) -> str:
-    found = json_of(run / "verification.json")
+    found = read_json_object(run / "verification.json")
     if not isinstance(found.get("sentence"), str):
         return "Not verified: `vaak verify RUN` takes steps of the run again and compares its figures."
     verdict = "is what it says" if found.get("verified") is True else "**isn't what it says**"
@@ -173,7 +173,7 @@ def _code(name: str) -> str:
     return " ".join(name.replace("`", "'").split())
 
 
-def json_of(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one where the file is missing or has no object."""
     try:
         found = read_json(path)
@@ -182,7 +182,7 @@ def json_of(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def options_of(run: Path) -> dict[str, Any]:
+def read_options(run: Path) -> dict[str, Any]:
     """The run's options, without secrets.
 
     None where there are variables in them, as no run writes any but those of secrets: their values would be in the

@@ -25,27 +25,27 @@ import numpy as np
 from vaak.config.metrics import is_fraction
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
-from vaak.core.significance import mean_of, paired_bootstrap
+from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.curves import MACHINE, MOST_GROUPS, Event, Panel, drawn, events, panels
 from vaak.report.examples import FIGURES, Scored, scored, sections_of_examples
-from vaak.report.head import about_run, command_of_session, head_of, title_and_notes, version_of_session
+from vaak.report.head import about_run, command_of_session, render_head, title_and_notes, version_of_session
 from vaak.report.html import (
     Html,
-    charts_of,
     code,
     data_table,
     document,
     element,
-    html_of,
     long_html,
     option_text,
     pairs,
+    render_charts,
     section,
+    to_html,
     write_page,
 )
-from vaak.report.model_card import json_of, rows_of_splits
+from vaak.report.model_card import read_json_object, rows_of_splits
 from vaak.report.run_facts import (
     LOG_LINES,
     Media,
@@ -53,15 +53,15 @@ from vaak.report.run_facts import (
     Table,
     compared_options,
     figure_in_words,
-    log_of,
     media,
-    number_of,
     read_facts,
+    read_log_tail,
+    read_samples,
     rows_of_tokens,
-    samples_of,
     summaries,
     tables_of_evaluations,
     tables_of_groups,
+    to_number,
 )
 from vaak.runs.use import command_lines
 
@@ -73,7 +73,7 @@ MOST_RECORDED = 30_000_000
 """Bytes of metrics.jsonl that are read, and drawn, in about ten seconds at the end of training."""
 
 
-def records_of(run: Path) -> tuple[int, int] | None:
+def stat_records(run: Path) -> tuple[int, int] | None:
     """When a run's records were last written, and their size; None where there are none."""
     try:
         about = (run / "metrics.jsonl").stat()
@@ -107,7 +107,7 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
     examples = sections_of_examples(facts, gallery.player)
     sections = {
         "examples": ("Examples", examples),
-        "charts": ("Charts", charts_of(found, happened, left_out)),
+        "charts": ("Charts", render_charts(found, happened, left_out)),
         "evaluations": ("Evaluations", _evaluations(facts, [*groups, *others])),
         "media": ("Samples, pictures and sound", [*_samples(facts), *gallery.others()]),
         "options": ("Options", _options(facts)),
@@ -116,7 +116,7 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
         "log": ("Sessions and log", _log(facts)),
     }
     name = title_and_notes(facts.directory)[0] or facts.name
-    return _page(f"{name}: report", [head_of(facts)], sections, (found, happened), live)
+    return _page(f"{name}: report", [render_head(facts)], sections, (found, happened), live)
 
 
 def _page(
@@ -156,7 +156,7 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
 
 def _baselines(facts: RunFacts) -> Html:
     """What methods without a network reach on the validation data (``vaak baseline``), next to the newest figure."""
-    about = json_of(facts.directory / "baselines.json").get("valid")
+    about = read_json_object(facts.directory / "baselines.json").get("valid")
     figures = about.get("figures") if isinstance(about, dict) else None
     if not isinstance(figures, dict) or not isinstance(about, dict):
         return Html("")
@@ -164,14 +164,14 @@ def _baselines(facts: RunFacts) -> Html:
     reached = facts.evaluations[-1][1].get(name)
     rows: list[Sequence[object]] = [("method", name)]
     for method, one in figures.items():
-        value = number_of(one.get(about.get("figure"))) if isinstance(one, dict) else None
+        value = to_number(one.get(about.get("figure"))) if isinstance(one, dict) else None
         rows.append((method, "" if value is None else figure_in_words(name, value)))
     rows.append(("this run", "" if reached is None else figure_in_words(name, reached)))
     return data_table(rows, "Without a network (vaak baseline), and this run")
 
 
 def _samples(facts: RunFacts) -> list[Html]:
-    step, lines = samples_of(facts.directory)
+    step, lines = read_samples(facts.directory)
     if not lines or step > facts.summary.step:  # of steps that a resume took back
         return []
     return [element("p", f"At step {step:,}:"), element("ul", *(element("li", line) for line in lines), css="samples")]
@@ -213,7 +213,7 @@ def _shown(one: Media) -> Html:
     source = Html(f"data:{kind};base64,{base64.b64encode(one.content).decode()}")
     if kind == "audio/wav":
         return element("audio", controls="", preload="none", src=source, aria_label=_label(one))
-    return Html(f'<img src="{source}" alt="{html_of(_label(one))}">')
+    return Html(f'<img src="{source}" alt="{to_html(_label(one))}">')
 
 
 def _label(one: Media) -> str:
@@ -269,10 +269,10 @@ def _lineage(facts: RunFacts) -> list[Html]:
     base = model.get("base") if isinstance(model, dict) else None
     parent = facts.summary.parent
     fork = f"{parent.get('directory')}, from step {parent.get('step')}" if isinstance(parent, dict) else ""
-    prepared = json_of(facts.directory / "prepared" / "prepared.json")
+    prepared = read_json_object(facts.directory / "prepared" / "prepared.json")
     rows = rows_of_splits(facts.directory)
     whole = list_checkpoints(facts.directory / "checkpoints")
-    manifest = json_of(whole[-1] / MANIFEST).get("files") if whole else None
+    manifest = read_json_object(whole[-1] / MANIFEST).get("files") if whole else None
     hashes: list[tuple[str, object]] = []
     for name in ("model.safetensors", "frozen.safetensors"):
         about = manifest.get(name) if isinstance(manifest, dict) else None
@@ -299,7 +299,7 @@ def _log(facts: RunFacts) -> list[Html]:
     for one in facts.sessions:
         what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), version_of_session(one))
         rows.append((*what, element("code", command_of_session(one))))
-    lines = split_lines(log_of(facts.directory))
+    lines = split_lines(read_log_tail(facts.directory))
     remarks = [line for line in lines if re.search(r" (WARNING|ERROR|CRITICAL) ", line[:60])]
     parts = [data_table(rows, "Sessions")] if facts.sessions else []
     for title, shown in (("Warnings", remarks[-MOST_REMARKS:]), ("End of the log", lines[-LOG_LINES:])):
@@ -336,7 +336,7 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
     asked = [element("p", "On the test data, and of other figures:"), code(f"vaak compare {directories}")]
     sections = {
         "options": ("Options that differ", [data_table(differing, "Options that differ") if options else same]),
-        "charts": ("Charts", charts_of(found, [], 0) if found else []),
+        "charts": ("Charts", render_charts(found, [], 0) if found else []),
         "differences": ("Paired differences", [*_differences(runs, names), *asked]),
         "figures": (
             "Figures",
@@ -365,7 +365,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
         if one is None or (one.figure, one.of, len(one.sums)) != (first.figure, first.of, len(first.sums)):
             remarks.append(element("p", f"{name} wasn't evaluated on the same examples as {names[0]}: no pairs."))
             continue
-        test = paired_bootstrap(np.array(one.sums), np.array(first.sums), mean_of, NUM_SAMPLES)
+        test = paired_bootstrap(np.array(one.sums), np.array(first.sums), compute_mean, NUM_SAMPLES)
         low, high = test.interval or (0.0, 0.0)
         scale, unit = (100, " points") if is_fraction(first.figure) else (1, "")
         shown = [f"{scale * value:+.2f}{unit}" for value in (test.statistic, low, high)]

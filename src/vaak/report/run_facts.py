@@ -22,11 +22,11 @@ from vaak.config.tasks import built_in, spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.metrics_file import read_history
-from vaak.report.model_card import json_of, options_of
+from vaak.report.model_card import read_json_object, read_options
 from vaak.runs.folder.directory import SAMPLES
-from vaak.runs.folder.listing import RunSummary, summary_of
+from vaak.runs.folder.listing import RunSummary, summarize
 from vaak.runs.use import FORMATS
 
 LARGEST_STEP = 1 << 53
@@ -79,13 +79,13 @@ class RunFacts:
     @property
     def environment(self) -> dict[str, Any]:
         """Return the environment of the newest session."""
-        return {**(self.sessions[-1] if self.sessions else {}), **json_of(self.directory / "environment.json")}
+        return {**(self.sessions[-1] if self.sessions else {}), **read_json_object(self.directory / "environment.json")}
 
     @property
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
         """The step and the figures of each evaluation."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
-        return [(one["step"], dict(numbers_of(one))) for one in found]
+        return [(one["step"], dict(iterate_numbers(one))) for one in found]
 
     @property
     def shown_evaluation(self) -> tuple[int, dict[str, float | None], str]:
@@ -102,7 +102,7 @@ class RunFacts:
         """The step of the best checkpoint; -1 where none is marked."""
         pointer = self.directory / "checkpoints" / "best"
         try:
-            found = step_of(Path(pointer.read_text(encoding="utf-8").strip())) if pointer.is_file() else None
+            found = parse_step(Path(pointer.read_text(encoding="utf-8").strip())) if pointer.is_file() else None
         except (OSError, ValueError):
             return -1
         return -1 if found is None else found
@@ -110,12 +110,12 @@ class RunFacts:
     @property
     def splits_to_evaluate(self) -> list[str]:
         """The splits that have prepared examples; valid, too, where it was evaluated."""
-        statistics = json_of(self.directory / "prepared" / "prepared.json").get("statistics")
+        statistics = read_json_object(self.directory / "prepared" / "prepared.json").get("statistics")
         counts = statistics if isinstance(statistics, dict) else {}
         there = [
             split
             for split in ("valid", "test")
-            if isinstance(one := counts.get(split), dict) and any(map(number_of, one.values()))
+            if isinstance(one := counts.get(split), dict) and any(map(to_number, one.values()))
         ]
         return there or (["valid"] if self.evaluations else [])
 
@@ -133,7 +133,7 @@ def read_facts(run: Path) -> RunFacts:
         return replace(read_facts(joint), pipeline=run)
     if not any((run / name).is_file() for name in ("config.yml", "metrics.jsonl")):
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
-    options = options_of(run) if is_own(run, run / "config.yml") else {}
+    options = read_options(run) if is_own(run, run / "config.yml") else {}
     changed, not_compared = _from_defaults(options)
     history = read_history(run) if is_own(run, run / "metrics.jsonl") else []
     records = [one for one in history if 0 <= one["step"] < LARGEST_STEP]
@@ -147,7 +147,7 @@ def read_facts(run: Path) -> RunFacts:
     return RunFacts(
         directory=run,
         name=name if isinstance(name, str) and name else run.resolve().name,
-        summary=summary_of(run, run),
+        summary=summarize(run, run),
         options=options,
         changed=changed,
         not_compared=not_compared,
@@ -215,7 +215,7 @@ def _flat(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, values
 
 
-def number_of(value: Any) -> float | None:
+def to_number(value: Any) -> float | None:
     """A value as a finite float; None if it isn't one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -225,14 +225,14 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def numbers_of(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+def iterate_numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     """The figures of a record; None for one that isn't finite."""
     for name, value in record.items():
         if name not in OF_EVERY_RECORD and isinstance(value, int | float) and not isinstance(value, bool):
-            yield str(name), number_of(value)
+            yield str(name), to_number(value)
 
 
-def log_of(run: Path) -> str:
+def read_log_tail(run: Path) -> str:
     """The end of train.log."""
     path = run / "train.log"
     if not is_own(run, path):
@@ -278,9 +278,9 @@ def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[st
     return found, left_out + ([f"{others} of steps in between"] if others else [])
 
 
-def samples_of(run: Path) -> tuple[int, list[str]]:
+def read_samples(run: Path) -> tuple[int, list[str]]:
     """The samples that a run showed at its end, and the step that they are of."""
-    found = json_of(run / SAMPLES) if is_own(run, run / SAMPLES) else {}
+    found = read_json_object(run / SAMPLES) if is_own(run, run / SAMPLES) else {}
     step, lines = found.get("step"), found.get("samples")
     if type(step) is not int or not isinstance(lines, list):
         return 0, []
@@ -294,7 +294,7 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     for path in sorted(run.glob(f"pictures/*{SUMMARY}/step-*.json")):
         match = PICTURE.fullmatch(path.name)
         if match and is_own(run, path) and path.stat().st_size <= SUMMARY_BYTES:
-            summary, prefix = json_of(path), path.parent.name.removesuffix(SUMMARY)
+            summary, prefix = read_json_object(path), path.parent.name.removesuffix(SUMMARY)
             tasks = summary.get("tasks")
             of_tasks = {f"{prefix}{name}_": one for name, one in tasks.items()} if isinstance(tasks, dict) else {}
             for name, one in (of_tasks or {prefix: summary}).items():
@@ -331,18 +331,18 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
 def rows_of_tokens(run: Path) -> list[Sequence[str]]:
     """A table of what the tokenizers make of the prepared texts: its head, then a row for each store of tokens."""
     prepared = run / "prepared"
-    statistics = json_of(prepared / "prepared.json").get("statistics")
+    statistics = read_json_object(prepared / "prepared.json").get("statistics")
     rows: list[Sequence[str]] = [("texts", "tokens", "tokens a word", "bytes a token", "reproduced exactly")]
     for path in sorted([*prepared.glob("*/store.json"), *prepared.glob("*/*/store.json")])[:MOST_ROWS]:
-        about = json_of(path) if is_own(prepared, path) else {}
-        tokens, documents, exact = (number_of(about.get(name)) for name in ("tokens", "documents", "reproduced"))
+        about = read_json_object(path) if is_own(prepared, path) else {}
+        tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
         if not str(about.get("format")).startswith("vaak tokens") or not tokens:
             continue
         parts = path.relative_to(prepared).parent.parts
         counts = statistics.get(parts[0]) if isinstance(statistics, dict) else None
         if not isinstance(counts, dict) or len(list(prepared.glob(f"{parts[0]}/*/store.json"))) > 1:
             counts = {}  # of several stores, they are of all together
-        words, size = number_of(counts.get("words")), number_of(counts.get("bytes"))
+        words, size = to_number(counts.get("words")), to_number(counts.get("bytes"))
         shown = (f"{tokens / words:.2f}" if words else "", f"{size / tokens:.2f}" if size else "")
         reproduced = f"{100 * exact / documents:.1f} %" if exact is not None and documents else ""
         rows.append((" ".join(parts), f"{tokens:,.0f}", *shown, reproduced))

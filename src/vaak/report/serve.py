@@ -20,7 +20,7 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from vaak.core.errors import UserError
-from vaak.report.html import Html, document, element, html_of, section
+from vaak.report.html import Html, document, element, section, to_html
 from vaak.report.page import REPORT, comparison_page, run_page
 from vaak.report.run_facts import is_own, read_facts
 from vaak.runs.folder.listing import RunSummary, list_runs
@@ -45,23 +45,23 @@ class Reports:
         folder = self.folder
         if path == "/":
             if folder is None:
-                return self._of_runs, lambda: version_of(self.runs)
+                return self._of_runs, lambda: make_version(self.runs)
             return (
                 lambda: list_page(folder, live=True),
-                lambda: version_of([folder / one.name for one in list_runs(folder)]),
+                lambda: make_version([folder / one.name for one in list_runs(folder)]),
             )
         if folder is None or not (path.startswith("/run/") and path.endswith("/")):
             return None
         named = {one.name: folder / one.name for one in list_runs(folder)}
         run = named.get(unquote(path.removeprefix("/run/").removesuffix("/")))
-        return None if run is None else (lambda: run_page(read_facts(run), live=True), lambda: version_of([run]))
+        return None if run is None else (lambda: run_page(read_facts(run), live=True), lambda: make_version([run]))
 
     def _of_runs(self) -> str:
         facts = [read_facts(run) for run in self.runs]
         return run_page(facts[0], live=True) if len(facts) == 1 else comparison_page(facts, live=True)
 
 
-def version_of(runs: Sequence[Path]) -> str:
+def make_version(runs: Sequence[Path]) -> str:
     """A text that changes when a run writes anything that its page shows."""
     seen = []
     for run in runs:
@@ -111,7 +111,7 @@ def _filter(name: str, runs: Sequence[RunSummary]) -> Html:
 def _row(folder: Path, run: RunSummary, live: bool) -> Html:
     aim = f"run/{quote(run.name, safe='')}/" if live else quote(f"{run.name}/{REPORT}")
     linked = live or is_own(folder, folder / run.name / REPORT)
-    name = element("a", run.name, href=aim) if linked else html_of(run.name)
+    name = element("a", run.name, href=aim) if linked else to_html(run.name)
     step = f"{run.step:,} of {run.total_steps:,}" if run.total_steps else f"{run.step:,}"
     state = element("span", run.state, css=f"state {run.state.replace(' ', '-')}")
     cells = (name, run.task, state, step, run.best, run.date)
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         log.debug(format, *arguments)
 
 
-def server_of(reports: Reports, port: int = 0) -> ThreadingHTTPServer:
+def make_server(reports: Reports, port: int = 0) -> ThreadingHTTPServer:
     """A server of these pages, not yet running; port 0 takes a free one. Raises UserError where it can't listen."""
     handler = type("Handler", (_Handler,), {"reports": reports})
     try:

@@ -30,10 +30,10 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json
-from vaak.engine.checkpoint.companions import TENSORS
+from vaak.engine.checkpoint.bundled_files import TENSORS
 from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, load_checkpoint, read_state
-from vaak.engine.checkpoint.names import listed_files, step_folder, step_of
-from vaak.engine.distributed.exchange import hash_of
+from vaak.engine.checkpoint.names import listed_files, parse_step, step_folder
+from vaak.engine.distributed.exchange import hash_value
 from vaak.engine.distributed.launcher import INTEGERS, canonical, weights_fingerprint
 from vaak.engine.inspection import ROOT, tensors_in
 from vaak.engine.precision import keeping_kernels
@@ -42,13 +42,13 @@ from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.folder.directory import holds_a_run
 from vaak.runs.folder.sessions import configuration_of_step
-from vaak.runs.open_run import run_of
+from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import (
     NOT_COMPARED,
     ReplayAgreement,
     approaching,
-    demand_one_way,
     forwards_of_step,
+    require_one_way,
     take_steps_before,
 )
 
@@ -108,7 +108,7 @@ class Retaken:
     def add(self, step: int, trace: Trace) -> None:
         """Note what a step gave."""
         values = sorted((stage, name, seen.fingerprint) for (stage, name), seen in trace.items())
-        self.step, self.trace, self.hashes[step] = step, trace, hash_of(values)
+        self.step, self.trace, self.hashes[step] = step, trace, hash_value(values)
 
 
 def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code: bool = False) -> dict[str, Any]:
@@ -118,13 +118,13 @@ def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code
     run's own. User code is executed only with ``trust_code``. Raises UserError where a path isn't a run, or its steps
     can't be recomputed.
     """
-    runs = [run_of(path) for path in (one, other)]
+    runs = [resolve_run(path) for path in (one, other)]
     for directory in runs:
         if not holds_a_run(directory):
             raise UserError(f"{directory} has not started to train, so there is nothing to compare")
     if runs[0].resolve() == runs[1].resolve():
         raise UserError(f"{one} and {other} are the same run: give two")
-    bounds = bounds_of(runs)
+    bounds = find_bounds(runs)
     found = {"runs": [str(run) for run in runs], "same_until": bounds.same, "recorded": bounds.what or None}
     if bounds.differs is None:
         return found | {"step": None, "sentence": f"the same: {bounds.compared}"}
@@ -172,7 +172,7 @@ def first_difference(one: Trace, other: Trace) -> tuple[str, str] | None:
     return next((key for key in keys if one.get(key, nothing).fingerprint != other.get(key, nothing).fingerprint), None)
 
 
-def bounds_of(runs: Sequence[Path]) -> Bounds:
+def find_bounds(runs: Sequence[Path]) -> Bounds:
     """Compare what two runs wrote down of the same steps: records of the log, then checkpoints until one differs."""
     first, second = (
         {(str(record.get("kind")), record["step"], record.get("scheduled")): record for record in records}
@@ -186,9 +186,9 @@ def bounds_of(runs: Sequence[Path]) -> Bounds:
     for name in names:
         paths, tensors = [own[name] for own in saved], {f"{part}.safetensors" for part in TENSORS}
         hashes = [{file: entry for file, entry in listed_files(path).items() if file in tensors} for path in paths]
-        step, what = step_of(paths[0]) or 0, None
+        step, what = parse_step(paths[0]) or 0, None
         if hashes[0] != hashes[1]:
-            what = differing_tensor(*(_tensors_of(load_checkpoint(path)) for path in paths))
+            what = differing_tensor(*(_collect_tensors(load_checkpoint(path)) for path in paths))
         if what is not None:
             found.append((step, f"the checkpoint {name}: {what}"))
             break
@@ -208,7 +208,7 @@ def _differing_figure(one: Mapping[str, Any], other: Mapping[str, Any]) -> str |
     return None
 
 
-def _tensors_of(snapshot: Snapshot) -> dict[str, Tensor]:
+def _collect_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
     return {f"{part} {name}": tensor for part in TENSORS for name, tensor in getattr(snapshot, part).items()}
 
 
@@ -249,7 +249,7 @@ def _retake(
         begun = approaching(directory, bounds.same + 1, device=device, trust_code=trust_code)
         trainer, steps, agreement, _ = stack.enter_context(begun)
         found.reference = trainer.task.reference
-        demand_one_way(directory, bounds.same + 1, last, found.reference or "")
+        require_one_way(directory, bounds.same + 1, last, found.reference or "")
         found.conditions = [
             f"{name}: {then} then, {now} now" for name, then, now in differences(recorded, trainer.conditions())
         ]
@@ -274,7 +274,7 @@ def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, st
         saved = load_checkpoint(directory / "checkpoints" / step_folder(step))
     except CheckpointError:
         return None
-    what = differing_tensor(_tensors_of(saved), _tensors_of(trainer.state.snapshot()))
+    what = differing_tensor(_collect_tensors(saved), _collect_tensors(trainer.state.snapshot()))
     return None if what is None else f"the checkpoint's {what} when it is computed again"
 
 
@@ -313,7 +313,7 @@ def traced_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement) ->
 
 def _trace_of_state(trainer: Trainer) -> Trace:
     trace: Trace = {}
-    for name, tensor in _tensors_of(trainer.state.snapshot()).items():
+    for name, tensor in _collect_tensors(trainer.state.snapshot()).items():
         _note(trace, "state", name, tensor)
     return trace
 

@@ -21,7 +21,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 
 
-def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:
+def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:
     """The callbacks of ``training:``, those of its ``callbacks:`` last."""
     training = experiment.training
     logging, stopping = training.logging, training.early_stopping

@@ -29,9 +29,9 @@ from vaak.config.experiment import DistillationConfig, Experiment, HiddenConfig
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known, list_names
+from vaak.core.names import list_names, require_known
 from vaak.core.random_keys import Purpose
-from vaak.core.storage.files import fingerprint_of, read_json, write_json
+from vaak.core.storage.files import compute_fingerprint, read_json, write_json
 from vaak.core.task import Dataset, Outputs, Task, TaskWrapper
 from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan
@@ -68,7 +68,7 @@ class DistilledTask(TaskWrapper):
     def teacher(self) -> Teacher:
         """The teacher. Raises UserError where this task can't learn from it."""
         teacher = Teacher.open(self.options.teacher)
-        teacher.demand_same_classes(self.outputs)
+        teacher.require_same_classes(self.outputs)
         return teacher
 
     @cached_property
@@ -80,7 +80,7 @@ class DistilledTask(TaskWrapper):
     def prepare(self) -> None:
         """Prepare the data, and the teacher's predictions for them, where these are stored."""
         self.task.prepare()
-        self._demand_teacher_of_this_run()
+        self._require_teacher_of_this_run()
         dataset = self.task.dataset("train")
         examples = self.teacher.examples(self.task, self.outputs, dataset)
         if self.is_stored:
@@ -92,7 +92,7 @@ class DistilledTask(TaskWrapper):
                 f"predictions are stored, and {what}: give both the same tokenizer, max_length and kind of model"
             )
 
-    def _demand_teacher_of_this_run(self) -> None:
+    def _require_teacher_of_this_run(self) -> None:
         """Write down which weights teach. Raises UserError where a run that has begun would resume with others."""
         file = self.directory / "teacher.json"
         about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
@@ -112,7 +112,7 @@ class DistilledTask(TaskWrapper):
         dataset = self.task.dataset("train")
         if self.options.hidden or not dataset.is_constant:
             return False
-        return size_of(dataset, self.outputs) <= self.options.stored_gib * GIBIBYTE
+        return estimate_size(dataset, self.outputs) <= self.options.stored_gib * GIBIBYTE
 
     @cached_property
     def _folder(self) -> Path:
@@ -121,7 +121,7 @@ class DistilledTask(TaskWrapper):
         if cache is None:
             return self.directory / "teacher"
         known = [self.teacher.weights, self.task.dataset("train").fingerprint, self.outputs.reading]
-        return Path(cache) / f"teacher-{fingerprint_of(known)}"
+        return Path(cache) / f"teacher-{compute_fingerprint(known)}"
 
     @cached_property
     def stored(self) -> Stored:
@@ -146,7 +146,7 @@ class DistilledTask(TaskWrapper):
         with captured(model, [one.student for one in self.options.hidden]) as own:
             terms = self.task.losses(model, batch)
         model.train()
-        further = {*self.experiment.training.loss.auxiliary, *self.task.observed}
+        further = {*self.experiment.training.loss.auxiliary, *self.task.logged_terms}
         labels = dict.fromkeys((name for name in terms if name not in further), 1 - self.options.alpha)
         self.loss_weights = {**labels, TERM: self.options.alpha}
         if self.options.hidden:
@@ -178,7 +178,7 @@ class DistilledTask(TaskWrapper):
         """The teacher's logits of a batch, and its hidden states: as they were stored, or computed."""
         if self.is_stored:
             return self.stored.of(batch), []
-        with captured(self.teacher.on_device_of(batch), [one.teacher for one in self.options.hidden]) as hidden:
+        with captured(self.teacher.move_to(batch), [one.teacher for one in self.options.hidden]) as hidden:
             logits = self.teacher.logits(batch)
         return in_order(logits, self.outputs), hidden
 
@@ -218,7 +218,7 @@ def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
     modules = {name: module for name, module in model.named_modules() if name}
     what = f"{HIDDEN_KEY}: {type(model).__name__} has no module"
-    demand_known(names, modules, what, remedy="see vaak model show", error=UserError)
+    require_known(names, modules, what, remedy="see vaak model show", error=UserError)
     with contextlib.ExitStack() as stack:
         for number, name in enumerate(names):
 
@@ -280,15 +280,15 @@ class Teacher:
             except UserError as error:
                 raise UserError(f"{KEY}: {error}") from error
         files = about_checkpoint(opened.checkpoint)["files"]
-        mark = fingerprint_of([opened.weights, *(files[name]["sha256"] for name in READ_IN_USE if name in files)])
+        mark = compute_fingerprint([opened.weights, *(files[name]["sha256"] for name in READ_IN_USE if name in files)])
         return cls(opened.task, opened.model.requires_grad_(False), mark, opened.checkpoint)
 
     @torch.no_grad()
     def logits(self, batch: Batch) -> dict[str, Tensor]:
         """Return its logits by output, on the device of the batch."""
-        return self.task.logits(self.on_device_of(batch), batch)
+        return self.task.logits(self.move_to(batch), batch)
 
-    def on_device_of(self, batch: Batch) -> nn.Module:
+    def move_to(self, batch: Batch) -> nn.Module:
         """The model, moved to where the batch is."""
         device = next(iter(batch.tensors.values())).device
         if next(self.model.parameters()).device != device:
@@ -299,7 +299,7 @@ class Teacher:
         """Raises UserError for a teacher without logits."""
         return self.task.outputs()
 
-    def demand_same_classes(self, student: Outputs) -> None:
+    def require_same_classes(self, student: Outputs) -> None:
         """Raises UserError where it chooses between other things than the student."""
         own = self.outputs()
         if list(own.classes) != list(student.classes):
@@ -328,7 +328,7 @@ class Teacher:
                 f"{KEY}: {self.source} reads other batches than this run, {what}: give both the same tokenizer, "
                 "max_length and kind of model"
             )
-        return self.task.dataset_of(rows)
+        return self.task.make_dataset_from(rows)
 
 
 def _difference(teacher: list[str], student: list[str]) -> str:
@@ -347,7 +347,7 @@ def in_order(found: Mapping[str, Tensor], outputs: Outputs) -> list[Tensor]:
 LOGITS, PLACES = "logits.f32", "places.npy"
 
 
-def size_of(dataset: Dataset, outputs: Outputs) -> float:
+def estimate_size(dataset: Dataset, outputs: Outputs) -> float:
     """About how many bytes the predictions for all examples take, judged by the longest."""
     longest = int(np.argmax(dataset.lengths))
     units = dataset.collate([[dataset.example(longest, np.random.default_rng(0))]]).totals().get(outputs.per, 1.0)
@@ -357,7 +357,7 @@ def size_of(dataset: Dataset, outputs: Outputs) -> float:
 
 def store(teacher: Teacher, dataset: Dataset, folder: Path, config: TrainingConfig) -> None:
     """Write the predictions for all examples, unless they are there, of the same weights for the same data."""
-    mark = fingerprint_of([teacher.weights, dataset.fingerprint])
+    mark = compute_fingerprint([teacher.weights, dataset.fingerprint])
     make = partial(_make, teacher, dataset, config)
     prepare_folder(Recipe(make, lambda: mark, {}), folder)
 

@@ -26,7 +26,7 @@ from vaak.engine.memory import read_memory
 from vaak.engine.optim.optimizers import trained_parameters
 from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
-from vaak.engine.trained import demand_shardable
+from vaak.engine.trained import require_shardable
 from vaak.nn.nf4 import num_weights
 from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 from vaak.runs.prepared import is_prepared
@@ -169,7 +169,7 @@ class Gathered:
     def of(cls, model: nn.Module, task: Task, precision: str) -> Gathered | None:
         """Those of a task's model, gathered in 16 bits where it computes so; None where it can't be divided."""
         try:
-            demand_shardable(task)
+            require_shardable(task)
             blocks = task.blocks(model)
         except UserError:
             return None
@@ -212,7 +212,7 @@ class ModelEstimate:
         """Operations of training on one unit (token)."""
         return self.work.flops / self.work.count if self.work else None
 
-    def on_each_of(self, processes: int) -> dict[str, int]:
+    def estimate_on_each(self, processes: int) -> dict[str, int]:
         """Peak bytes of training on each of several processes, by ``training.distributed.strategy``.
 
         With fsdp, a block computes while the next one is gathered, and its whole gradient stays until it is added up.
@@ -352,7 +352,7 @@ def check_warmup(task: Task, training: TrainingConfig) -> str | None:
     return what
 
 
-def demand_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
+def require_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
     """Raise UserError where a warm-up that isn't to be shortened is longer than training can be."""
     check_warmup(task, training)
 

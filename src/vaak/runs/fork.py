@@ -26,9 +26,9 @@ from vaak.core.secrets import hide_arguments, refer
 from vaak.core.storage import files
 from vaak.core.storage.links import make_link
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.resume import METRICS, demand_resumable
+from vaak.engine.resume import METRICS, require_resumable
 from vaak.runs.folder.directory import (
     FINISH,
     RUN,
@@ -41,9 +41,9 @@ from vaak.runs.folder.directory import (
     read_identity,
 )
 from vaak.runs.folder.sessions import SESSIONS, configuration_of_step
-from vaak.runs.folder.user_code import demand_trust
-from vaak.runs.open_run import run_of
-from vaak.runs.replay import demand_one_way, demand_taken
+from vaak.runs.folder.user_code import require_trust
+from vaak.runs.open_run import resolve_run
+from vaak.runs.replay import require_one_way, require_taken
 from vaak.runs.start import train
 
 KEPT = ("code", "pictures", "prepared", "sessions", "tasks")
@@ -78,7 +78,7 @@ def fork_run(
     ``overrides``; they are only checked here. Raises UserError where the run didn't take the step, the directory has
     a run, or an option can't change on resume: then nothing is written.
     """
-    parent = run_of(path)
+    parent = resolve_run(path)
     directory = directory or parent.with_name(f"{parent.resolve().name}-from-{step}")
     own = [
         str(parent.resolve()),
@@ -97,26 +97,26 @@ def fork_run(
         raise UserError(f"{directory} holds a run already; resume it: {going_on}; or give another --run-dir")
     configuration = configuration_of_step(parent, step)
     loaded = load([configuration], trust_code=trust_code)
-    demand_taken(parent, step, loaded)
-    demand_trust(loaded)
+    require_taken(parent, step, loaded)
+    require_trust(loaded)
     start = _newest_until(parent, step)
-    first = 1 + (step_of(start) or 0 if start else 0)
+    first = 1 + (parse_step(start) or 0 if start else 0)
     if first <= step:
-        demand_one_way(parent, first, step, loaded.experiment.reference)
+        require_one_way(parent, first, step, loaded.experiment.reference)
     changed = load([configuration], [f"run_dir={directory}", *overrides], trust_code=trust_code).experiment
-    demand_resumable(
+    require_resumable(
         resolved_values(changed), changed.reference, resolved_values(loaded.experiment), start or configuration
     )
     if begun is None:
         with files.whole_folder(directory) as folder:
             _share_past(parent, folder, directory.resolve(), start, configuration, {"step": step, FINISH: finish})
     reached = list_checkpoints(directory / "checkpoints")
-    first = 1 + (step_of(reached[-1]) or 0 if reached else 0)
+    first = 1 + (parse_step(reached[-1]) or 0 if reached else 0)
     if first <= step:
         loaded = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
         with finishing_fork():
             outcome = train(loaded, (StopAfter(step),))
-        outcome.demand_not_stopped(f"the steps {first} to {step}", f"finish the fork: {finish}")
+        outcome.require_not_stopped(f"the steps {first} to {step}", f"finish the fork: {finish}")
     if finishes:
         finish_fork(directory, step)
     return directory
@@ -124,7 +124,7 @@ def fork_run(
 
 def shared_past(one: Path, other: Path) -> str | None:
     """Say up to which step two runs share their past, where one is a fork of the other or both are of the same run."""
-    identities = [read_identity(run_of(path)) for path in (one, other)]
+    identities = [read_identity(resolve_run(path)) for path in (one, other)]
     parents = [about.get("parent") or {} for about in identities]
     for number, (first, second) in enumerate(((one, other), (other, one))):
         if parents[number].get("id") and parents[number]["id"] == identities[1 - number].get("id"):
@@ -138,7 +138,7 @@ def shared_past(one: Path, other: Path) -> str | None:
 def _newest_until(parent: Path, step: int) -> Path | None:
     """The newest complete checkpoint of a run that isn't after a step; None where it has none."""
     for path in reversed(list_checkpoints(parent / "checkpoints")):
-        if (step_of(path) or 0) <= step:
+        if (parse_step(path) or 0) <= step:
             try:
                 verify(path)
             except CheckpointError:

@@ -23,7 +23,7 @@ def is_exported(folder: Path) -> bool:
     return not is_run and (folder / "README.md").is_file() and any(any(folder.glob(name)) for name in EXPORTED)
 
 
-def demand_name(name: str) -> None:
+def require_name(name: str) -> None:
     """Raise UserError for an invalid name of a repository."""
     with optional_import(PURPOSE, "hf"):
         from huggingface_hub import errors, utils
@@ -34,7 +34,7 @@ def demand_name(name: str) -> None:
         raise UserError(f"{name} can't be the name of a repository: {_first_line(error)}") from error
 
 
-def files_of(folder: Path) -> dict[str, int]:
+def list_files(folder: Path) -> dict[str, int]:
     """The files that are sent of a folder, with their bytes.
 
     Raises UserError where one names a base by a folder of this machine, which nobody else could load.

@@ -25,7 +25,7 @@ from vaak.data.batching import whole_planner
 from vaak.data.loader import Address, Microbatch
 from vaak.data.plan import LastPlan
 from vaak.engine.gradient import DoesNotFitError
-from vaak.engine.memory import free_memory, is_out_of_memory, read_memory, reset_peak, thresholds_of
+from vaak.engine.memory import choose_thresholds, free_memory, is_out_of_memory, read_memory, reset_peak
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData, count_units
 from vaak.runs.start import temporary_trainer
@@ -69,7 +69,7 @@ class Trials:
     def __init__(self, trainer: Trainer, option: str, limit: int | None) -> None:
         self.trainer, self.option, self.limit = trainer, option, limit
         self.device, self.dataset = trainer.ranks.device, trainer.data.dataset
-        self.threshold = thresholds_of(self.device, trainer.config.memory.thresholds)[2]
+        self.threshold = choose_thresholds(self.device, trainer.config.memory.thresholds)[2]
         self.measured: list[tuple[float, int]] = []  # cells and bytes
         # Nothing is learned from being tried, and what doesn't fit is not to be computed in pieces, but known.
         whole = [replace(one, gradient=replace(one.gradient, recovery=False)) for one in trainer.step.objectives]

@@ -40,20 +40,20 @@ from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.storage.files import write_text
 from vaak.core.task import Task
-from vaak.engine.checkpoint.companions import report_damaged
+from vaak.engine.checkpoint.bundled_files import report_damaged
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
-from vaak.engine.trained import NamedRows, initialise, model_of
+from vaak.engine.trained import NamedRows, initialise, make_model
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
-from vaak.runs.folder.directory import TASKS, demand_known_format, demand_own_run, owner_at_home
-from vaak.runs.folder.user_code import demand_secrets, demand_trust, demand_trust_to_use
+from vaak.runs.folder.directory import TASKS, owner_at_home, require_known_format, require_own_run
+from vaak.runs.folder.user_code import require_secrets, require_trust, require_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
@@ -84,7 +84,7 @@ class OpenedRun:
     """That in which predictions are asked for; their model is called within its ``autocast()``."""
 
 
-def run_of(path: Path) -> Path:
+def resolve_run(path: Path) -> Path:
     """The run directory of a run, a checkpoint or its pointer; a checkpoint without its run is one itself.
 
     Raises CheckpointError where there is none, UserError for one in the format of a later version, or with links that
@@ -93,21 +93,21 @@ def run_of(path: Path) -> Path:
     around = (path, path.parent, path.parent.parent)
     for folder in around:
         if (directory := run_with_checkpoints(folder)) is not None:
-            return _demand_readable(directory)
+            return _require_readable(directory)
     for folder in around:
         if (folder / "config.yml").exists() and not _is_in_a_run(folder):
-            return _demand_readable(folder)
+            return _require_readable(folder)
     with contextlib.suppress(CheckpointError):
         if ((checkpoint := resolve_checkpoint(path)) / "config.yml").exists():
-            return _demand_readable(checkpoint)
+            return _require_readable(checkpoint)
     raise CheckpointError(
         f"{path} is not a run directory, nor inside one (no config.yml); give a run directory or a checkpoint in it"
     )
 
 
-def _demand_readable(directory: Path) -> Path:
-    demand_own_run(directory)
-    demand_known_format(directory)
+def _require_readable(directory: Path) -> Path:
+    require_own_run(directory)
+    require_known_format(directory)
     return directory
 
 
@@ -144,8 +144,8 @@ def open_run(
 
     Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
     """
-    directory = run_of(path)
-    layers = layers_of(directory)
+    directory = resolve_run(path)
+    layers = list_layers(directory)
     of_run = dict.fromkeys(layers, directory)
     trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
     with names_of_training_known(directory):
@@ -157,9 +157,9 @@ def open_run(
         loaded = load([*layers, *files], overrides, trust_code=trust_code, of_run=of_run)
         experiment = loaded.experiment
     if not trust_code:
-        demand_trust_to_use(own, directory)
-        demand_trust(loaded, experiment.spec.used_by_models)
-    demand_secrets(loaded, only=("model", "data", *experiment.spec.used_by_models))
+        require_trust_to_use(own, directory)
+        require_trust(loaded, experiment.spec.used_by_models)
+    require_secrets(loaded, only=("model", "data", *experiment.spec.used_by_models))
     checkpoint = resolve_checkpoint(path)
     if checkpoint.resolve() == directory.resolve():
         report_damaged(checkpoint)
@@ -172,7 +172,7 @@ def open_run(
             task.prepare_eval_data(own, temporary_folder, splits)
         elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
             _prepare_again(task, own, temporary_folder, splits)
-    model = model_of(task).to(pick_device(device))
+    model = make_model(task).to(pick_device(device))
     set_variable_length(model, experiment.training.performance.attention == "auto")
     snapshot = load_checkpoint(checkpoint, weights_only=True, base=model)
     if weights == "auto":
@@ -210,12 +210,12 @@ def begin_with_weights(
 def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
     """Return the names of rows of a run's weights; where they can't be read, log a line and return none."""
     try:
-        directory = run_of(path)
+        directory = resolve_run(path)
         is_trusted = is_trusted_place(path) or is_trusted_place(directory)
         with names_of_training_known(directory):
             experiment = load([directory / "config.yml"], trust_code=is_trusted).experiment
         if not is_trusted:
-            demand_trust_to_use(experiment, directory)
+            require_trust_to_use(experiment, directory)
         task: Task = task_class(experiment.reference)(experiment, directory, directory)
         return task.row_names()
     except (UserError, OSError) as error:
@@ -223,7 +223,7 @@ def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
         return {}
 
 
-def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
+def select_task(opened: OpenedRun, name: str | None) -> OpenedRun:
     """Return one task of a run of several, opened like a run of it alone; a run of one task unchanged.
 
     Raises UserError where the run has no task of this ``name``, or a name is needed.
@@ -236,7 +236,7 @@ def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
         remedy = f"give --task with one of {', '.join(parts)}"
         if name is None:
             raise UserError(f"{opened.directory} is a run of several tasks: {remedy}")
-        demand_known([name], parts, f"{opened.directory} has no task", remedy=remedy, error=UserError)
+        require_known([name], parts, f"{opened.directory} has no task", remedy=remedy, error=UserError)
     if name is not None:
         raise UserError(f"{opened.directory} is a run of one task, {opened.experiment.task}: leave out --task")
     return opened
@@ -324,7 +324,7 @@ def _value_at(values: Any, key: str) -> Any:
     return values
 
 
-def layers_of(directory: Path) -> list[Path]:
+def list_layers(directory: Path) -> list[Path]:
     """The files that a run's configuration for use is made of, the later over the earlier."""
     return [directory / "config.yml", *(path for path in (directory / TUNED,) if path.exists())]
 
@@ -339,7 +339,7 @@ def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[s
     return path
 
 
-def demand_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path) -> None:
+def require_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path) -> None:
     """Raise UserError where rows of a checkpoint's weights have other names in the data of the run that resumes it.
 
     ``kept`` is the task as the checkpoint's own copy of prepared data has it; one that can't be read refuses nothing.

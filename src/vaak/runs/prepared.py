@@ -18,14 +18,14 @@ from typing import Any, Self, TypeVar
 
 import vaak
 from vaak.config.changes import moved_together
-from vaak.core.artifact import Artifact, differences, sizes_of
+from vaak.core.artifact import Artifact, differences, list_sizes
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.secrets import mask
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.links import make_link
-from vaak.runs.folder.directory import holds_a_run, places_of
+from vaak.runs.folder.directory import holds_a_run, iterate_run_dirs
 
 log = logging.getLogger("vaak")
 
@@ -63,12 +63,12 @@ class PreparedFolder:
         """
         about = self.about
         there = about["statistics"]
-        demand_known([split], sorted(there), "unknown split", error=UserError)
+        require_known([split], sorted(there), "unknown split", error=UserError)
         if self.lacks((split,)):
             raise UserError(
                 f"the data of {split} isn't kept with the checkpoint {self.folder.parent}; open the run itself"
             )
-        self._check(lambda name: _split_of(name) == split)
+        self._check(lambda name: _get_split(name) == split)
         return self.folder / split
 
     def contents(self, split: str) -> SplitContents | None:
@@ -103,7 +103,7 @@ class PreparedFolder:
 
     def check_what_training_reads(self) -> None:
         """Raises DataError naming the first file that has changed since it was made, in the splits to come too."""
-        self._check(lambda name: _split_of(name) != NOT_TRAINED_WITH)
+        self._check(lambda name: _get_split(name) != NOT_TRAINED_WITH)
 
     def _check(self, concerns: Callable[[str], bool]) -> None:
         damage = self._artifact.damage(concerns)
@@ -116,7 +116,7 @@ def artifact_in(folder: Path) -> Artifact:
     return Artifact(folder, DONE, "prepared data", remedy=_how_to_repair(folder))
 
 
-def _split_of(name: str) -> str:
+def _get_split(name: str) -> str:
     return name.partition("/")[0]
 
 
@@ -184,7 +184,7 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
     prepared.check_what_training_reads()
     before = prepared.about.get("options", recipe.options)
     if before != recipe.options and not any(
-        moved_together(before, recipe.options, place, str(directory)) for place in places_of(directory)
+        moved_together(before, recipe.options, place, str(directory)) for place in iterate_run_dirs(directory)
     ):
         changed = "; ".join(differences(before, recipe.options))
         raise UserError(
@@ -208,7 +208,7 @@ def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> st
     A file that isn't there counts by its path; whoever reads it will name it.
     """
     stamps = [[str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ())] for path in files]
-    return fingerprint_of({**mask(options), "files": stamps, "vaak": vaak.__version__})
+    return compute_fingerprint({**mask(options), "files": stamps, "vaak": vaak.__version__})
 
 
 def prepare_folder(recipe: Recipe, folder: Path) -> None:
@@ -238,6 +238,6 @@ def _is_done(artifact: Artifact, mark: str) -> bool:
     if damage is not None:
         log.warning("%s; the prepared data in %s are recreated", damage, artifact.folder)
         artifact.path.unlink()
-        for name in sizes_of(artifact.folder):
+        for name in list_sizes(artifact.folder):
             (artifact.folder / name).unlink()
     return damage is None

@@ -33,7 +33,7 @@ from vaak.core.storage import files
 from vaak.core.storage.files import scratch_folder
 from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
-from vaak.engine.checkpoint.companions import TENSORS
+from vaak.engine.checkpoint.bundled_files import TENSORS
 from vaak.engine.checkpoint.files import (
     Snapshot,
     list_checkpoints,
@@ -56,8 +56,8 @@ from vaak.runs.build_callbacks import built
 from vaak.runs.distillation import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import conditions_of_steps, configuration_of_step
-from vaak.runs.folder.user_code import OF_THE_LOOP, demand_secrets, demand_trust
-from vaak.runs.open_run import begin_with_weights, run_of
+from vaak.runs.folder.user_code import OF_THE_LOOP, require_secrets, require_trust
+from vaak.runs.open_run import begin_with_weights, resolve_run
 
 log = logging.getLogger("vaak")
 
@@ -72,18 +72,18 @@ def replay_step(
 
     ``path`` is that of the run; ``device`` None is the run's own. User code is executed only with ``trust_code``.
     """
-    directory = run_of(path)
+    directory = resolve_run(path)
     with approaching(directory, step, device=device, trust_code=trust_code) as (trainer, steps, agreement, source):
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(source) if source else None}
         data = take_steps_before(step, trainer, steps, agreement)
-        found["microbatches"] = batches_of(trainer, data)
+        found["microbatches"] = describe_batches(trainer, data)
         with contextlib.ExitStack() as stack:
             if debug:
                 found["pieces"] = pieces_of_step(trainer, data)
                 found["parameters"] = stack.enter_context(updates_of_step(trainer))
             taken = trainer.take_step(data)
         agreement.notify(taken)
-        found |= figures_of(trainer, taken)
+        found |= collect_figures(trainer, taken)
         record = record_path(trainer.directory, data.step, rank=0)
         found["non_finite"] = files.read_json(record) if taken.skipped == "non_finite" else None
         trainer.notify("on_fit_end", "replayed")
@@ -102,11 +102,11 @@ def approaching(
     UserError where the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
     """
     loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
-    demand_taken(directory, step, loaded)
-    demand_trust(loaded)
-    demand_secrets(loaded, but=OF_THE_LOOP)
+    require_taken(directory, step, loaded)
+    require_trust(loaded)
+    require_secrets(loaded, but=OF_THE_LOOP)
     start = _nearest(directory, loaded, step)
-    demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
+    require_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with standing_at(start, loaded, directory, device) as trainer:
         agreement = ReplayAgreement(directory, trainer, step, start[1].state["conditions"] if start else {})
         trainer.notify("on_fit_start")
@@ -128,7 +128,7 @@ def standing_at(
         yield trainer
 
 
-def demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
+def require_one_way(directory: Path, first: int, step: int, task: str) -> None:
     """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
     sessions = [configuration_of_step(directory, one) for one in (first, step)]
     before, after = (to_plain(read_yaml(path)) for path in sessions)
@@ -140,7 +140,7 @@ def demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
         )
 
 
-def demand_taken(directory: Path, step: int, loaded: Loaded) -> None:
+def require_taken(directory: Path, step: int, loaded: Loaded) -> None:
     """Raise UserError unless the run took the step, or may have taken it without logging it yet."""
     if not holds_a_run(directory):
         raise UserError(f"{directory} has not started to train, so it has no step to replay")
@@ -341,7 +341,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+def describe_batches(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Return each microbatch with its rows (index, length and contents of each example), and the skipped examples."""
     return [
         {
@@ -371,7 +371,7 @@ def _rows(trainer: Trainer, microbatch: Microbatch) -> list[dict[str, Any]]:
     ]
 
 
-def figures_of(trainer: Trainer, report: StepReport) -> dict[str, Any]:
+def collect_figures(trainer: Trainer, report: StepReport) -> dict[str, Any]:
     """The numbers of a step: ``loss`` is what is descended on; each of ``losses`` is over the count of its unit."""
     losses = {name: float(total) for name, total in report.losses.items()}
     norm = float(report.gradient_norm)
@@ -464,12 +464,12 @@ def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = Fal
     ``path`` is that of a run, which stands for its best checkpoint, or of a checkpoint; ``device`` None is the run's
     own. User code is executed only with ``trust_code``. Raises UserError for everything that a user can fix.
     """
-    directory, checkpoint = run_of(path), resolve_checkpoint(path)
+    directory, checkpoint = resolve_run(path), resolve_checkpoint(path)
     snapshot = load_checkpoint(checkpoint)
     configuration = configuration_of_step(directory, max(1, snapshot.step))
     loaded = load([configuration], trust_code=trust_code)
-    demand_trust(loaded)
-    demand_secrets(loaded, but=OF_THE_LOOP)
+    require_trust(loaded)
+    require_secrets(loaded, but=OF_THE_LOOP)
     with standing_at((checkpoint, snapshot), loaded, directory, device) as trainer:
         found = {"run": str(directory), "checkpoint": str(checkpoint), **_looked_at(trainer)}
     report: dict[str, Any] = json_value(found)
@@ -503,4 +503,4 @@ def _looked_at(trainer: Trainer) -> dict[str, Any]:
         if one["gradient_norm"] is not None:
             squares[one["name"].rpartition(".")[0] or "model"] += one["gradient_norm"] ** 2
     layers = [{"module": name, "gradient_norm": math.sqrt(total)} for name, total in squares.items()]
-    return {**figures_of(trainer, report), "parameters": parameters, "layers": layers, "dead_units": dead}
+    return {**collect_figures(trainer, report), "parameters": parameters, "layers": layers, "dead_units": dead}

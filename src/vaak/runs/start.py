@@ -42,36 +42,36 @@ from vaak.engine.distributed.launcher import (
     with_batches_per_process,
     world_size,
 )
-from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
+from vaak.engine.distributed.ranks import Ranks, require_shared, start_ranks
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words, precision_on
-from vaak.engine.resume import demand_resumable, start_fresh
+from vaak.engine.resume import require_resumable, start_fresh
 from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
-from vaak.runs.build_callbacks import callbacks_of
+from vaak.runs.build_callbacks import build_callbacks
 from vaak.runs.distillation import distilled
-from vaak.runs.estimate import at_rest, demand_steps_for_warmup
+from vaak.runs.estimate import at_rest, require_steps_for_warmup
 from vaak.runs.folder.directory import (
     PREPROCESSED,
     SAMPLES,
     checkpoints_elsewhere,
     claim,
     command_to_go_on,
-    demand_finished,
-    demand_own_run,
-    demand_room,
     holds_a_run,
     make_directory,
+    require_finished,
+    require_own_run,
+    require_room,
     the_only_writer,
     write_status,
 )
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
-from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, demand_secrets, demand_trust
-from vaak.runs.open_run import begin_with_weights, bundled_files, demand_same_rows
+from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, require_secrets, require_trust
+from vaak.runs.open_run import begin_with_weights, bundled_files, require_same_rows
 from vaak.runs.prepared import is_prepared, prepared_folder
 from vaak.runs.use import command_lines, find_spec, formats_to_record
 
@@ -96,7 +96,7 @@ class Outcome:
     seconds: float = 0.0
     """How long this start of it trained."""
 
-    def demand_not_stopped(self, what: str, remedy: str) -> None:
+    def require_not_stopped(self, what: str, remedy: str) -> None:
         """Raise KeyboardInterrupt, or UserError after another signal, where the run of ``what`` was stopped."""
         if self.reason == "SIGINT":
             raise KeyboardInterrupt
@@ -170,8 +170,8 @@ def prepare(loaded: Loaded) -> Path:
     Where there is a run already, it keeps the data that it was trained with, and ``data.cache_dir`` has the new ones.
     Raises UserError where there is a run and no ``data.cache_dir``, unless the run is to resume.
     """
-    demand_trust(loaded)
-    demand_secrets(loaded, but=OF_THE_LOOP)
+    require_trust(loaded)
+    require_secrets(loaded, but=OF_THE_LOOP)
     experiment, directory = loaded.experiment, loaded.experiment.run_dir
     cache = getattr(experiment.data, "cache_dir", None)
     if holds_a_run(directory) and cache is not None:
@@ -205,8 +205,8 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 @contextlib.contextmanager
 def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
-    demand_trust(loaded)
-    secrets = demand_secrets(loaded)
+    require_trust(loaded)
+    secrets = require_secrets(loaded)
     loaded = _settle_batches_per_process(_settle_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
@@ -224,15 +224,15 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         chosen = task or loaded.task()
         reference = chosen.reference
         # what can't be resumed, and a warm-up that is too long, are reported before hours of preparing data
-        ranks.run_on_main(lambda: _demand_resumable(loaded, reference))
+        ranks.run_on_main(lambda: _require_resumable(loaded, reference))
         if not is_prepared(directory):
-            ranks.run_on_main(lambda: demand_steps_for_warmup(chosen, training))
+            ranks.run_on_main(lambda: require_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
         with loaded.naming_lines():
             ranks.run_on_main(chosen.prepare)
         if task is None:
-            ranks.run_on_main(lambda: _demand_same_rows(loaded))
-        all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
+            ranks.run_on_main(lambda: _require_same_rows(loaded))
+        all_callbacks = [*build_callbacks(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
             chosen, training, directory, all_callbacks, ranks=ranks, skip_bad_examples=skip_bad, folder=loaded.folder
@@ -243,18 +243,18 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         yield trainer
 
 
-def _demand_resumable(loaded: Loaded, reference: str | None) -> None:
+def _require_resumable(loaded: Loaded, reference: str | None) -> None:
     """Refuse what a resume can't change before data are prepared; a checkpoint that can't be read is reported later."""
     path = _checkpoint_to_resume(loaded)
     if path is not None:
-        demand_resumable(resolved_values(loaded.experiment), reference, _configuration_of(path), path)
+        require_resumable(resolved_values(loaded.experiment), reference, _read_configuration(path), path)
 
 
-def _demand_same_rows(loaded: Loaded) -> None:
+def _require_same_rows(loaded: Loaded) -> None:
     """Refuse a resume whose data were prepared again, with other names for the rows of the checkpoint's weights."""
     path = _checkpoint_to_resume(loaded)
     if path is not None and is_prepared(path):
-        demand_same_rows(loaded.task(), loaded.task(path), path, loaded.experiment.run_dir)
+        require_same_rows(loaded.task(), loaded.task(path), path, loaded.experiment.run_dir)
 
 
 def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
@@ -266,7 +266,7 @@ def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
     return resolve_checkpoint(Path(source))
 
 
-def _configuration_of(checkpoint: Path) -> dict[str, Any]:
+def _read_configuration(checkpoint: Path) -> dict[str, Any]:
     """Return the options that a checkpoint was made with; none where they can't be read."""
     try:
         return read_state(checkpoint).get("configuration") or {}
@@ -303,9 +303,9 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 
         def open_directory() -> None:
             checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
-            demand_own_run(directory, checkpoints)
-            demand_finished(directory)
-            demand_room(directory, checkpoints, resumes=checkpointing.resume is not None)
+            require_own_run(directory, checkpoints)
+            require_finished(directory)
+            require_room(directory, checkpoints, resumes=checkpointing.resume is not None)
             make_directory(directory, checkpoints)
             stack.enter_context(the_only_writer(directory))
             remarks.extend(filter(None, [claim(directory)]))
@@ -316,15 +316,15 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 
         ranks.run_on_main(open_directory)
         if not ranks.is_main:  # each process knows which links are ours, and writes through no others
-            demand_own_run(directory, checkpoints_elsewhere(checkpointing.save_dir, experiment.name), deep=False)
-        demand_shared(ranks, directory)
+            require_own_run(directory, checkpoints_elsewhere(checkpointing.save_dir, experiment.name), deep=False)
+        require_shared(ranks, directory)
         yield remarks
 
 
 def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
     configuration = config_of_run(loaded.experiment, loaded.folder, trainer.directory)
     begin_session(trainer, configuration)
-    trainer.saving.writer.companions = bundled_files(trainer.directory, configuration)
+    trainer.saving.writer.bundled_files = bundled_files(trainer.directory, configuration)
 
 
 def _begin(trainer: Trainer) -> None:
@@ -446,7 +446,7 @@ def _settle_precision(loaded: Loaded) -> Loaded:
     """
     training = loaded.experiment.training
     checkpoint = _checkpoint_to_resume(loaded)
-    begun = {} if checkpoint is None else _configuration_of(checkpoint).get("training", {})
+    begun = {} if checkpoint is None else _read_configuration(checkpoint).get("training", {})
     name: Any = precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
     warnings = loaded.warnings
     if name == "auto":
@@ -473,7 +473,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
-    demand_secrets(loaded, but=OF_THE_LOOP)
+    require_secrets(loaded, but=OF_THE_LOOP)
     training = loaded.experiment.training
     device = pick_device(training.device)
     with scratch_folder("study") as folder, keeping_generators(device), keeping_kernels():

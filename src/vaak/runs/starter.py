@@ -81,7 +81,7 @@ def list_tasks() -> list[str]:
     return [name for name, spec in TASKS.items() if spec.starter is not None]
 
 
-def amounts_of(corpora: Sequence[CorpusSurvey]) -> Amounts:
+def add_up_amounts(corpora: Sequence[CorpusSurvey]) -> Amounts:
     """Add up the training splits; of labels, languages and rates, all splits count."""
     splits = [split for one in corpora for split in one.splits.values()]
     train = [one.splits["train"] for one in corpora if "train" in one.splits] or splits
@@ -109,7 +109,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
 
     Raises UserError for texts with recordings that nobody reads: they are hardly meant to be trained on alone.
     """
-    usable = usable_of(corpora)
+    usable = select_usable(corpora)
     audio = [one for one in usable if not one.is_text]
     if not audio:
         task = use_of_texts(usable[0].options["corpus"])
@@ -119,13 +119,13 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
                 f"belong to; to train on the texts alone: vaak init {task} --data {usable[0].folder}"
             )
         return task
-    amounts = amounts_of(audio)
+    amounts = add_up_amounts(audio)
     if not amounts.has_texts:
         return "diarization" if amounts.most_speakers > 1 else "vocoder"
     return "tts" if all(one.kind == "ljspeech" for one in audio) else "asr"
 
 
-def usable_of(corpora: Sequence[CorpusSurvey]) -> list[CorpusSurvey]:
+def select_usable(corpora: Sequence[CorpusSurvey]) -> list[CorpusSurvey]:
     """Return those that can be read. Raises UserError, with what is wrong, where none can be."""
     usable = [one for one in corpora if one.problem is None and one.splits]
     if not usable:
@@ -146,8 +146,8 @@ def starter(
     fill = spec_by_name(task).starter
     if fill is None:
         raise UserError(f"{task}: no YAML is made for it; vaak init {task}/quickstart copies one to start from")
-    chosen = _of_task(usable_of(corpora), task)
-    amounts = amounts_of(chosen)
+    chosen = _of_task(select_usable(corpora), task)
+    amounts = add_up_amounts(chosen)
     sections = load_name(fill)(chosen, amounts, device)
     name = (folder or chosen[0].folder).resolve().name.lower() or "data"
     body = {"task": task, "name": name if name != task else f"{name}-1", **sections}
@@ -251,7 +251,7 @@ def _muon(width: int) -> dict[str, Any]:
     }
 
 
-def _texts_of(amounts: Amounts, device: Device) -> tuple[int, int, int, str]:
+def _choose_text_size(amounts: Amounts, device: Device) -> tuple[int, int, int, str]:
     """Return width, layers and heads for so much text on such a device, and why."""
     by_data = max(number for number, least in enumerate(TOKENS) if amounts.tokens >= least)
     most = 2 if device.kind == "cpu" else 4 if device.total < 20 * GIB else 5
@@ -293,7 +293,7 @@ def fill_lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -
     elif corpus["type"] in ("files", "tsv"):
         ending = str(next(corpus[split] for split in SPLITS if split in corpus)[0]).rpartition(".")[2]
         corpus["type"] = {"json": "json", "jsonl": "json", "parquet": "parquet"}.get(ending, "csv")
-    width, layers, heads, why = _texts_of(amounts, device)
+    width, layers, heads, why = _choose_text_size(amounts, device)
     median = amounts.lengths[len(amounts.lengths) // 2] if amounts.lengths else 100
     most = 256 if device.kind == "cpu" else 1024
     longest = _power(2 * median / CHARACTERS_PER_TOKEN, 128 if is_chat else 32, most)
@@ -321,7 +321,7 @@ def fill_lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -
 
 
 def fill_seq2seq(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    width, layers, heads, why = _texts_of(amounts, device)
+    width, layers, heads, why = _choose_text_size(amounts, device)
     greatest = amounts.lengths[-1] if amounts.lengths else 200
     longest = _power(2 * greatest / CHARACTERS_PER_TOKEN + 32, 64, 512)
     budget = _token_budget(amounts, device, longest)

@@ -182,5 +182,5 @@ class _FirstOfEachPart:
     def describe(self, index: int) -> str:
         return self.dataset.describe(int(self.kept[index]))
 
-    def content_of(self, index: int) -> str:
-        return self.dataset.content_of(int(self.kept[index]))
+    def get_content(self, index: int) -> str:
+        return self.dataset.get_content(int(self.kept[index]))

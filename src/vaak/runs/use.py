@@ -15,7 +15,7 @@ from typing import Any
 
 from vaak.config.tasks import ExportFormat, TaskSpec, value_at
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.task import Task
 
 log = logging.getLogger("vaak")
@@ -41,7 +41,7 @@ def formats_to_record(task: Task) -> list[str]:
         return []
 
 
-def demand_format(task: Task, name: str) -> None:
+def require_format(task: Task, name: str) -> None:
     """Raises UserError, with the reason and what to use instead, where a task doesn't write this run in a format."""
     formats = available_formats(task)
     if name not in formats:
@@ -50,12 +50,12 @@ def demand_format(task: Task, name: str) -> None:
         raise UserError(f"--format {name}: {explain_refusal(task, name)}; {instead}")
 
 
-def demand_quantization(format: str, declared: ExportFormat, quantization: str) -> None:
+def require_quantization(format: str, declared: ExportFormat, quantization: str) -> None:
     """Raises UserError where a format's weights can't have a type."""
     known = declared.quantizations
     if quantization not in known:
         remedy = "" if known else "leave it out"
-        demand_known(
+        require_known(
             [quantization], known, f"--quantization: --format {format} has no type", remedy=remedy, error=UserError
         )
 

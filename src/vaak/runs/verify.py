@@ -35,10 +35,10 @@ from vaak.callbacks.step_log import is_logged
 from vaak.config.load import load
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import commit
-from vaak.core.storage.files import read_json, sha256_of, write_json
-from vaak.engine.checkpoint.companions import STATE
+from vaak.core.storage.files import hash_file, read_json, write_json
+from vaak.engine.checkpoint.bundled_files import STATE
 from vaak.engine.checkpoint.files import load_checkpoint, pointed
-from vaak.engine.checkpoint.names import MANIFEST, step_folder, step_of
+from vaak.engine.checkpoint.names import MANIFEST, parse_step, step_folder
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.audit.files import check_files, check_names
@@ -47,8 +47,8 @@ from vaak.runs.audit.records import LogAudit, check_log
 from vaak.runs.audit.sessions import check_sessions
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import configuration_of_step
-from vaak.runs.folder.user_code import OF_THE_LOOP, demand_secrets, demand_trust
-from vaak.runs.open_run import run_of
+from vaak.runs.folder.user_code import OF_THE_LOOP, require_secrets, require_trust
+from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import (
     ReplayAgreement,
     approaching,
@@ -159,10 +159,10 @@ def verify_run(
 
     Raises UserError where the path isn't a run, or its code isn't trusted.
     """
-    directory = run_of(path)
+    directory = resolve_run(path)
     if not holds_a_run(directory):
         raise UserError(f"{directory} has not started to train, so there is nothing to verify")
-    demand_trust(load([directory / "config.yml"], trust_code=trust_code))
+    require_trust(load([directory / "config.yml"], trust_code=trust_code))
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     files = Inventory(directory)
     check_files(files)
@@ -185,7 +185,7 @@ def _compute_again(
     directory, records, sound = found.directory, found.records, found.files.sound
     evaluations = records.steps("evaluation") if every else records.doubtful_evaluations
     # The newest state is the one that people use, so it is always computed again.
-    saved = {step for path in (sound if every else sound[-1:]) if (step := step_of(path))}
+    saved = {step for path in (sound if every else sound[-1:]) if (step := parse_step(path))}
     # steps by the checkpoint and the configuration that they are reached from
     groups: defaultdict[tuple[str, Path], list[int]] = defaultdict(list)
     for step in sorted({*chosen, *saved, *evaluations, *records.doubtful_steps}):
@@ -197,7 +197,7 @@ def _compute_again(
             _replay(found, last, (set(chosen), evaluations), (device, trust_code), restart)
     best = pointed(directory / "checkpoints", "best")
     for checkpoint in sound:
-        if checkpoint == best and step_of(checkpoint) not in found.evaluated:
+        if checkpoint == best and parse_step(checkpoint) not in found.evaluated:
             with _reported(found, f"the evaluation of {checkpoint.name}"), _limited(found.longest_seconds):
                 _evaluate(found, checkpoint, device, trust_code)
 
@@ -283,7 +283,7 @@ def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, 
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "vaak": vaak.__version__,
         "commit": commit(),
-        "sha256": {str(file.relative_to(directory)): sha256_of(file) for file in covered if file.exists()},
+        "sha256": {str(file.relative_to(directory)): hash_file(file) for file in covered if file.exists()},
     }
 
 
@@ -445,12 +445,12 @@ def _differences(then: Any, now: Any, key: str) -> Iterator[tuple[str, float]]:
 
 def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_code: bool) -> None:
     """Evaluate a checkpoint again as training did, and compare every figure with what was logged of it."""
-    step = step_of(checkpoint)
+    step = parse_step(checkpoint)
     assert step is not None
     loaded = load([configuration_of_step(found.directory, step)], trust_code=trust_code)
-    demand_trust(loaded)
-    demand_secrets(loaded, but=OF_THE_LOOP)
-    before = _evaluation_of(found.directory, step)
+    require_trust(loaded)
+    require_secrets(loaded, but=OF_THE_LOOP)
+    before = _find_evaluation(found.directory, step)
     snapshot = load_checkpoint(checkpoint)
     if before is None and snapshot.state["best"]["step"] == step:
         found.find(f"step {step}: the best checkpoint's evaluation is missing in metrics.jsonl")
@@ -459,12 +459,12 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
     with standing_at((checkpoint, snapshot), loaded, found.directory, device) as trainer:
         agreement = ReplayAgreement(found.directory, trainer, step, snapshot.state["conditions"])
         trainer.evaluate(trainer.evaluation_due())
-        now = _evaluation_of(trainer.directory, step) or {}
+        now = _find_evaluation(trainer.directory, step) or {}
         _compare_figures(found, before, now, found.evaluations, found.allowed(agreement))
         found.evaluated.add(step)
 
 
-def _evaluation_of(directory: Path, step: int) -> dict[str, Any] | None:
+def _find_evaluation(directory: Path, step: int) -> dict[str, Any] | None:
     """The last record of an evaluation at a step."""
     records = ReplayAgreement.records(directory)
     return next((one for one in reversed(records) if (one["kind"], one["step"]) == ("evaluation", step)), None)

@@ -18,15 +18,15 @@ from torch import nn
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.significance import (
     Test,
     approximate_randomisation,
+    compute_mean,
     corrected_t_test,
     effect_size,
     holm,
     mcnemar,
-    mean_of,
     of_scores,
     paired_bootstrap,
     ttest_rel,
@@ -91,11 +91,11 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Comp
     """
     first, metric = systems[0], metric or systems[0].metric
     for system in systems:
-        demand_known([metric], sorted(system.figures), f"{system.run} has no figure", error=UserError)
-    names = first.names_of(metric)
+        require_known([metric], sorted(system.figures), f"{system.run} has no figure", error=UserError)
+    names = first.select_names(metric)
     comparisons = []
     for other in systems[1:]:
-        _demand_same(first, other)
+        _require_same(first, other)
         comparisons.append(_examples_compared(first, other, names, metric))
     protocol = {name: value for name, value in first.protocol.items() if name not in MODEL}
     return ComparisonReport(metric, str(first.run), first.figures[metric], _corrected(comparisons), protocol)
@@ -117,8 +117,8 @@ def compare_scores(
         if test_share is not None:
             tests = [corrected_t_test(scores, first, test_share), ttest_rel(scores, first)]
         else:
-            tests = [approximate_randomisation(sums, ours, mean_of)] if len(scores) == len(first) else []
-            tests += [ttest_rel(scores, first), wilcoxon(scores, first), paired_bootstrap(sums, ours, mean_of)]
+            tests = [approximate_randomisation(sums, ours, compute_mean)] if len(scores) == len(first) else []
+            tests += [ttest_rel(scores, first), wilcoxon(scores, first), paired_bootstrap(sums, ours, compute_mean)]
         difference = float(np.mean(scores) - np.mean(first))
         interval = next(test.interval for test in tests if test.interval is not None)
         effect, around = effect_size(scores, first)
@@ -237,7 +237,7 @@ def _corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     return tuple(replace(one, p_value=value) for one, value in zip(comparisons, corrected, strict=True))
 
 
-def _demand_same(first: Examples, other: Examples) -> None:
+def _require_same(first: Examples, other: Examples) -> None:
     """Raises UserError where figures of two runs can't be compared."""
     for name in sorted((first.protocol.keys() | other.protocol.keys()) - set(MODEL)):
         ours, theirs = first.protocol.get(name), other.protocol.get(name)
@@ -295,7 +295,7 @@ class ByExample(Meters):
             name = f"{name} #{others + 1}" if others else name
             self.rows[name] = {key: value - before.get(key, 0.0) for key, value in self.meters.sums().items()}
             self.counts[name] = {unit: number for unit, number in row.totals().items() if unit != AS_READ}
-            self.contents[name] = [self._dataset.content_of(index) for index in row.indices[0]]
+            self.contents[name] = [self._dataset.get_content(index) for index in row.indices[0]]
 
     def sums(self) -> dict[str, float]:
         return self.meters.sums()
@@ -325,7 +325,7 @@ class Examples:
         """The names of the sums."""
         return sorted({key for sums in self.rows.values() for key in sums})
 
-    def names_of(self, metric: str) -> list[str]:
+    def select_names(self, metric: str) -> list[str]:
         """The examples that a metric is of: those that count TASK/unit where it is TASK/figure, otherwise all."""
         task = f"{metric.rpartition('/')[0]}/"
         own = [name for name, counts in self.counts.items() if any(unit.startswith(task) for unit in counts)]
@@ -346,7 +346,7 @@ class Examples:
         return np.array(found)
 
 
-def examples_of(
+def evaluate_examples(
     run: Path, files: Sequence[Path], overrides: Sequence[str], split: str, device: str = "auto", weights: str = "auto"
 ) -> Examples:
     """Evaluates the ``split`` of a run as ``evaluate_run`` does, and keeps every example's sums.

@@ -30,16 +30,16 @@ from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import FoldExample, divide, write_folds
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.significance import corrected_t_test, scipy_stats
 from vaak.core.splits import SPLITS
-from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
-from vaak.core.storage.links import demand_own_files
+from vaak.core.storage.files import compute_fingerprint, hash_file, read_json, unmade_after_errors, write_json
+from vaak.core.storage.links import require_own_files
 from vaak.core.storage.lock import locked
 from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train
-from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, make_identity
 
 log = logging.getLogger("vaak")
 
@@ -85,15 +85,15 @@ class CrossValidation:
         scipy_stats()  # a missing package shows now, and not at the end
         self.plan, self.folder = plan, folder.resolve()
         own = {name: getattr(plan, name) for name in CrossvalPlan.__annotations__}
-        identity = identity_of(plan, **own)
+        identity = make_identity(plan, **own)
         artifact = Artifact(self.folder, "crossval.json", "a cross-validation", remedy="give another --output")
-        demand_own_files(self.folder, deep=False)
+        require_own_files(self.folder, deep=False)
         with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
-            artifact.demand_same(identity, OTHER_STUDY)
+            artifact.require_same(identity, OTHER_STUDY)
             if not self.folds_file.exists():
                 self._divide(own)
-            identity["folds.json"] = sha256_of(self.folds_file)
-            artifact.demand_same(identity, OTHER_STUDY)
+            identity["folds.json"] = hash_file(self.folds_file)
+            artifact.require_same(identity, OTHER_STUDY)
             artifact.claim(identity)
 
     @property
@@ -145,7 +145,7 @@ class CrossValidation:
         experiment = with_fold(_name_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
         try:
             outcome = train(replace(loaded, experiment=experiment))
-            outcome.demand_not_stopped(f"fold {fold}", "the same command resumes it")
+            outcome.require_not_stopped(f"fold {fold}", "the same command resumes it")
             device = experiment.training.device
             report = evaluate_run(run, [], [], ["test"], device, trust_code=plan.trust_code)
         except DataError as error:
@@ -189,7 +189,7 @@ def _report_lacking(task: Task, what: str, name: str, lacking: int, number: int)
     known = {one for corpus, split in sources for one in corpus.find_label_names(split)}
     if not known or name in known:
         raise UserError(f"{what}: no example has one")
-    demand_known([name], sorted(known), f"{what.split()[0]}: no example has a", error=UserError)
+    require_known([name], sorted(known), f"{what.split()[0]}: no example has a", error=UserError)
 
 
 def _name_datasets(loaded: Loaded) -> Experiment[Any, Any]:
@@ -263,7 +263,7 @@ def write_report(study: CrossValidation) -> dict[str, Any]:
         "metric": metric,
         "figures": summary(results, plan.folds),
         "test_share": 1 / plan.folds,
-        "division": fingerprint_of(rows),
+        "division": compute_fingerprint(rows),
         "folds": results,
     }
     write_json(study.folder / RESULTS, report)

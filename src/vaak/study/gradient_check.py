@@ -23,7 +23,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.core.terminal import progress
-from vaak.engine.gradient import objectives_of, parameters_of
+from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.precision import keeping_generators, seed_everything
 from vaak.runs.start import temporary_trainer
 
@@ -88,8 +88,8 @@ def check_gradients(
         parts = [weights.get(name, 1.0) * term.total / (counts.get(term.per) or 1.0) for name, term in terms]
         return torch.stack(parts).sum()
 
-    checks, objectives = {}, objectives_of(task, exact)
-    number = sum(len(parameters_of(objective, exact)) for objective in objectives)
+    checks, objectives = {}, list_objectives(task, exact)
+    number = sum(len(list_parameters(objective, exact)) for objective in objectives)
     with keeping_generators(device), progress("checking gradients", number) as advance:
         generator = torch.Generator().manual_seed(draw_key(Purpose.CHECK, seed, "weights"))
         with torch.no_grad():
@@ -99,7 +99,7 @@ def check_gradients(
             exact.zero_grad()
             total = loss(objective)
             total.backward()
-            own = set(parameters_of(objective, exact))
+            own = set(list_parameters(objective, exact))
             for name, parameter in exact.named_parameters():
                 if parameter in own:
                     own_loss = functools.partial(loss, objective)

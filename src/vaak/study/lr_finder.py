@@ -25,7 +25,7 @@ from vaak.engine.precision import keeping_generators
 from vaak.report.charts import draw_range_test
 from vaak.report.tables import csv_text
 from vaak.runs.start import temporary_trainer
-from vaak.study.lr_range import Certainty, Curve, RateRange, certainty_of
+from vaak.study.lr_range import Certainty, Curve, RateRange, assess_certainty
 
 TARGETS = ("targets", "labels")
 
@@ -78,7 +78,7 @@ class LRFinder:
         self.curve = Curve()
         given = [float(group["lr"]) for group in self.optimizer.param_groups]
         parts = [rate / max(given) if max(given) else 1.0 for rate in given]
-        with _keeping_generators_of(train_loader), restored(self.model, self.optimizer, self.device):
+        with _preserve_generators(train_loader), restored(self.model, self.optimizer, self.device):
             self.model.train()
             batches = _without_end(train_loader)
             for number in range(num_iter):
@@ -94,19 +94,19 @@ class LRFinder:
 
     def certainty(self) -> Certainty:
         """Return how sure the suggestion is. Raises UserError before the first test."""
-        self._demand_a_test()
-        return certainty_of(self.curve)
+        self._require_a_test()
+        return assess_certainty(self.curve)
 
     def plot(self, path: Path | str | None = None) -> Any:
         """A matplotlib figure of the last test, written to ``path`` where one is given. Raises UserError before it."""
-        self._demand_a_test()
+        self._require_a_test()
         return draw_range_test(self.curve.as_json(), None if path is None else Path(path))
 
     def reset(self) -> None:
         """Forget the last test. The model needs no reset: each test restores it."""
         self.curve = Curve()
 
-    def _demand_a_test(self) -> None:
+    def _require_a_test(self) -> None:
         if not self.curve.losses:
             raise UserError("no curve yet: call range_test first (its first loss must be a finite number)")
 
@@ -171,7 +171,7 @@ def _without_end(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _keeping_generators_of(loader: Iterable[Any]) -> Iterator[None]:
+def _preserve_generators(loader: Iterable[Any]) -> Iterator[None]:
     """Draw batches within this context; on exit, the generators of the loader and its sampler are restored."""
     owners = (loader, getattr(loader, "sampler", None))
     generators = [own for owner in owners if isinstance(own := getattr(owner, "generator", None), torch.Generator)]

@@ -121,7 +121,7 @@ class Curve:
     def as_json(self) -> dict[str, Any]:
         """The curve, its suggestion, and how sure that is."""
         curve = {"diverged": self.diverged, "lr": self.rates, "loss": self.losses, "smoothed": self.smoothed}
-        return curve | asdict(certainty_of(self))
+        return curve | asdict(assess_certainty(self))
 
 
 OTHER_WINDOWS = (WINDOW / 2, 2 * WINDOW)
@@ -162,7 +162,7 @@ class Certainty:
         yield from (f"warning: {doubt}" for doubt in self.doubts)
 
 
-def certainty_of(curve: Curve) -> Certainty:
+def assess_certainty(curve: Curve) -> Certainty:
     """Return how sure the suggestion of a curve is; all is empty where there is none."""
     suggestion = curve.suggestion()
     if suggestion is None:

@@ -32,7 +32,7 @@ class StudyPlan:
         return self.load().experiment.training.checkpoint
 
 
-def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
+def make_identity(plan: StudyPlan, **own: Any) -> dict[str, Any]:
     """Return a study's ``own`` options and its configuration, without the places of its files, which may be moved."""
     configuration = resolved_values(plan.load().experiment)
     for name in PLACES:

@@ -36,12 +36,12 @@ from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
 from vaak.core.out_of_memory import is_from_outside
 from vaak.core.storage.files import write_text
-from vaak.core.storage.links import demand_own_files
+from vaak.core.storage.links import require_own_files
 from vaak.core.storage.lock import locked
 from vaak.report.charts import draw_importance, draw_trials
 from vaak.report.tables import csv_text
 from vaak.runs.start import train
-from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, make_identity
 
 RANGES = ("log", "uniform", "int", "logint")
 _KEY = re.compile(r"[a-zA-Z_]\w*(\.\w+)*")
@@ -197,10 +197,10 @@ class Sweep:
         """Raises UserError where another sweep is in the folder."""
         self.plan, self.folder = plan, folder.resolve()
         direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]
-        demand_own_files(self.folder, deep=False)
+        require_own_files(self.folder, deep=False)
         (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder / ".lock"), _naming_study(self.folder):
-            self._demand_same()
+            self._require_same()
             storage = f"sqlite:///{self.folder / 'study.db'}"
             pruner = optuna().pruners.MedianPruner() if plan.prune else optuna().pruners.NopPruner()
             made = optuna().create_study(
@@ -261,7 +261,7 @@ class Sweep:
             if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
                 raise UserError(f"all of the first {len(ended)} trials failed; the last: {error}") from error
             return
-        outcome.demand_not_stopped(f"trial {trial.number + 1}", "the same command resumes it")
+        outcome.require_not_stopped(f"trial {trial.number + 1}", "the same command resumes it")
         if watch.best is None:
             trial.set_user_attr("problem", "no evaluation gave a number")
             self.study.tell(trial, state=states.FAIL)
@@ -301,13 +301,13 @@ class Sweep:
         """The lock of a trial. Entering it raises BlockingIOError where a process has it."""
         return locked(self.folder / "trials" / f".{number + 1:04}.lock", patience=0)
 
-    def _demand_same(self) -> None:
+    def _require_same(self) -> None:
         plan = asdict(self.plan)
         dimensions = [{"kind": type(one).__name__, **asdict(one)} for one in self.plan.dimensions]
         own = {name: plan[name] for name in ("sampler", "seed", "prune")}
-        identity = identity_of(self.plan, **own, dimensions=dimensions)
+        identity = make_identity(self.plan, **own, dimensions=dimensions)
         artifact = Artifact(self.folder, "sweep.json", "a sweep", remedy="give another --output")
-        artifact.demand_same(identity, OTHER_STUDY)
+        artifact.require_same(identity, OTHER_STUDY)
         if not artifact.path.exists():
             artifact.claim(identity)
 

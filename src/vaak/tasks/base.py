@@ -223,7 +223,7 @@ class LossMeters(Meters):
         return self._sums.values
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        means = means_of(sums)
+        means = compute_means(sums)
         total = sum(self._weights.get(name, 1.0) * mean for name, mean in means.items())
         return {**(means if len(means) > 1 else {}), "loss": total}
 
@@ -248,7 +248,7 @@ class WithMetrics(Meters):
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         own = {name: value for name, value in sums.items() if name.startswith("metric ")}
         others = {name: value for name, value in sums.items() if name not in own}
-        return self._meters.results(others) | means_of(own, "metric ")
+        return self._meters.results(others) | compute_means(own, "metric ")
 
     def pictures(self) -> dict[str, bytes]:
         return self._meters.pictures()
@@ -286,10 +286,10 @@ class _Sums:
             self.values[name] = self.values.get(name, 0.0) + value
 
 
-def means_of(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
+def compute_means(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
     """Each sum over its count; not a number where nothing was counted.
 
-    >>> means_of({"loss sum": 6.0, "loss count": 3.0})
+    >>> compute_means({"loss sum": 6.0, "loss count": 3.0})
     {'loss': 2.0}
     """
     names = [name.removesuffix(" sum") for name in sums if name.endswith(" sum")]

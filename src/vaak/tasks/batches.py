@@ -18,7 +18,7 @@ import torch
 
 from vaak.core.errors import UserError
 from vaak.core.out_of_memory import is_out_of_memory
-from vaak.engine.memory import free_memory, read_memory, reset_peak, thresholds_of
+from vaak.engine.memory import choose_thresholds, free_memory, read_memory, reset_peak
 
 log = logging.getLogger("vaak")
 Source = TypeVar("Source")
@@ -130,7 +130,7 @@ class Batches:
             if self.grows and len(parts) == self.size:
                 # take twice as many from here on where what a batch needs, beyond what was there before it, fits twice
                 now = read_memory(self.device)
-                fits = now.used + (now.own - before) < thresholds_of(self.device)[1] * now.limit
+                fits = now.used + (now.own - before) < choose_thresholds(self.device)[1] * now.limit
                 self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)
             return results
         if len(parts) == 1:

@@ -18,7 +18,7 @@ import numpy as np
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import sync_file, whole_folder
-from vaak.tasks.pretrained import SAFELY, quiet_transformers, transformers_of
+from vaak.tasks.pretrained import SAFELY, import_transformers, quiet_transformers
 
 TOLERANCES = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "int16": 0.02}
 """How far outputs may be from the run's by the type of weights, relative to their deviation (root mean square)."""
@@ -38,7 +38,7 @@ def write_ct2(
     """
     with optional_import("--format ct2 requires ctranslate2", "ct2"):
         import ctranslate2.converters
-    transformers = transformers_of("--format ct2")
+    transformers = import_transformers("--format ct2")
 
     class Converter(ctranslate2.converters.TransformersConverter):
         """With a name for each row of the embedding, and for unknown tokens: it requires both."""

@@ -43,7 +43,7 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
-def transformers_of(purpose: str, extra: str = "hf") -> Any:
+def import_transformers(purpose: str, extra: str = "hf") -> Any:
     """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
 
     It downloads no kernels, which are code, unless the environment says so.
@@ -71,21 +71,21 @@ def find_model(name: str, folder: Path) -> str:
     return next((str(path.resolve()) for path in (Path(name).expanduser(), folder / name) if path.is_dir()), name)
 
 
-def source_of(key: str, name: str, folder: Path) -> str:
+def resolve_source(key: str, name: str, folder: Path) -> str:
     """The folder or the name on the Hub of a model; a relative folder is looked for in ``folder``, too.
 
     Raises UserError for a folder that isn't there, or that has no weights.
     """
     for path in (Path(name).expanduser(), folder / name):
         if path.is_dir():
-            _demand_weights(key, path)
+            _require_weights(key, path)
             return str(path.resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"{key}: no such folder: {name}")
     return name
 
 
-def _demand_weights(key: str, folder: Path) -> None:
+def _require_weights(key: str, folder: Path) -> None:
     if any((folder / name).exists() for name in WEIGHTS):
         return
     if any(folder.glob("pytorch_model*.bin")):
@@ -121,7 +121,7 @@ def _without_network() -> None:
         constants.HF_HUB_OFFLINE = True
 
 
-def _demand_no_kernel(key: str, folder: Path) -> None:
+def _require_no_kernel(key: str, folder: Path) -> None:
     """Raise UserError where a model's configuration names kernels on the Hub, which are code, as ``org/name``.
 
     transformers would fetch and run them where the package kernels is installed, whatever USE_HUB_KERNELS says.
@@ -146,7 +146,7 @@ def _demand_no_kernel(key: str, folder: Path) -> None:
 def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
     if Path(source).is_dir():
-        _demand_no_kernel(key, Path(source))
+        _require_no_kernel(key, Path(source))
     else:
         _without_network()
     try:
@@ -159,12 +159,12 @@ def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
         raise UserError(f"{key}: {source} can't be loaded: {reason}") from error
 
 
-def config_of(key: str, source: str, local_files_only: bool = False) -> Any:
+def load_config(key: str, source: str, local_files_only: bool = False) -> Any:
     """The configuration of a model of transformers; with ``local_files_only``, the Hub isn't contacted.
 
     Raises UserError where it can't be loaded.
     """
-    auto, how = transformers_of(key), {**SAFELY, "local_files_only": local_files_only}
+    auto, how = import_transformers(key), {**SAFELY, "local_files_only": local_files_only}
     return fetch_model(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
 
 
@@ -187,9 +187,9 @@ def is_decoder(config: Any) -> bool:
     return known or bool(getattr(config, "is_decoder", False))
 
 
-def tokenizer_of(key: str, source: str) -> Any:
+def load_tokenizer(key: str, source: str) -> Any:
     """The tokenizer of a model of transformers. Raises UserError where it is not one of the tokenizers library."""
-    auto = transformers_of(key)
+    auto = import_transformers(key)
     found = fetch_model(key, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
     if not getattr(found, "is_fast", False):
         raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
@@ -231,7 +231,7 @@ class Base(NamedTuple):
     @property
     def source(self) -> str:
         """Its folder, or its name on the Hub. Raises UserError for a folder that isn't there."""
-        return source_of(KEY, self.name, self.code)
+        return resolve_source(KEY, self.name, self.code)
 
 
 class KeptBase(NamedTuple):
@@ -256,7 +256,7 @@ def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = N
 def write_generation(source: str, folder: Path) -> None:
     """Put in prepared data how a model generates in transformers, where it says so."""
     try:
-        found: Any = transformers_of(KEY).GenerationConfig.from_pretrained(source)
+        found: Any = import_transformers(KEY).GenerationConfig.from_pretrained(source)
     except OSError:  # it has no such file
         return
     write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
@@ -281,7 +281,7 @@ def save_tokenizer(
 
     ``key`` is the option that names the model. Raises UserError where it can't be loaded.
     """
-    found = tokenizer_of(key, source)
+    found = load_tokenizer(key, source)
     own: dict[str, Any] = {role: getattr(found, f"{role}_token", None) for role in SPECIAL_NAMES}
     vocabulary = found.get_vocab()
     for role, names in SPECIAL_NAMES.items():
@@ -336,7 +336,7 @@ def read_weights(
     """
     targets = model_tensors(model)
     left = set(targets)
-    for name, tensor in _imported(source, imported(tensors_of(source), list(targets))):
+    for name, tensor in _imported(source, imported(iterate_tensors(source), list(targets))):
         target = targets[name]
         rows = target[: len(tensor)] if name in of_tokens else target
         if rows.shape != tensor.shape:
@@ -359,9 +359,9 @@ def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tupl
         raise UserError(f"{KEY}: {source} can't be loaded: {error}") from error
 
 
-def tensors_of(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
+def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a model whose names are ``wanted``; one of the Hub is downloaded, or found in the cache."""
-    folder = folder_of(source, ("*.safetensors", "*.json"))
+    folder = fetch_folder(source, ("*.safetensors", "*.json"))
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
         raise UserError(f"{KEY}: {folder} has no weights; expected model.safetensors")
@@ -371,7 +371,7 @@ def tensors_of(source: str, wanted: Callable[[str], bool] = lambda name: True) -
                 yield name, opened.get_tensor(name)
 
 
-def folder_of(source: str, patterns: Sequence[str]) -> Path:
+def fetch_folder(source: str, patterns: Sequence[str]) -> Path:
     """The folder of a model; of one of the Hub, those files that fit ``patterns`` are downloaded, or in its cache."""
     if Path(source).is_dir():
         return Path(source)

@@ -104,7 +104,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         self._datasets: dict[str, AudioDataset] = {}
 
     def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
+        return make_corpora(self.datasets, self.audio)
 
     def sources(self) -> list[Path]:
         """Return the files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
@@ -120,9 +120,9 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         return (cut for corpus in corpora if "train" in corpus.splits for cut in corpus.cuts("train"))
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return self.recipe_of(self.datasets, splits)
+        return self.make_recipe(self.datasets, splits)
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: AudioFolder | None = None
     ) -> Recipe:
         """Return how the data of ``splits`` of these datasets are made; ``own`` has what a run learned from its own."""
@@ -147,7 +147,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
             datasets = tuple(
                 one if one.type == "recipe" else without_unread_files(one, splits) for one in self.datasets
             )
-            self.prepare_in(folder, self.recipe_of(datasets, splits, self.prepared))
+            self.prepare_in(folder, self.make_recipe(datasets, splits, self.prepared))
         self._datasets.clear()
 
     def dataset(self, split: str) -> AudioDataset:
@@ -187,7 +187,7 @@ def results_of_files(found: Iterable[tuple[Path, Any]]) -> Iterator[Any]:
         yield one
 
 
-def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
+def make_corpora(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
     return [AudioCorpus(dataset, audio) for dataset in datasets]
 
 
@@ -218,11 +218,11 @@ def recipe(
     }
 
     def fingerprint() -> str:
-        files = [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
+        files = [path for corpus in make_corpora(datasets, audio) for path in corpus.files]
         return fingerprint_with_files(data_options, files)
 
     def make(folder: Path) -> dict[str, Any]:
-        corpora = corpora_of(datasets, audio)
+        corpora = make_corpora(datasets, audio)
         there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
         wanted = there if splits is None else splits
         statistics = {split: _write(corpora, split, folder / split, choice, skip_bad) for split in wanted}

@@ -14,7 +14,7 @@ from vaak.runs.prepared import Recipe
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
 from vaak.tasks.pretrained import Base
 from vaak.text.config import TokenizerConfig
-from vaak.text.corpora.sources import files_of
+from vaak.text.corpora.sources import list_files
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -63,7 +63,7 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         """
         corpus = self.data.corpus
         on_hub = corpus.type == "huggingface"
-        files = files_of(corpus.name or "") if on_hub else [path for one in self.corpora() for path in one.files]
+        files = list_files(corpus.name or "") if on_hub else [path for one in self.corpora() for path in one.files]
         paths = dict.fromkeys(factory.options.path for factory in self.tokenizers.values())
         return [*files, *(Path(path) for path in paths if path)]
 

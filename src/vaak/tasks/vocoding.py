@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from vaak.audio.features.mel import MelSpectrogram, waveform_of
+from vaak.audio.features.mel import MelSpectrogram, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import to_plain
@@ -47,7 +47,7 @@ SPEAKING = "data.speaking.vocoder"
 def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
     """The vocoder that needs no training, for spectrograms as ``mel`` describes them."""
     layer = MelSpectrogram(mel)
-    return lambda spectrograms: [waveform_of(one.cpu(), layer, num_iterations) for one in spectrograms]
+    return lambda spectrograms: [reconstruct_waveform(one.cpu(), layer, num_iterations) for one in spectrograms]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +59,11 @@ class NetworkVocoder:
 
     @torch.inference_mode()
     def __call__(self, spectrograms: Sequence[Tensor]) -> list[Tensor]:
-        rows = samples_of(self.generator, spectrograms).cpu()
+        rows = synthesize(self.generator, spectrograms).cpu()
         return [row[: (len(one) - 1) * self.hop_length] for row, one in zip(rows, spectrograms, strict=True)]
 
 
-def samples_of(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
+def synthesize(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
     """The audio ``(row, time)`` of mel spectrograms ``(frame, bin)`` of any length, 0 after a row's own end."""
     device = next(generator.parameters()).device
     lengths = torch.tensor([len(one) for one in spectrograms], device=device)
@@ -85,18 +85,18 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
             looked = ", ".join(str(place.absolute()) for place in places)
             raise UserError(f"{SPEAKING}: no run {name}; looked for {looked}")
         published = Published.of(SPEAKING, name if run is None else str(run))
-        demand_mel(SPEAKING, published.folder, published.mel, mel)
+        require_mel(SPEAKING, published.folder, published.mel, mel)
         return NetworkVocoder(published.generator().to(device), mel.hop_length)
     opened = open_run(run, device=device.type)
     task = opened.experiment.task
     if not hasattr(opened.task, "vocoder"):
         raise UserError(f"{SPEAKING}: {run} is a run of task {task}; expected one of task vocoder")
-    demand_mel(SPEAKING, run, opened.task.audio.mel, mel)
+    require_mel(SPEAKING, run, opened.task.audio.mel, mel)
     vocoder: Vocoder = opened.task.vocoder(opened.model)
     return vocoder
 
 
-def demand_mel(key: str, vocoder: Path, own: MelConfig, mel: MelConfig) -> None:
+def require_mel(key: str, vocoder: Path, own: MelConfig, mel: MelConfig) -> None:
     """Raise UserError, for the option ``key``, where a ``vocoder`` was trained on ``own``, other spectrograms."""
     theirs, ours = ({**one.model_dump(), "f_max": one.nyquist} for one in (own, mel))
     if different := [name for name, value in theirs.items() if value != ours[name]]:

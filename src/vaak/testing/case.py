@@ -99,7 +99,7 @@ def batches(trainer: Trainer) -> list[Batch]:
     return [microbatch.batch for microbatch in microbatches(trainer) if microbatch.batch is not None]
 
 
-def terms_of(trainer: Trainer, batch: Batch) -> dict[str, Term]:
+def compute_terms(trainer: Trainer, batch: Batch) -> dict[str, Term]:
     """The terms of a batch, of every objective of the task."""
     terms: dict[str, Term] = {}
     for objective in trainer.step.objectives:
@@ -193,39 +193,41 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
 
 
-def demand(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
     """Raise AssertionError with a message where a condition doesn't hold, also under ``python -O``."""
     if not condition:
         raise AssertionError(message)
 
 
-def demand_close(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str, tolerance: float) -> None:
+def require_close(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str, tolerance: float) -> None:
     """Demand equal names, and values that differ by ``tolerance`` at most, relative to the largest or absolute."""
-    _demand_names(found, expected, what)
+    _require_names(found, expected, what)
     for name, value in expected.items():
         first, second = (torch.as_tensor(one, dtype=torch.float64) for one in (found[name], value))
-        demand(first.shape == second.shape, f"{what}: {name} has shape {tuple(first.shape)}, not {tuple(second.shape)}")
+        require(
+            first.shape == second.shape, f"{what}: {name} has shape {tuple(first.shape)}, not {tuple(second.shape)}"
+        )
         if not first.numel():
             continue
         off = (first - second).abs().max().item()
         allowed = tolerance * max(1.0, second.abs().max().item())
         shown = f"{first.item():.10g} where {second.item():.10g} was expected" if first.numel() == 1 else "it differs"
-        demand(off <= allowed, f"{what}: {name}: {shown} (off by {off:.3g}, allowed {allowed:.3g})")  # NaN fails, too
+        require(off <= allowed, f"{what}: {name}: {shown} (off by {off:.3g}, allowed {allowed:.3g})")  # NaN fails, too
 
 
-def demand_same(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
+def require_same(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
     """Demand equal names, and values that are equal to the bit."""
-    _demand_names(found, expected, what)
+    _require_names(found, expected, what)
     different = [name for name, value in expected.items() if not same(found[name], value)]
-    demand(not different, f"{what}: {', '.join(map(str, different[:5]))} not equal to the bit")
+    require(not different, f"{what}: {', '.join(map(str, different[:5]))} not equal to the bit")
 
 
-def _demand_names(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
+def _require_names(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:
     """Demand equal names; the message lists those that only one side has."""
     missing, unexpected = (
         [name for name in one if name not in other] for one, other in ((expected, found), (found, expected))
     )
-    demand(
+    require(
         not missing and not unexpected, f"{what}: without {_list_names(missing)}, but with {_list_names(unexpected)}"
     )
 

@@ -18,7 +18,7 @@ from vaak.data.loader import MicrobatchReader, evaluation_addresses
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, demand, demand_close, demand_same, open_trainer
+from vaak.testing.case import Case, open_trainer, require, require_close, require_same
 
 SIZES = (1, 5, 64)
 
@@ -33,10 +33,10 @@ def check_figures(case: Case) -> None:
     for size in SIZES:
         with open_trainer(case, validation={"interval": 4, "batch_size": size}) as trainer:
             figures.append(_figures(trainer))
-            demand_close(figures[-1], figures[0], f"figures in batches of {size} against batches of 1", 1e-5)
+            require_close(figures[-1], figures[0], f"figures in batches of {size} against batches of 1", 1e-5)
             for split in trainer.task.evaluation_splits:
                 found = trainer.task.meters(split).protocol.get("split")
-                demand(found == split, f"the protocol of {split}'s figures says that the split is {found}")
+                require(found == split, f"the protocol of {split}'s figures says that the split is {found}")
 
 
 def check_evaluation(case: Case) -> None:
@@ -48,14 +48,14 @@ def check_evaluation(case: Case) -> None:
         model = trainer.model
         before = _state(model)
         first = _figures(trainer, show=_make)
-        demand_same(_state(model), before, "the model after an evaluation against before")
-        demand_same(_figures(trainer), first, "figures of the same model evaluated twice")
+        require_same(_state(model), before, "the model after an evaluation against before")
+        require_same(_figures(trainer), first, "figures of the same model evaluated twice")
         model.eval()
         for split in trainer.task.evaluation_splits:
             with torch.no_grad():
                 trainer.task.meters(split).update(model, _first_batch(trainer, split))
             changed = [name or "the model" for name, module in model.named_modules() if module.training]
-            demand(not changed, f"the meters of {split} put modules into training mode: {', '.join(changed[:5])}")
+            require(not changed, f"the meters of {split} put modules into training mode: {', '.join(changed[:5])}")
 
 
 def check_failing_batch(case: Case) -> None:
@@ -73,7 +73,7 @@ def check_failing_batch(case: Case) -> None:
                     meters.update(model, batch)
             meters.update(model, batch)
             meters.update(model, batch)
-            demand_same(dict(meters.sums()), dict(undisturbed.sums()), f"sums of {split} after batches that failed")
+            require_same(dict(meters.sums()), dict(undisturbed.sums()), f"sums of {split} after batches that failed")
 
 
 @contextlib.contextmanager

@@ -24,11 +24,11 @@ from vaak.testing.case import (
     KilledError,
     Witness,
     batches,
-    demand,
-    demand_same,
+    compute_terms,
     exact,
     folder,
-    terms_of,
+    require,
+    require_same,
 )
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ def check_learning(case: Case) -> None:
         trainer.fit()
     name = case.learned_loss or next(iter(witness.losses[1]))
     first, last = (witness.losses[step][name] for step in (1, case.learning_steps))
-    demand(
+    require(
         last < case.learned * first,
         f"one batch shown {case.learning_steps} times: the loss {name} went from {first:.4g} to {last:.4g}, "
         f"not below {case.learned:g} of it",
@@ -109,13 +109,13 @@ def check_resume(case: Case) -> None:
         resumed = _resumed(case, runs / "cut", Witness())
         resumed.fit()
         weights = [dict(one.model.state_dict()) for one in (resumed, whole)]
-        demand_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
+        require_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
         moments = [one.state.optimizer.state_dict() for one in (resumed, whole)]
-        demand_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
+        require_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
         records = [read_records(runs / name / "metrics.jsonl") for name in ("cut", "whole")]
         for record in (*records[0], *records[1]):
             record.pop("clock", None)  # times differ
-        demand(records[0] == records[1], "a resumed run logged other values than an uninterrupted one")
+        require(records[0] == records[1], "a resumed run logged other values than an uninterrupted one")
 
 
 def _logged(case: Case, directory: Path, witness: Witness) -> Trainer:
@@ -124,7 +124,7 @@ def _logged(case: Case, directory: Path, witness: Witness) -> Trainer:
 
 def _resumed(case: Case, directory: Path, witness: Witness) -> Trainer:
     trainer = _logged(case, directory, witness)
-    demand(trainer.resume("auto"), "no checkpoint to resume from")
+    require(trainer.resume("auto"), "no checkpoint to resume from")
     return trainer
 
 
@@ -139,8 +139,8 @@ def check_replay(case: Case) -> None:
             trainer.resume(str(runs / "run" / "checkpoints" / step_folder(2)))
             trainer.fit()
             for step in (3, 4):
-                demand_same(replayed.losses[step], original.losses[step], f"losses of step {step}, run again")
-                demand_same(replayed.weights[step], original.weights[step], f"weights after step {step}, run again")
+                require_same(replayed.losses[step], original.losses[step], f"losses of step {step}, run again")
+                require_same(replayed.weights[step], original.weights[step], f"weights after step {step}, run again")
 
 
 def check_saved(case: Case) -> None:
@@ -154,12 +154,12 @@ def check_saved(case: Case) -> None:
         load_weights(fresh.model, saved.model, path)
         load_weights(fresh.state.loss.module, saved.loss, path)
         losses = [_losses(one, batches(trained)) for one in (fresh, trained)]
-        demand_same(losses[0], losses[1], "losses of a model saved and loaded")
+        require_same(losses[0], losses[1], "losses of a model saved and loaded")
         if case.inputs:
             predicted = [_predictions(one, case.inputs) for one in (fresh, trained)]
-            demand_same(predicted[0], predicted[1], "predictions of a model saved and loaded, by input")
+            require_same(predicted[0], predicted[1], "predictions of a model saved and loaded, by input")
             again = _predictions(trained, case.inputs)
-            demand_same(again, predicted[1], "predictions made twice, by input")
+            require_same(again, predicted[1], "predictions made twice, by input")
 
 
 def _losses(trainer: Trainer, seen: list[Any]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _losses(trainer: Trainer, seen: list[Any]) -> dict[str, Any]:
         return {
             f"{name} of batch {number}": term.total
             for number, batch in enumerate(seen)
-            for name, term in terms_of(trainer, batch).items()
+            for name, term in compute_terms(trainer, batch).items()
         }
 
 

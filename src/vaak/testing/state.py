@@ -19,7 +19,7 @@ from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.core.callback import StepReport
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
-from vaak.data.loader import generator_of, seed_generators
+from vaak.data.loader import make_generator, seed_generators
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
 from vaak.engine.journal import Journal
 from vaak.engine.state import State
@@ -28,11 +28,11 @@ from vaak.testing.case import (
     UNREHEARSED,
     Case,
     Witness,
-    demand,
-    demand_same,
     folder,
     microbatches,
     open_trainer,
+    require,
+    require_same,
     same,
 )
 
@@ -50,15 +50,15 @@ def check_state(case: Case) -> None:
         trainer.evaluate(due=True)
         snapshot, before = trainer.state.snapshot(), contents(trainer.state)
         trainer.state.restore(snapshot, runs)
-        demand_same(contents(trainer.state), before, "the state, restored at once, against what it was")
+        require_same(contents(trainer.state), before, "the state, restored at once, against what it was")
         _take_steps(trainer, 2)
         trainer.evaluate(due=True)
         trainer.state.restore(snapshot, runs)
-        demand_same(contents(trainer.state), before, "the state, restored after 2 more steps, against what it was")
+        require_same(contents(trainer.state), before, "the state, restored after 2 more steps, against what it was")
         saved = load_checkpoint(save_checkpoint(runs, trainer.state.snapshot()))
         other = _begun(case, runs / "other", 1, random_seed=7)
         other.state.restore(saved, runs)
-        demand_same(
+        require_same(
             contents(other.state), before, "the state, restored elsewhere from a checkpoint, against what it was"
         )
 
@@ -77,10 +77,10 @@ def check_step(case: Case) -> None:
         second = _begun(case, runs / "second", 1)
         second.state.restore(snapshot, runs)
         _disturb(second)
-        demand_same(_step_and_state(second), expected, "step 3 of a separate trainer, from the same state")
+        require_same(_step_and_state(second), expected, "step 3 of a separate trainer, from the same state")
         first.state.restore(snapshot, runs)
         _disturb(first)
-        demand_same(_step_and_state(first), expected, "step 3, taken once more from the same state")
+        require_same(_step_and_state(first), expected, "step 3, taken once more from the same state")
 
 
 def _begun(case: Case, directory: Path, steps: int, **options: Any) -> Trainer:
@@ -186,7 +186,7 @@ def check_examples(case: Case) -> None:
         for index in range(min(NUM_EXAMPLES, len(dataset.lengths))):
             first = _read(dataset, index, key=index, elsewhere=1)
             _read(dataset, index, key=index + NUM_EXAMPLES, elsewhere=2)
-            demand(
+            require(
                 same(_read(dataset, index, key=index, elsewhere=3), first),
                 f"example {index} ({dataset.describe(index)}) was different when it was read again with the same "
                 "rng: example() must draw from its rng alone and remember nothing",
@@ -197,15 +197,15 @@ def check_examples(case: Case) -> None:
         for elsewhere in (1, 2):
             seed_generators(elsewhere)
             collated.append(dataset.collate(examples))
-        demand(same(examples, before), "collate() changed the examples that it was given")
+        require(same(examples, before), "collate() changed the examples that it was given")
         parts = [{"tensors": batch.tensors, "counts": batch.counts, "extra": batch.extra} for batch in collated]
-        demand_same(parts[1], parts[0], "the same rows collated twice")
+        require_same(parts[1], parts[0], "the same rows collated twice")
 
 
 def _read(dataset: Dataset, index: int, *, key: int, elsewhere: int) -> Any:
     """A copy of an example read with an rng of this key, generators that it doesn't use standing ``elsewhere``."""
     seed_generators(draw_key(Purpose.CHECK, elsewhere, index))
-    generator = seed_generators if dataset.draws_globally else generator_of
+    generator = seed_generators if dataset.draws_globally else make_generator
     return copy.deepcopy(dataset.example(index, generator(key)))
 
 
@@ -218,5 +218,5 @@ def check_seeds(case: Case) -> None:
         with folder() as directory:
             case.trainer(directory, witness, random_seed=seed, **UNREHEARSED).fit()
         runs.append(witness.losses)
-    demand_same(runs[1], runs[0], "losses by step of two runs with the same seed")
-    demand(not same(runs[2], runs[0]), f"another seed gave the very same losses: {runs[0]}")
+    require_same(runs[1], runs[0], "losses by step of two runs with the same seed")
+    require(not same(runs[2], runs[0]), f"another seed gave the very same losses: {runs[0]}")

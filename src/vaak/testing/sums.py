@@ -12,20 +12,20 @@ from vaak.core.batch import Batch, Term
 from vaak.core.task import Dataset
 from vaak.data.loader import Microbatch, pad_to_multiple, training_addresses
 from vaak.engine.gradient import MicrobatchPiece
-from vaak.engine.rehearsal import averaged_over, sizes_of
+from vaak.engine.rehearsal import averaged_over, measure_sizes
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import (
     UNREHEARSED,
     Case,
     Witness,
     batches,
-    demand,
-    demand_close,
+    compute_terms,
     exact,
     folder,
     microbatches,
     open_trainer,
-    terms_of,
+    require,
+    require_close,
 )
 from vaak.testing.learning import of_one_part
 
@@ -56,17 +56,17 @@ def check_padding(case: Case) -> None:
                 longer = replace(batch, tensors=dict(batch.tensors))
                 pad_to_multiple(longer, dataset.padding(batch), MULTIPLE)
                 others["rows padded further against rows padded together"] = [longer]
-            _demand_equal_sums(trainer, batch, others)
+            _require_equal_sums(trainer, batch, others)
 
 
 def check_split(case: Case) -> None:
     """A batch split in pieces has the losses, the counts and the gradients of the whole."""
     with open_trainer(case, exact(case.make_task())) as trainer:
         for whole in batches(trainer):
-            if not all(term.splittable for term in terms_of(trainer, whole).values()):
+            if not all(term.splittable for term in compute_terms(trainer, whole).values()):
                 continue
             cut = {f"{number} pieces against the whole batch": whole.split(number) for number in PIECES}
-            _demand_equal_sums(trainer, whole, cut)
+            _require_equal_sums(trainer, whole, cut)
 
 
 def check_accumulation(case: Case) -> None:
@@ -86,7 +86,7 @@ def check_accumulation(case: Case) -> None:
         found |= {f"gradient of {name}": gradient for name, gradient in witness.gradients[1].items()}
         if expected is None:
             expected = found
-        demand_close(found, expected, f"{number} microbatches of {size} against 1 of 8", TOLERANCE)
+        require_close(found, expected, f"{number} microbatches of {size} against 1 of 8", TOLERANCE)
 
 
 def check_counts(case: Case) -> None:
@@ -94,24 +94,24 @@ def check_counts(case: Case) -> None:
     with open_trainer(case) as trainer:
         for batch in batches(trainer):
             for unit, counts in batch.counts.items():
-                demand(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has a negative one")
-            for name, term in terms_of(trainer, batch).items():
-                _demand_counted(name, term, batch)
+                require(bool((counts >= 0).all()), f"counts of {unit}: {counts.tolist()} has a negative one")
+            for name, term in compute_terms(trainer, batch).items():
+                _require_counted(name, term, batch)
             if case.counted is not None:
                 counted = dict(case.counted(batch))
                 totals = {unit: batch.totals().get(unit, 0.0) for unit in counted}
-                demand_close(totals, counted, "the batch's counts against case.counted", 0.0)
+                require_close(totals, counted, "the batch's counts against case.counted", 0.0)
 
 
-def _demand_counted(name: str, term: Term, batch: Batch) -> None:
+def _require_counted(name: str, term: Term, batch: Batch) -> None:
     """Demand that what a term is divided by is counted: otherwise it would not be normalised."""
-    demand(
+    require(
         term.per in batch.counts,
         f"the loss {name} is a sum per {term.per}, but the batch counts {', '.join(batch.counts) or 'nothing'}: give "
         f"its Term a unit that collate counts, or add {term.per!r} to the batch's counts",
     )
     total = float(term.total.detach())
-    demand(
+    require(
         batch.totals()[term.per] > 0 or total == 0,
         f"the loss {name} is {total:.4g} on a batch that has no {term.per}: it is summed over something that isn't "
         "counted",
@@ -125,7 +125,7 @@ def check_lengths(case: Case) -> None:
         for microbatch in microbatches(trainer):
             planned = max(sum(float(lengths[index]) for index in row) for row in microbatch.address.rows)
             found = (case.row_length or _second_dimension)(_batch(microbatch))
-            demand(
+            require(
                 found <= planned,
                 f"a batch's rows have a length of {found:g}, but the lengths of the longest row's examples add up to "
                 f"{planned:g}: lengths must be upper bounds",
@@ -151,8 +151,8 @@ def check_ranks(case: Case) -> None:
             numbers += share
             for name, gradient in gradients.items():
                 found[name] = found[name] + gradient if name in found else gradient
-        demand(sorted(numbers) == whole, f"{world_size} ranks took the microbatches {sorted(numbers)} of {whole}")
-        demand_close(found, expected, f"gradients of {world_size} ranks added up against those of one", TOLERANCE)
+        require(sorted(numbers) == whole, f"{world_size} ranks took the microbatches {sorted(numbers)} of {whole}")
+        require_close(found, expected, f"gradients of {world_size} ranks added up against those of one", TOLERANCE)
 
 
 def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], dict[str, Tensor]]:
@@ -173,7 +173,7 @@ def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], di
         return [address.number for address in share], _gradients(trainer)
 
 
-def _demand_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequence[Batch]]) -> None:
+def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequence[Batch]]) -> None:
     """Demand of each way of cutting a batch, by what it is called, that its pieces add up to the whole."""
     (expected,), expected_gradients = _terms_and_gradients(trainer, [whole])
     for what, pieces in cut.items():
@@ -183,22 +183,22 @@ def _demand_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequenc
             for name, term in part.items():
                 terms[name] = replace(term, total=terms[name].total + term.total) if name in terms else term
         units = {name: (term.per, term.splittable) for name, term in terms.items()}
-        demand(
+        require(
             units == {name: (term.per, term.splittable) for name, term in expected.items()},
             f"{what}: the losses and their units are {units}",
         )
         for name, term in expected.items():
-            _demand_sum(
+            _require_sum(
                 name, term, [(part[name], piece) for part, piece in zip(parts, pieces, strict=True) if name in part]
             )
         totals = {f"loss {name}": term.total for name, term in terms.items()}
-        demand_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
+        require_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
         counts: dict[str, float] = {}
         for piece in pieces:
             for unit, count in piece.totals().items():
                 counts[f"count of {unit}"] = counts.get(f"count of {unit}", 0.0) + count
-        demand_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
-        demand_close(
+        require_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
+        require_close(
             {f"gradient of {name}": gradient for name, gradient in gradients.items()},
             {f"gradient of {name}": gradient for name, gradient in expected_gradients.items()},
             what,
@@ -206,11 +206,11 @@ def _demand_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequenc
         )
 
 
-def _demand_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
+def _require_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
     """Demand that a term isn't the mean over its batch, which the engine would divide by its count once more."""
     totals = [float(term.total) for term, _ in parts]
-    unit = averaged_over(float(whole.total), totals, sizes_of([piece for _, piece in parts]), TOLERANCE)
-    demand(
+    unit = averaged_over(float(whole.total), totals, measure_sizes([piece for _, piece in parts]), TOLERANCE)
+    require(
         unit is None,
         f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "
         f"engine divides it by the count of {whole.per} in the whole step",

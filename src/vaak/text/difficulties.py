@@ -47,7 +47,7 @@ class WordCounts:
     def __init__(self, texts: Iterable[str]) -> None:
         self.words: Counter[str] = Counter()
         for text in texts:
-            self.words.update(words_of(text))
+            self.words.update(split_words(text))
         self.stems: Counter[str] = Counter()
         for word, count in self.words.items():
             self.stems[stem(word)] += count
@@ -81,14 +81,14 @@ class WordCounts:
 
 
 def _mean(bits: dict[str, float], text: str) -> float:
-    words = words_of(text)
+    words = split_words(text)
     return math.fsum(bits[word] for word in words) / max(len(words), 1)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a text without the punctuation around them, capital letters made small.
 
-    >>> words_of("“वह गया।” Then - nothing!")
+    >>> split_words("“वह गया।” Then - nothing!")
     ['वह', 'गया', 'then', 'nothing']
     """
     stripped = (word.strip(PUNCTUATION) for word in text.casefold().split())
@@ -110,7 +110,7 @@ def stem(word: str) -> str:
     return word
 
 
-def difficulties_of(texts: Sequence[str], measure: str) -> list[float]:
+def measure_difficulties(texts: Sequence[str], measure: str) -> list[float]:
     """Return how hard each text is, harder ones higher; lengths are in words.
 
     Raises UserError for an unknown measure, and if ``morphology`` finds no inflection.
@@ -122,7 +122,7 @@ def difficulties_of(texts: Sequence[str], measure: str) -> list[float]:
 
 
 def count_words(texts: Iterable[str], measure: str) -> WordCounts:
-    """The counts that ``lexical`` or ``morphology`` is measured by. Raises as ``difficulties_of`` does."""
+    """The counts that ``lexical`` or ``morphology`` is measured by. Raises as ``measure_difficulties`` does."""
     if measure not in MEASURES:
         raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
     counts = WordCounts(texts)
@@ -132,13 +132,13 @@ def count_words(texts: Iterable[str], measure: str) -> WordCounts:
 
 
 def sort_by_difficulty(texts: Iterable[str], measure: str = "length") -> list[str]:
-    """The texts, easiest first; those equally hard keep their order. Raises as ``difficulties_of`` does.
+    """The texts, easiest first; those equally hard keep their order. Raises as ``measure_difficulties`` does.
 
     >>> sort_by_difficulty(["वह घर गया", "वह गया", "गया"])
     ['गया', 'वह गया', 'वह घर गया']
     """
     texts = list(texts)
-    difficulties = difficulties_of(texts, measure)
+    difficulties = measure_difficulties(texts, measure)
     return [texts[index] for index in sorted(range(len(texts)), key=difficulties.__getitem__)]
 
 

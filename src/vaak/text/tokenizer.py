@@ -38,7 +38,7 @@ from tokenizers import models
 from vaak.config.components import check_options, resolve_component, source_file
 from vaak.core.errors import DataError, UserError, catching_panics
 from vaak.core.secrets import mask
-from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, write_json, write_text
+from vaak.core.storage.files import compute_fingerprint, hash_file, read_json, write_json, write_text
 from vaak.text.coverage import find_unwritable
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Tokenizer:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A short hash of the content: equal for tokenizers that give equal ids."""
-        return fingerprint_of(json.loads(self.to_json()))
+        return compute_fingerprint(json.loads(self.to_json()))
 
     @property
     def isolates_newlines(self) -> bool:
@@ -347,7 +347,7 @@ class UsersTokenizer(Tokenizer):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return fingerprint_of([data_options(self._options, self._folder), json.loads(self._state)])
+        return compute_fingerprint([data_options(self._options, self._folder), json.loads(self._state)])
 
     @property
     def isolates_newlines(self) -> bool:
@@ -408,17 +408,17 @@ class UsersTokenizer(Tokenizer):
 def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
     """Return what decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
     name = options.type.rpartition(":")[2]
-    return {"type": name, "options": mask(options.options), "code": _code_of(options, folder)}
+    return {"type": name, "options": mask(options.options), "code": _hash_code(options, folder)}
 
 
-def _code_of(options: UsersOptions, folder: Path) -> str:
+def _hash_code(options: UsersOptions, folder: Path) -> str:
     """A hash of the user's file; or of the module, where the class is in a package; or of a registered class."""
     file = source_file(options.type, folder)
     if file is not None:
-        return sha256_of(file)
+        return hash_file(file)
     found = resolve_component(KEY, options.type, folder)
     try:
-        return fingerprint_of(inspect.getsource(sys.modules[found.__module__] if ":" in options.type else found))
+        return compute_fingerprint(inspect.getsource(sys.modules[found.__module__] if ":" in options.type else found))
     except (OSError, TypeError):  # typed into an interpreter
         return str(found.__qualname__)
 

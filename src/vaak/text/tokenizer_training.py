@@ -34,7 +34,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, OptionError, UserError
-from vaak.core.splits import digest_of
+from vaak.core.splits import hash_text
 from vaak.core.terminal import followed, progress
 from vaak.text.tokenizer import SPECIAL_TOKENS, Tokenizer, UsersTokenizer, data_options
 
@@ -116,7 +116,7 @@ class TokenizerFactory:
         if self.options.path is not None:
             return self.load(self.options.path)
         if self.is_users:
-            return UsersTokenizer.trained(self.options, self.folder, _demand_texts(texts))
+            return UsersTokenizer.trained(self.options, self.folder, _require_texts(texts))
         # tokens that don't depend on the text
         least = len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
         if self.options.vocab_size < least:
@@ -124,7 +124,7 @@ class TokenizerFactory:
         if isinstance(texts, Sized):  # of a stream, the corpus shows how far it is
             texts = _Followed(texts)
         if self.options.training_characters is not None:
-            texts = sample_of(texts, self.options.training_characters)
+            texts = draw_sample(texts, self.options.training_characters)
         if self.options.type in MERGING:
             texts = _below_the_limit(texts, self.options.type == "byte_level")
         with progress("training the tokenizer"):
@@ -171,7 +171,7 @@ def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backen
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_demand_texts(texts), trainer)
+    backend.train_from_iterator(_require_texts(texts), trainer)
     return backend
 
 
@@ -184,7 +184,7 @@ def _train_bpe(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
         show_progress=False,
     )
-    backend.train_from_iterator(_demand_texts(texts), trainer)
+    backend.train_from_iterator(_require_texts(texts), trainer)
     return _rebuilt(backend)
 
 
@@ -197,7 +197,7 @@ def _train_unigram(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         unk_token="<unk>",
         show_progress=False,
     )
-    backend.train_from_iterator(_demand_texts(texts), trainer)
+    backend.train_from_iterator(_require_texts(texts), trainer)
     return _rebuilt(backend, _canonical_unigram)
 
 
@@ -208,7 +208,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
     all of them beforehand makes it deterministic, and lets a known character stand anywhere in a word.
     """
     texts = list(texts) if isinstance(texts, Iterator) else texts
-    alphabet = sorted({"\n", "\t", " "}.union(*_demand_texts(texts)))
+    alphabet = sorted({"\n", "\t", " "}.union(*_require_texts(texts)))
     continuing = [CONTINUATION + character for character in alphabet]
     backend = Backend(models.WordPiece(unk_token="<unk>", continuing_subword_prefix=CONTINUATION))
     backend.pre_tokenizer = _cut(WORDPIECE_PIECES)
@@ -226,7 +226,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
 def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend:
     """The most frequent characters, with byte fallback: BPE without a single merge."""
     counts: Counter[str] = Counter()
-    for text in _demand_texts(texts):
+    for text in _require_texts(texts):
         counts.update(text)
     frequent = [character for character, count in counts.items() if count >= options.min_frequency]
     frequent.sort(key=lambda character: (-counts[character], character))
@@ -249,7 +249,7 @@ def _train_word(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )
-    backend.train_from_iterator(_demand_texts(texts), trainer)
+    backend.train_from_iterator(_require_texts(texts), trainer)
     return backend
 
 
@@ -333,7 +333,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
         yield text
 
 
-def _demand_texts(texts: Iterable[str]) -> Iterator[str]:
+def _require_texts(texts: Iterable[str]) -> Iterator[str]:
     """``texts``, of which there must be at least one."""
     empty = True
     for text in texts:
@@ -343,7 +343,7 @@ def _demand_texts(texts: Iterable[str]) -> Iterator[str]:
         raise DataError("no text to train the tokenizer on: the training split is empty")
 
 
-def sample_of(texts: Iterable[str], most: int) -> list[str]:
+def draw_sample(texts: Iterable[str], most: int) -> list[str]:
     """Whole texts, in their order, with at most ``most`` characters in all: those whose content has the lowest hashes.
 
     So the sample is a function of the texts, and a larger one contains a smaller one. A single text that is too long is
@@ -352,7 +352,7 @@ def sample_of(texts: Iterable[str], most: int) -> list[str]:
     kept: list[tuple[int, int, str]] = []
     total, highest_kept = 0, math.inf
     for number, text in enumerate(texts):
-        digest = digest_of(text)
+        digest = hash_text(text)
         if digest >= highest_kept:
             continue
         heapq.heappush(kept, (-digest, -number, text))

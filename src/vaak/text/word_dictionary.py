@@ -80,14 +80,14 @@ def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     So it makes the same mistakes as for unseen sentences: a source that is repeated is in the same tenth every time.
     """
     links = Links(pairs)
-    folds = folds_of(links.sources)
+    folds = assign_folds(links.sources)
     parts = followed(range(FOLDS), "dictionaries of other pairs", FOLDS)
     dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in parts]
     for fold, source in zip(folds.tolist(), links.sources, strict=True):
         yield dictionaries[fold].translate(source)
 
 
-def folds_of(sources: Sequence[str]) -> np.ndarray:
+def assign_folds(sources: Sequence[str]) -> np.ndarray:
     """The fold of each source, by its words in lower case."""
     hashes = (draw_key(Purpose.FOLD, *words(source.lower())) for source in sources)
     return np.fromiter(hashes, dtype=np.int64, count=len(sources)) % FOLDS

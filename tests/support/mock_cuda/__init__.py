@@ -222,7 +222,7 @@ class MockDevice:
             raise NotImplementedError(f"Could not run 'aten::{name}' with arguments from the 'CUDA' backend.")
         own = next((one for one in tensors if one.is_cuda), None)
         if own is not None:
-            _demand_one_device(operator, name, tensors)
+            _require_one_device(operator, name, tensors)
             if name in operators.WITHOUT_INTEGERS and not (own.is_floating_point() or own.is_complex()):
                 raise RuntimeError(f'"{name}_cuda" not implemented for {own.dtype}')
         if kwargs.get("generator") is not None:
@@ -242,7 +242,7 @@ class MockDevice:
             self.note("waits", f"{name}, {why}")
 
 
-def _demand_one_device(operator: OpOverload, name: str, tensors: list[Tensor]) -> None:
+def _require_one_device(operator: OpOverload, name: str, tensors: list[Tensor]) -> None:
     lowest = 1 if operators.takes_numbers_of_the_cpu(operator) else 0
     if name not in operators.OF_BOTH_DEVICES and any(not one.is_cuda and one.ndim >= lowest for one in tensors):
         shapes = ", ".join(f"{tuple(one.shape)} on {one.device}" for one in tensors)

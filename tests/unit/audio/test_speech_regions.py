@@ -18,10 +18,10 @@ from vaak.audio.speech_regions import (
     MARGIN_AFTER,
     MARGIN_BEFORE,
     SHORTEST_PAUSE,
+    find_runs,
     find_speech,
     frame_levels,
     joined_over_gaps,
-    runs_of,
 )
 
 SLACK = MARGIN_AFTER + 3 * FRAME
@@ -88,7 +88,7 @@ def test_levels_are_decibels_of_full_scale():
 @given(st.lists(st.booleans(), max_size=40))
 def test_runs_say_the_same_as_the_flags(flags: list[bool]):
     active = np.array(flags, dtype=bool)
-    runs = runs_of(active)
+    runs = find_runs(active)
     painted = np.zeros(len(flags), dtype=bool)
     for first, last in runs:
         assert first < last

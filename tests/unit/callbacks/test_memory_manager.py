@@ -17,7 +17,7 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.engine.memory import Band, MemoryReading
 from vaak.engine.metrics_file import read_records
-from vaak.runs.build_callbacks import callbacks_of
+from vaak.runs.build_callbacks import build_callbacks
 
 
 class Trainer:
@@ -289,7 +289,7 @@ def test_a_real_run_under_pressure_is_cut_finer(tmp_path):
 def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus, tmp_path):
     def managers(*overrides):
         loaded = load([tiny_corpus / "tiny.yml"], [f"run_dir={tmp_path}", *overrides])
-        found = callbacks_of(loaded.experiment, tiny_corpus)
+        found = build_callbacks(loaded.experiment, tiny_corpus)
         return [callback for callback in found if isinstance(callback, AdaptiveMemoryManager)]
 
     assert managers("training.memory.manager=false") == []
@@ -316,7 +316,7 @@ def test_with_an_interval_it_cleans_up_periodically_whatever_the_pressure(world)
 
 def test_the_interval_is_an_option(tmp_path, tiny_text):
     loaded = load([tiny_text / "tiny.yml"], ["training.memory.cleanup_interval=5"])
-    [manager] = [one for one in callbacks_of(loaded.experiment, tmp_path) if isinstance(one, AdaptiveMemoryManager)]
+    [manager] = [one for one in build_callbacks(loaded.experiment, tmp_path) if isinstance(one, AdaptiveMemoryManager)]
     assert manager.cleanup_interval == 5
     off = load([tiny_text / "tiny.yml"], ["training.memory={manager: false, cleanup_interval: 5}"])
     assert any("memory.manager is false" in warning for warning in off.warnings)

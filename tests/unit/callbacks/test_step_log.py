@@ -35,7 +35,7 @@ def mean(reports: list[StepReport], name: str) -> float:
     return float((means * counts).sum() / counts.sum())
 
 
-def records_of(folder: Path, kind: str) -> dict[int, dict[str, Any]]:
+def stat_records(folder: Path, kind: str) -> dict[int, dict[str, Any]]:
     records = read_records(folder / "metrics.jsonl")
     return {record["step"]: record for record in records if record["kind"] == kind}
 
@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[StepReport
 def test_a_logged_loss_is_total_over_count_since_the_last_log(run: tuple[Path, list[StepReport]]):
     folder, reports = run
     assert len({report.counts["token"] for report in reports}) > 4  # ragged
-    logged = records_of(folder, "step")
+    logged = stat_records(folder, "step")
     assert list(logged) == [1, 5, 10, 15, 16]
     before = 0
     for step, record in logged.items():
@@ -68,7 +68,7 @@ def test_a_logged_loss_is_total_over_count_since_the_last_log(run: tuple[Path, l
 
 def test_an_epochs_loss_is_over_all_its_steps(run: tuple[Path, list[StepReport]]):
     folder, reports = run
-    epochs = records_of(folder, "epoch")
+    epochs = stat_records(folder, "epoch")
     assert list(epochs) == [4, 8, 12, 16]
     for number, (step, record) in enumerate(epochs.items()):
         assert record["epoch"] == number
@@ -86,7 +86,7 @@ def test_an_evaluation_makes_no_step_slower(tmp_path: Path):
 
     keeping = Keeping()
     toy_trainer(tmp_path, keeping, StepLogCallback(1), Slow(), epochs=1, validation={"interval": 2}).fit()
-    evaluated, logged = records_of(tmp_path, "evaluation"), records_of(tmp_path, "step")
+    evaluated, logged = stat_records(tmp_path, "evaluation"), stat_records(tmp_path, "step")
     after = [step for step in logged if step - 1 in evaluated]
     assert after
     for step in after:
@@ -111,7 +111,7 @@ def test_a_resumed_run_logs_the_same_numbers(cut: int, run: tuple[Path, list[Ste
     assert second.resume("auto")
     second.fit()
     for kind in ("step", "epoch", "evaluation"):
-        resumed, whole = records_of(tmp_path, kind), records_of(run[0], kind)
+        resumed, whole = stat_records(tmp_path, kind), stat_records(run[0], kind)
         for record in (*resumed.values(), *whole.values()):
             record.pop("clock", None)
         assert resumed == whole
@@ -137,7 +137,7 @@ def test_evaluations_say_whether_they_were_scheduled(tmp_path: Path):
     task = ToyTask(scripted=iter([2.0, 1.0, 3.0]))
     options: dict[str, Any] = {"validation": {"interval": 5}, "memory": {"rehearsal": False}}
     toy_trainer(tmp_path, StepLogCallback(5), AsksAt6(), task=task, **options).fit()
-    records = records_of(tmp_path, "evaluation")
+    records = stat_records(tmp_path, "evaluation")
     said = [(step, record["scheduled"], record["val_loss"]) for step, record in records.items()]
     assert said == [(5, True, 2.0), (6, False, 1.0), (8, False, 3.0)]
 
@@ -156,7 +156,7 @@ def test_few_reports_are_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     assert held == [0, 1, 2, 0, 1, 2, 0, 0]
     toy_trainer(tmp_path / "many", StepLogCallback(100)).fit()
-    few, many = records_of(tmp_path / "few", "step")[8], records_of(tmp_path / "many", "step")[8]
+    few, many = stat_records(tmp_path / "few", "step")[8], stat_records(tmp_path / "many", "step")[8]
     del few["clock"], many["clock"]
     assert few == many
 
@@ -164,7 +164,7 @@ def test_few_reports_are_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_smoothed_losses_weigh_all_steps(tmp_path: Path):
     keeping = Keeping()
     toy_trainer(tmp_path, keeping, StepLogCallback(3, smoothing=0.5), **TWO_LOSSES).fit()
-    for step, record in records_of(tmp_path, "step").items():
+    for step, record in stat_records(tmp_path, "step").items():
         weights = [0.5 ** (step - number) for number in range(1, step + 1)]
         for name in ("main", "z_loss"):
             values = [float(report.losses[name]) for report in keeping.reports[:step]]
@@ -175,7 +175,7 @@ def test_smoothed_losses_weigh_all_steps(tmp_path: Path):
 
 
 def test_without_smoothing_there_are_no_smoothed_losses(run: tuple[Path, list[StepReport]]):
-    assert not [name for record in records_of(run[0], "step").values() for name in record if "smoothed" in name]
+    assert not [name for record in stat_records(run[0], "step").values() for name in record if "smoothed" in name]
 
 
 def test_a_resumed_run_smooths_on_to_the_bit(tmp_path: Path):
@@ -189,7 +189,7 @@ def test_a_resumed_run_smooths_on_to_the_bit(tmp_path: Path):
     second = toy_trainer(tmp_path / "cut", StepLogCallback(2, smoothing=0.9), **TWO_LOSSES)
     assert second.resume("auto")
     second.fit()
-    whole, cut = records_of(tmp_path / "whole", "step"), records_of(tmp_path / "cut", "step")
+    whole, cut = stat_records(tmp_path / "whole", "step"), stat_records(tmp_path / "cut", "step")
     for record in (*whole.values(), *cut.values()):
         del record["clock"]
     assert cut == whole
@@ -222,7 +222,7 @@ def test_overflows_and_non_finite_steps_are_counted_apart_and_no_number_is_hidde
         restored = StepLogCallback(1, smoothing=0.5)
         restored.load_state_dict(json.loads(json.dumps(callback.state_dict())))
         callback = restored
-    logged = records_of(tmp_path, "step")
+    logged = stat_records(tmp_path, "step")
     assert [record["overflows"] for record in logged.values()] == [0, 1, 1, 2]
     assert [record.get("non_finite_steps", 0) for record in logged.values()] == [0, 0, 1, 1]
     assert [record["loss"] for record in logged.values()] == [3.0, 3.0, "nan", 3.0]

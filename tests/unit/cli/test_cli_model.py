@@ -85,7 +85,7 @@ def test_operations_are_those_of_the_formula(shown):
     assert found["flops_per_unit"] == pytest.approx(6 * in_products + attention, rel=0.02)
 
 
-@pytest.mark.slow  # tests/unit/engine/cost/test_dry_pass.py measures them
+@pytest.mark.slow  # tests/unit/engine/test_dry_pass.py measures them
 def test_activations_follow_the_batch(shown):
     activations = [
         shown(LM, *overrides)["memory_bytes"]["activations"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
-from vaak.report.html import html_of
+from vaak.report.html import to_html
 
 
 @pytest.mark.usefixtures("samples")
@@ -41,7 +41,7 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     assert kept["step"] == 8
     assert ["  " + " / ".join(sample.split("\n")) for sample in kept["samples"]] == samples[:5]
     page = report.read_text(encoding="utf-8")
-    assert all(f"<li>{html_of(sample)}</li>" in page for sample in kept["samples"])
+    assert all(f"<li>{to_html(sample)}</li>" in page for sample in kept["samples"])
 
 
 def test_without_a_split_test_it_is_not_the_next_thing_to_evaluate(vaak, tiny_text: Path, tmp_path: Path):

@@ -14,7 +14,7 @@ import pytest
 from required import PROJECT, link_required
 from vaak.cli.main import guarded
 from vaak.config.tasks import TASKS
-from vaak.core.extras import extra_of
+from vaak.core.extras import find_extra
 
 REPOSITORY = Path(__file__).parents[3]
 SMALL = ("data.corpus.num_sentences=120", "model.d_model=32", "model.num_layers=1", "data.minimal_pairs=[]")
@@ -123,7 +123,7 @@ def test_the_doctor_advises_what_exists(ended: dict[str, tuple[int, str, str]]):
     [("scipy", "audio"), ("sklearn.svm", "asr"), ("umap", "asr"), ("lm_eval", "lm-eval"), ("numpy", None)],
 )
 def test_a_module_has_the_extra_that_brings_it(module: str, extra: str | None):
-    assert extra_of(module) == extra
+    assert find_extra(module) == extra
 
 
 def test_a_task_that_lacks_a_package_names_its_own_extra(capsys: pytest.CaptureFixture[str]):

@@ -32,7 +32,7 @@ from vaak.compat.english_tts import (
 from vaak.config.tasks import task_class
 from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import UserError
-from vaak.engine.optim.optimizers import optimizers_of, trained_parameters
+from vaak.engine.optim.optimizers import build_parameter_optimizers, trained_parameters
 from vaak.runs.open_run import open_run
 
 
@@ -257,7 +257,7 @@ def test_the_custom_example_trains_a_step(tmp_path: Path, monkeypatch: pytest.Mo
     task.prepare()
     torch.manual_seed(0)
     model, dataset = task.model(), task.dataset("train")
-    [optimizer] = optimizers_of(trained_parameters(model), experiment.training.optimizer, tmp_path)
+    [optimizer] = build_parameter_optimizers(trained_parameters(model), experiment.training.optimizer, tmp_path)
     assert [len(model.encoder.blocks), len(model.decoder.blocks)] == [8, 6]
     batch = dataset.collate([[dataset.example(index, np.random.default_rng(0))] for index in range(2)])
     losses = []

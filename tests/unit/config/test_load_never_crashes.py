@@ -10,7 +10,7 @@ from vaak.config.load import load
 from vaak.config.resolved import as_yaml
 from vaak.config.tasks import TASKS
 from vaak.config.yaml.aliases import option_aliases
-from vaak.config.yaml.fields import item_of, section_of
+from vaak.config.yaml.fields import get_item_annotation, get_section
 from vaak.config.yaml.text import yaml_text
 from vaak.config.yaml.tree import ConfigError
 
@@ -19,7 +19,7 @@ def names_of(section):
     """All keys that mean something somewhere."""
     for name, field in section.model_fields.items():
         yield name
-        inner = section_of(field.annotation) or section_of(item_of(field.annotation))
+        inner = get_section(field.annotation) or get_section(get_item_annotation(field.annotation))
         if inner is not None:
             yield from names_of(inner)
 

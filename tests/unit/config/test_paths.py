@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.cli.pipeline import values_of
+from vaak.cli.pipeline import read_values
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.paths import rebase_paths
@@ -142,7 +142,7 @@ def test_a_pipelines_file_is_the_origin_of_its_paths(project: Path) -> None:
     (project / "speech").mkdir()
     file = Path("configs/moe.yml")
     file.write_text("dataset_root: ../speech\ndatasets: [{name: own, type: json, train: ../far.txt}]\n")
-    values = values_of(find_pipeline("moe-asr", Path()), file)
+    values = read_values(find_pipeline("moe-asr", Path()), file)
     assert values["dataset_root"] == "speech"
     assert values["datasets"][0]["train"] == "far.txt"
 

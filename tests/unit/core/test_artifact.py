@@ -23,9 +23,9 @@ from vaak.audio.simulation.folder import Written, write_conversations
 from vaak.config.base import Section
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.lock import locked
-from vaak.pipeline.execution import parts_of, status_of_stage
+from vaak.pipeline.execution import collect_dependencies, status_of_stage
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import Stage, StageWork
 from vaak.runs.distillation import Stored
@@ -96,11 +96,13 @@ def test_without_a_format_the_keys_tell_the_version(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_says_what_differs(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path, "study.json", "a sweep")
-    artifact.demand_same({"seed": 1}, "give another folder")
+    artifact.require_same({"seed": 1}, "give another folder")
     artifact.claim({"configuration": {"model": {"layers": 2}}, "seed": 1, "extra": 0})
-    artifact.demand_same({"configuration": {"model": {"layers": 2}}, "seed": 1}, "give another folder")
+    artifact.require_same({"configuration": {"model": {"layers": 2}}, "seed": 1}, "give another folder")
     with pytest.raises(UserError) as said:
-        artifact.demand_same({"configuration": {"model": {"layers": 3}}, "seed": 1, "new": None}, "give another folder")
+        artifact.require_same(
+            {"configuration": {"model": {"layers": 3}}, "seed": 1, "new": None}, "give another folder"
+        )
     assert str(said.value) == (
         f"{tmp_path} contains a sweep made with other options (configuration.model.layers was 2, is 3 now; new is new, "
         "null): give another folder"
@@ -214,7 +216,7 @@ def make_nothing(work: StageWork) -> None: ...
 
 def test_stages(tmp_path: Path) -> None:
     stage = Stage("first", make_nothing, about="nothing", options=("power",), outputs=("out.txt",))
-    parts = parts_of(stage, Options(), {})
+    parts = collect_dependencies(stage, Options(), {})
     begun = '{\n  "parts": {"options": {"power": %d}, "reads": {}, "sources": null, "code": %s}\n}\n'
     status: Callable[[], Any] = partial(status_of_stage, stage, tmp_path, parts)
     write(tmp_path, begun__json=begun % (2, json.dumps(parts["code"])))
@@ -244,7 +246,7 @@ def test_simulated_conversations(tmp_path: Path) -> None:
 
         fingerprint, durations, speakers = "tones", np.array([1.0]), ()
 
-    mark = fingerprint_of(["tones", 1, 1, __version__])
+    mark = compute_fingerprint(["tones", 1, 1, __version__])
     line = '{"audio": "tone-0.flac", "duration": 1.0, "sampling_rate": 8000, "segments": []}\n'
     write(tmp_path, simulated__json=f'{{\n  "fingerprint": "{mark}"\n}}\n', manifest__jsonl=line)
     source: Any = Nothing()
@@ -265,7 +267,7 @@ def test_studies(name: str, own: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(f'{{"configuration": {configuration}, {own}}}')
     artifact = Artifact(tmp_path, name, "a study")
     identity = {"configuration": json.loads(configuration), "seed": 42}
-    artifact.demand_same(identity, "give another --output")
+    artifact.require_same(identity, "give another --output")
     identity["configuration"]["training"]["batch_size"] = 9
     with pytest.raises(UserError, match=r"\(configuration\.training\.batch_size was 8, is 9 now\): give another --out"):
-        artifact.demand_same(identity, "give another --output")
+        artifact.require_same(identity, "give another --output")

@@ -117,7 +117,7 @@ def test_a_fold_is_read_back_and_what_it_does_not_know_is_said(tmp_path: Path):
     fold = FoldSplits("1:2", str(path), ("train", "test"), "corpus")
     assert [fold.of_key(one.key, "") == "test" for one, _ in rows] == [places[0].test == 2 for _, places in rows]
     assert [fold.of_key(one.key, "") == "valid" for one, _ in rows] == [2 in places[0].valid for _, places in rows]
-    assert (fold.of_key(None, ""), fold.sources_of("test")) == ("train", ("train", "test"))
+    assert (fold.of_key(None, ""), fold.list_sources("test")) == ("train", ("train", "test"))
     assert not any(fold.is_all_of_its_source(split) for split in ("train", "valid", "test")), "each is a part of all"
     with pytest.raises(DataError, match=r"here:3: this isn't in .*folds.json: the data have changed"):
         fold.of_key("new", "here:3")

@@ -18,24 +18,24 @@ from vaak.config.experiment import experiment_type
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.tasks import TASKS
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.engine.optim.optimizers import check_groups, trained_parameters
-from vaak.engine.optim.schedules import freeze_parameters, pattern_of
+from vaak.engine.optim.schedules import compile_pattern, freeze_parameters
 from vaak.runs.distillation import captured
 
-SHARED = ("demand_known", "quote_unmatched", "nearest_name", "did_you_mean", "get_close_matches", "pattern_of")
+SHARED = ("require_known", "quote_unmatched", "nearest_name", "did_you_mean", "get_close_matches", "compile_pattern")
 """What names each that matches nothing, with the nearest name that there is."""
-COLUMN, WEIGHTS = "vaak.text.corpora.readers:missing_column", "vaak.engine.optim.schedules:pattern_of"
+COLUMN, WEIGHTS = "vaak.text.corpora.readers:missing_column", "vaak.engine.optim.schedules:compile_pattern"
 PART = "vaak.audio.corpora.lhotse_manifests:_chosen"
 OPTIONS = {
     "auxiliary": "vaak.nn.losses:auxiliary_losses",
-    "columns": "vaak.audio.corpora.layouts:LayoutReader.entry_of",
+    "columns": "vaak.audio.corpora.layouts:LayoutReader.make_entry",
     "group": "vaak.tasks.asr.utterances:label_of_groups",
     "groups": "vaak.tasks.asr.utterances:Writing._refuse_missing",
     "init_except": "vaak.engine.trained:initialise",
     "init_rename": "vaak.engine.trained:_rename_weights",
     "label_columns": COLUMN,
-    "language": "vaak.tasks.asr.predict:demand_decoding",
+    "language": "vaak.tasks.asr.predict:require_decoding",
     "log_metrics": "vaak.config.checks:_unknown_logged",
     "loss_weights": "vaak.tasks.multitask.spec:_model",
     "match": WEIGHTS,
@@ -47,7 +47,7 @@ OPTIONS = {
     "speaker": "vaak.tasks.tts.predict:Speaker.__init__",
     "student": "vaak.runs.distillation:captured",
     "target_column": COLUMN,
-    "targets": "vaak.nn.lora:demand_layers",
+    "targets": "vaak.nn.lora:require_layers",
     "task": "vaak.config.load:_unknown_task",
     "teacher": "vaak.runs.distillation:captured",
     "test": PART,
@@ -61,10 +61,10 @@ OPTIONS = {
 COMMAND_LINE = {
     "dataset": "vaak.cli.data:_dataset",
     "data": "vaak.tasks.lm.evaluation_harness:_specifications",
-    "filters": "vaak.cli.runs:_demand_possible",
+    "filters": "vaak.cli.runs:_require_possible",
     "first": "vaak.pipeline.stage:Pipeline.stage",
     "arguments": "vaak.cli.runs:plot",
-    "group": "vaak.text.scoring.word_errors:_demand_labels",
+    "group": "vaak.text.scoring.word_errors:_require_labels",
     "group_by": "vaak.study.crossval:_report_lacking",
     "language": "vaak.text.corpora.cleaning:_language_filter",
     "metric": "vaak.study.compare:compare_runs",
@@ -72,11 +72,11 @@ COMMAND_LINE = {
     "normaliser": "vaak.text.scoring.normalisers:_find_normaliser",
     "only": "vaak.pipeline.stage:Pipeline.stage",
     "options": "vaak.audio.corpora.recipes:prepare",
-    "quantization": "vaak.tasks.base:demand_quantization",
+    "quantization": "vaak.tasks.base:require_quantization",
     "speaker": "vaak.tasks.tts.predict:Speaker.__init__",
     "split": "vaak.runs.prepared:PreparedFolder.split_folder",
     "stratify_by": "vaak.study.crossval:_report_lacking",
-    "task": "vaak.cli.config:_demand_task",
+    "task": "vaak.cli.config:_require_task",
     "tasks": "vaak.tasks.lm.evaluation_harness:_specifications",
     "text_column": COLUMN,
     "what": "vaak.cli.init:_for_data",
@@ -159,9 +159,9 @@ class Model(nn.Module):
 
 
 def test_each_name_that_matches_nothing_is_named():
-    demand_known(["b"], ["a", "b"], "there is no")
+    require_known(["b"], ["a", "b"], "there is no")
     with pytest.raises(DataError, match=r"there is no 'x', 'cee'; did you mean 'Cees'\?; expected one of b, Cees$"):
-        demand_known(["b", "x", "cee"], ["b", "Cees"], "there is no")
+        require_known(["b", "x", "cee"], ["b", "Cees"], "there is no")
     model = Model()
     freeze_parameters(model, ["head"])
     with pytest.raises(
@@ -180,4 +180,4 @@ def test_patterns_of_weights_that_match_nothing_name_the_nearest():
     with pytest.raises(UserError, match=r"groups: 'encoder.wieght' matches no trained .*mean 'encoder.weight'\?"):
         check_groups(parameters, OptimizerConfig.model_validate({"groups": groups}))
     with pytest.raises(UserError, match=r"k: 'hed.bias' matches no parameter; .*did you mean 'head.bias'\?"):
-        pattern_of("hed.bias", [one.name for one in parameters], "k")
+        compile_pattern("hed.bias", [one.name for one in parameters], "k")

@@ -14,11 +14,11 @@ from scipy import stats
 from vaak.core.errors import UserError
 from vaak.core.significance import (
     approximate_randomisation,
+    compute_mean,
     corrected_t_test,
     effect_size,
     holm,
     mcnemar,
-    mean_of,
     of_scores,
     paired_bootstrap,
     ttest_rel,
@@ -74,7 +74,7 @@ def test_few_examples_are_swapped_in_every_way():
         ways = np.array(swapped)[:, None]
         ours, theirs = np.where(ways, second, first).sum(0), np.where(ways, first, second).sum(0)
         beyond += abs(ours[0] / ours[1] - theirs[0] / theirs[1]) >= abs(observed) - 1e-12
-    found = approximate_randomisation(first, second, mean_of)
+    found = approximate_randomisation(first, second, compute_mean)
     assert found.statistic == pytest.approx(observed)
     assert found.p_value == beyond / 32
 
@@ -84,14 +84,14 @@ def test_equal_figures_count_as_equal_however_their_sums_are_rounded():
     expected = (abs(every @ tenths) >= abs(tenths.sum())).mean()
     scores = (0.1 * tenths).tolist()
     assert (abs((every * scores).mean(1)) >= abs(np.mean(scores))).mean() < expected, "rounding would decide"
-    assert approximate_randomisation(of_scores(scores), of_scores([0.0] * 5), mean_of).p_value == expected
+    assert approximate_randomisation(of_scores(scores), of_scores([0.0] * 5), compute_mean).p_value == expected
 
 
 def test_random_swaps_come_near_to_all_of_them():
     rng = np.random.default_rng(0)
     first, second = (of_scores(rng.normal(shift, 1, 13).tolist()) for shift in (0.6, 0.0))
-    exact = approximate_randomisation(first, second, mean_of, num_samples=2**13)
-    near = approximate_randomisation(first, second, mean_of, num_samples=8000)
+    exact = approximate_randomisation(first, second, compute_mean, num_samples=2**13)
+    near = approximate_randomisation(first, second, compute_mean, num_samples=8000)
     assert (exact.name, near.name) == ("exact randomisation", "approximate randomisation")
     assert near.p_value == pytest.approx(exact.p_value, abs=0.02)
 
@@ -99,7 +99,7 @@ def test_random_swaps_come_near_to_all_of_them():
 def test_the_bootstrap_has_the_interval_of_a_large_sample():
     rng = np.random.default_rng(1)
     first, second = rng.normal(0.1, 1, 400), rng.normal(0.0, 1, 400)
-    found = paired_bootstrap(of_scores(first.tolist()), of_scores(second.tolist()), mean_of)
+    found = paired_bootstrap(of_scores(first.tolist()), of_scores(second.tolist()), compute_mean)
     exact = ttest_rel(first.tolist(), second.tolist())
     assert found.interval == pytest.approx(exact.interval, abs=0.01)
     assert found.p_value == pytest.approx(exact.p_value, abs=0.02)
@@ -113,8 +113,8 @@ def test_equals_are_found_different_as_often_as_alpha_says():
         first, second = rng.binomial(20, rng.beta(2, 10, 100), (2, 100)).astype(np.float64)
         sums = of_scores(first.tolist()), of_scores(second.tolist())
         found = (
-            approximate_randomisation(*sums, mean_of, 200),
-            paired_bootstrap(*sums, mean_of, 200),
+            approximate_randomisation(*sums, compute_mean, 200),
+            paired_bootstrap(*sums, compute_mean, 200),
             ttest_rel(first.tolist(), second.tolist()),
             wilcoxon(first.tolist(), second.tolist()),
         )

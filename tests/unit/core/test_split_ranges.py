@@ -40,8 +40,8 @@ def test_which_splits_there_are(given_splits, options, expected):
     splits = Splits(given_splits, fractions(**options), "corpus")
     assert splits.names == expected
     for split in expected:
-        assert splits.source_of(split) == (split if split in given_splits else "train")
-        shares = splits.source_of(split) in [splits.source_of(other) for other in expected if other != split]
+        assert splits.find_source(split) == (split if split in given_splits else "train")
+        shares = splits.find_source(split) in [splits.find_source(other) for other in expected if other != split]
         assert splits.is_all_of_its_source(split) != shares
 
 

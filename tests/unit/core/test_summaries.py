@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.core.summaries import FIRST, LONGEST, MOST_EXAMPLES, MOST_SCORES, ExampleLog, summary_of
+from vaak.core.summaries import FIRST, LONGEST, MOST_EXAMPLES, MOST_SCORES, ExampleLog, make_summary
 
 
 def joined(logs: list[ExampleLog]) -> dict[str, list[Any]]:
@@ -27,7 +27,7 @@ def test_any_division_among_processes_keeps_the_first_and_the_worst(seed: int, n
     for index in rng.permutation(number).tolist():
         log = logs[rng.integers(processes)]
         log.add(index, errors[index], (errors[index], 4), f"reference {index}", {"text": "x" * 1000}, str(index % 2))
-    found = summary_of("wer", joined(logs))
+    found = make_summary("wer", joined(logs))
     rest = sorted(range(FIRST, number), key=lambda index: -errors[index])[: MOST_EXAMPLES - FIRST]
     assert [one["index"] for one in found["examples"]] == [*range(min(FIRST, number)), *sorted(rest)]
     assert [one["error"] for one in found["examples"]] == [errors[one["index"]] for one in found["examples"]]
@@ -36,7 +36,7 @@ def test_any_division_among_processes_keeps_the_first_and_the_worst(seed: int, n
     one = ExampleLog("wer")
     for index in range(number):
         one.add(index, errors[index], (errors[index], 4), f"reference {index}", {"text": "x" * 1000}, str(index % 2))
-    assert summary_of("wer", one.seen()) == found
+    assert make_summary("wer", one.seen()) == found
 
 
 def test_a_large_split_takes_no_more_memory_and_its_first_scores_are_kept():
@@ -45,7 +45,7 @@ def test_a_large_split_takes_no_more_memory_and_its_first_scores_are_kept():
         log.add(index, index, (index, 1), "", {})
         assert len(log.examples) <= 4 * MOST_EXAMPLES
         assert len(log.scores) <= 2 * MOST_SCORES
-    found = summary_of("der", log.seen())
+    found = make_summary("der", log.seen())
     assert found["scores"]["sums"] == [[index, 1] for index in range(MOST_SCORES)]
     assert found["examples"][-1]["index"] == 3 * MOST_SCORES - 1
     assert len(found["examples"]) == MOST_EXAMPLES
@@ -56,7 +56,7 @@ def test_other_references_are_told_apart():
         log = ExampleLog("wer")
         for index, reference in enumerate(references):
             log.add(index, 0, (0, 1), reference, {})
-        return str(summary_of("wer", log.seen())["scores"]["of"])
+        return str(make_summary("wer", log.seen())["scores"]["of"])
 
     assert of("a", "b") == of("a", "b")
     assert len({of("a", "b"), of("a", "c"), of("b", "a"), of("a")}) == 4

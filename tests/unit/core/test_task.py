@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.core.task import Dataset, Meters, Task, demand_dataset
+from vaak.core.task import Dataset, Meters, Task, require_dataset
 
 
 class Nothing(Task, Dataset, Meters):
@@ -40,7 +40,7 @@ def test_what_a_class_does_not_define_is_named(ask: Callable[[Any], object], met
 def test_a_dataset_has_examples_lengths_and_a_fingerprint():
     about = SimpleNamespace(lengths=[1], fingerprint="one")
     with pytest.raises(UserError, match=r"^dataset\('train'\) gave a SimpleNamespace; expected a vaak.Dataset"):
-        demand_dataset(about, "dataset('train')")
+        require_dataset(about, "dataset('train')")
     with pytest.raises(UserError, match=r"gave a SimpleNamespace without fingerprint, which vaak.Dataset describes"):
-        demand_dataset(SimpleNamespace(example=len, lengths=[1]), "dataset('train')")
-    demand_dataset(SimpleNamespace(example=len, **vars(about)), "dataset('train')")
+        require_dataset(SimpleNamespace(example=len, lengths=[1]), "dataset('train')")
+    require_dataset(SimpleNamespace(example=len, **vars(about)), "dataset('train')")

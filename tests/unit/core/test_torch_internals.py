@@ -18,9 +18,9 @@ from vaak.core import torch_internals
 from vaak.core.torch_internals import (
     TRIED_WITH,
     backward,
-    demand_workers_alive,
     end_workers,
     iterate_with_workers,
+    require_workers_alive,
     terminate_by_kill,
     uncompiled,
 )
@@ -162,7 +162,7 @@ class WithoutPrivateNames:
 
 def wait_for_the_loss(workers: list[Any]) -> None:
     for _ in range(100):
-        demand_workers_alive(workers)
+        require_workers_alive(workers)
         time.sleep(0.05)
 
 
@@ -171,7 +171,7 @@ def test_workers_are_known_missed_and_ended(has_private_names: bool) -> None:
     batches, workers = iterate_with_workers(loader if has_private_names else WithoutPrivateNames(loader))
     assert [next(batches) for _ in range(3)] == [0, 1, 2]
     assert len(workers) == 2
-    demand_workers_alive(workers)
+    require_workers_alive(workers)
     terminate_by_kill(workers[0])
     os.kill(workers[0].pid or 0, signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"^DataLoader worker"):

@@ -19,7 +19,7 @@ import torch
 
 from read_by_workers import ADDRESSES, Answers, Unsendable, parents, read
 from toy import ToyDataset
-from vaak.config.components import module_of
+from vaak.config.components import import_file
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
@@ -120,7 +120,7 @@ def test_arrays_that_are_written_to_are_sent_as_they_are(tmp_path: Path):
 def test_a_class_in_a_file_of_the_users_is_imported_from_it(tmp_path: Path):
     file = tmp_path / "words.py"
     file.write_text("from toy import ToyDataset\nclass Words(ToyDataset):\n    pass\n")
-    words = module_of(file).Words(16)
+    words = import_file(file).Words(16)
     assert same(read(words, "forkserver"), read(words, None, num_workers=0))
 
 

@@ -100,12 +100,12 @@ def test_an_example_that_failed_once_is_left_out_there_and_not_in_its_other_pass
 
 
 def test_two_ranks_share_the_steps_of_one(tmp_path: Path):
-    def step_of(rank: int, world_size: int) -> list[list[list[int]]]:
+    def parse_step(rank: int, world_size: int) -> list[list[list[int]]]:
         ranks = Ranks(torch.device("cpu"), rank, world_size)
         trainer = toy_trainer(tmp_path / f"{rank}of{world_size}", ranks=ranks, **OPTIONS)
         return [microbatch.address.rows for microbatch in next_microbatches(trainer)]
 
-    alone, first, second = step_of(0, 1), step_of(0, 2), step_of(1, 2)
+    alone, first, second = parse_step(0, 1), parse_step(0, 2), parse_step(1, 2)
     assert alone == [first[0], second[0], first[1]]
 
 

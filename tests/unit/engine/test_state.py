@@ -159,14 +159,14 @@ def test_the_state_that_was_restored_takes_the_same_steps(tmp_path: Path):
 def test_a_snapshot_does_not_change_with_the_state(tmp_path: Path):
     trainer = begun(tmp_path)
     snapshot = trainer.state.snapshot()
-    kept = {name: tensor.clone() for name, tensor in tensors_of(snapshot).items()}
+    kept = {name: tensor.clone() for name, tensor in iterate_tensors(snapshot).items()}
     values = json.dumps(snapshot.state)
     go_on(trainer, 2)
-    assert same_bits(tensors_of(snapshot), kept)
+    assert same_bits(iterate_tensors(snapshot), kept)
     assert json.dumps(snapshot.state) == values
 
 
-def tensors_of(snapshot: Any) -> dict[str, Tensor]:
+def iterate_tensors(snapshot: Any) -> dict[str, Tensor]:
     parts = ("model", "loss", "optimizer", "average")
     return {f"{part}.{name}": tensor for part in parts for name, tensor in getattr(snapshot, part).items()}
 
@@ -204,7 +204,7 @@ def test_a_state_in_the_middle_of_an_update_is_not_saved_until_it_is_restored(tm
         trainer.state.snapshot()
     trainer.state.restore(snapshot, tmp_path)
     assert differing(contents(trainer.state), before) == set()
-    assert same_bits(tensors_of(trainer.state.snapshot()), tensors_of(snapshot))
+    assert same_bits(iterate_tensors(trainer.state.snapshot()), iterate_tensors(snapshot))
 
 
 def without_head(tensors: dict[str, Tensor]) -> None:
@@ -237,15 +237,15 @@ def test_a_snapshot_of_other_weights_is_refused_by_name(
 def test_a_loss_function_is_trained_saved_and_resumed_to_the_bit(tmp_path: Path):
     options: dict[str, Any] = {"checkpoint": {"interval": 1}, "scheduler": {"type": "cosine"}}
     once = sharp_trainer(tmp_path / "once", **options)
-    start = tensors_of(once.saving.snapshot())["loss.main.sharpness"]
+    start = iterate_tensors(once.saving.snapshot())["loss.main.sharpness"]
     once.fit()
-    assert not tensors_of(once.saving.snapshot())["loss.main.sharpness"].equal(start)
+    assert not iterate_tensors(once.saving.snapshot())["loss.main.sharpness"].equal(start)
     for step in range(1, 10):
         again = sharp_trainer(tmp_path / "again", StopAt(step), **options)
         again.resume("auto")
         again.fit()
     assert again.position == once.position
-    assert same_bits(*(tensors_of(one.saving.snapshot()) for one in (once, again)))
+    assert same_bits(*(iterate_tensors(one.saving.snapshot()) for one in (once, again)))
     saved = load_checkpoint(again.checkpoints / "step-00000008")
     assert set(saved.loss) == {"main.sharpness", "main.mean"}
     assert saved.loss["main.sharpness"].equal(sharpness_of(again))
@@ -281,7 +281,7 @@ def test_a_rehearsal_leaves_a_loss_functions_buffers_as_they_were(tmp_path: Path
     for rehearsal in (False, True):
         trainer = sharp_trainer(tmp_path / str(rehearsal), memory={"rehearsal": rehearsal})
         trainer.fit()
-        ends.append(tensors_of(trainer.saving.snapshot()))
+        ends.append(iterate_tensors(trainer.saving.snapshot()))
     assert same_bits(*ends)
 
 

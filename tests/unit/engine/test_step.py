@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_trainer, weights
 from vaak.config.optimization import GradientClippingConfig
-from vaak.core.batch import Term, divisor_of
+from vaak.core.batch import Term, get_divisor
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.loader import Address, Microbatch
 from vaak.engine.gradient import LossSums
@@ -119,7 +119,7 @@ def test_a_report_keeps_nothing_that_a_forward_pass_made(tmp_path: Path, monkeyp
 def test_a_unit_without_a_count_gives_no_division_by_zero():
     losses = LossSums({}, {"token": 0.0})
     _, (factor,) = losses.add({"main": Term(torch.zeros((), requires_grad=True), "token")})
-    assert (float(factor), float(losses.sums["main"]), divisor_of(losses.counts, "token")) == (1.0, 0.0, 1.0)
+    assert (float(factor), float(losses.sums["main"]), get_divisor(losses.counts, "token")) == (1.0, 0.0, 1.0)
 
 
 def test_terms_are_weighed_in_the_gradient_and_reported_as_they_are():

@@ -166,8 +166,8 @@ def test_a_metric_that_evaluations_do_not_give_is_an_error(tmp_path: Path):
 def test_the_batch_of_a_rank_without_one_is_the_smallest_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     data = toy_trainer(tmp_path).data
     plan, lengths = data.planner.plan(0), data.dataset.lengths
-    batch = data.stand_in()
+    batch = data.dummy_batch()
     cells = len(batch.indices) * max(sum(lengths[index] for index in row) for row in batch.indices)
     assert cells == min(plan.cells(lengths))
     monkeypatch.setattr(data, "reader", None)
-    assert data.stand_in() is batch
+    assert data.dummy_batch() is batch

@@ -8,7 +8,7 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.library.simple_task import Examples, as_batch, length_of, padded
+from vaak.library.simple_task import Examples, as_batch, measure_length, padded
 
 
 class Speech(NamedTuple):
@@ -81,4 +81,4 @@ def test_a_dataset_of_torchs_has_lengths_and_a_lasting_fingerprint():
     assert first.fingerprint == second.fingerprint
     fingerprints = {Examples(data, "train", padded).fingerprint for data in ([1, 2], [2, 1], [1.0, 2], [[1], [2]])}
     assert len(fingerprints) == 4
-    assert length_of({"a": 1, "b": "text"}) == 1
+    assert measure_length({"a": 1, "b": "text"}) == 1

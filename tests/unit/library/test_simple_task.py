@@ -30,7 +30,7 @@ def points(seed):
     return torch.utils.data.TensorDataset(drawn, drawn.sum(1))
 
 
-def task_of(**changed):
+def make_task(**changed):
     given: dict[str, Any] = {"data": {"train": points(0), "valid": points(1)}, "model": Line, "loss": squares}
     return vaak.SimpleTask(**given | changed)
 
@@ -41,12 +41,12 @@ def test_it_keeps_the_whole_contract(vowels):
 
 
 def test_a_torch_dataset_and_values_for_each_row():
-    vaak.check(task_of(), learning_rate=0.1)
+    vaak.check(make_task(), learning_rate=0.1)
 
 
 def test_a_mean_is_found_out():
     with pytest.raises(AssertionError, match=r"is the mean over each example .* a Term's total is a sum, not a mean"):
-        vaak.check(task_of(loss=lambda m, b: (squares(m, b).mean(), "example")), checks=(check_padding,))
+        vaak.check(make_task(loss=lambda m, b: (squares(m, b).mean(), "example")), checks=(check_padding,))
 
 
 def test_several_losses_and_a_model_that_is_there_already(tmp_path):
@@ -58,7 +58,7 @@ def test_several_losses_and_a_model_that_is_there_already(tmp_path):
 
     model = Line()
     start = model.layer.weight.detach().clone()
-    run = vaak.fit(task_of(loss=losses, model=model), tmp_path / "run", max_steps=2, learning_rate=0.1, device="cpu")
+    run = vaak.fit(make_task(loss=losses, model=model), tmp_path / "run", max_steps=2, learning_rate=0.1, device="cpu")
     assert run.metrics["val_loss"] == pytest.approx(run.metrics["val_squares"] + run.metrics["val_size"])
     assert torch.equal(model.layer.weight, start)
     assert not torch.equal(run.model.get_parameter("layer.weight"), start)
@@ -66,7 +66,7 @@ def test_several_losses_and_a_model_that_is_there_already(tmp_path):
 
 
 def test_without_valid_nothing_is_evaluated(tmp_path):
-    run = vaak.fit(task_of(data=[([0.0, 1.0], 1.0)] * 4), str(tmp_path / "run"), epochs=1, device="cpu")
+    run = vaak.fit(make_task(data=[([0.0, 1.0], 1.0)] * 4), str(tmp_path / "run"), epochs=1, device="cpu")
     assert run.metrics == {}
     assert run.history("epoch")[-1]["train_loss"] > 0
     assert run.evaluate("train")["train_loss"] > 0
@@ -97,12 +97,12 @@ def mean(model, batch):
 )
 def test_mistakes_are_one_line(changed, said, tmp_path):
     with pytest.raises(vaak.UserError, match=said) as caught:
-        vaak.fit(task_of(**changed), tmp_path / "run", max_steps=1, batch_size=4, device="cpu")
+        vaak.fit(make_task(**changed), tmp_path / "run", max_steps=1, batch_size=4, device="cpu")
     assert "\n" not in str(caught.value)
 
 
 def test_no_predict_is_said(tmp_path):
-    run = vaak.fit(task_of(), tmp_path / "run", max_steps=1, device="cpu")
+    run = vaak.fit(make_task(), tmp_path / "run", max_steps=1, device="cpu")
     with pytest.raises(vaak.UserError, match="has no predict: give it predict="):
         run.predict([0.0, 1.0])
 
@@ -111,7 +111,7 @@ class Wrong(vaak.Task):
     """A task that does everything right, which subclasses don't."""
 
     def dataset(self, split):
-        return task_of().dataset(split)
+        return make_task().dataset(split)
 
     def model(self):
         return Line()
@@ -157,7 +157,7 @@ class HasNoLengths(Wrong):
 
 class Dicts(vaak.Dataset):
     def __init__(self):
-        self.lengths, self.fingerprint = task_of().dataset("train").lengths, "x"
+        self.lengths, self.fingerprint = make_task().dataset("train").lengths, "x"
 
     def example(self, index, rng):
         return index

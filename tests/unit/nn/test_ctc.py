@@ -74,7 +74,7 @@ def test_long_rows_are_as_torch_computes_them_whatever_they_are_padded_to() -> N
     assert torch.equal(alone, found[2:3])
 
 
-def score_of(path: np.ndarray, log_probs: np.ndarray, ids: list[int]) -> float:
+def compute_score(path: np.ndarray, log_probs: np.ndarray, ids: list[int]) -> float:
     classes = np.zeros(2 * len(ids) + 1, int)
     classes[1::2] = ids
     return float(log_probs[np.arange(len(path)), classes[path]].sum())
@@ -87,7 +87,7 @@ def test_the_best_path_is_the_best_of_all(ids: list[int]):
     best = max(float(log_probs[np.arange(5), list(one)].sum()) for one in paths)
     path = best_path(log_probs, ids)
     assert path is not None
-    assert score_of(path, log_probs, ids) == pytest.approx(best, abs=1e-12)
+    assert compute_score(path, log_probs, ids) == pytest.approx(best, abs=1e-12)
     steps = np.diff(path)
     assert path[0] <= 1
     assert path[-1] >= 2 * len(ids) - 1

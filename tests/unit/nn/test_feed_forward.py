@@ -21,10 +21,10 @@ from vaak.nn.feed_forward import (
     counted_loads,
     gated_width,
     inner_width,
+    list_mixtures,
     load_figures,
     load_names,
     make_feed_forward,
-    mixtures_of,
 )
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
 
@@ -213,7 +213,7 @@ def test_experts_of_a_model_have_names_and_are_counted():
     stack = TokenStackConfig(**options, moe=MoeConfig(num_experts=4, num_shared=1, d_ff=32, first_layer=1))
     config = EncoderDecoderConfig(encoder=stack, decoder={**options, "moe": {"num_experts": 3, "first_layer": 2}})
     model = EncoderDecoderModel(config, 11, 11)
-    assert [one.layer for one in mixtures_of(model)] == ["encoder.1", "encoder.2", "decoder.2"]
+    assert [one.layer for one in list_mixtures(model)] == ["encoder.1", "encoder.2", "decoder.2"]
     ids = torch.ones(1, 2, dtype=torch.long)
     with counted_loads(model) as loads:
         model(ids, ids > 0, ids)
@@ -224,7 +224,7 @@ def test_experts_of_a_model_have_names_and_are_counted():
     matrices = sum(one.numel() for one in decoder.stack.parameters() if one.ndim == 2)
     assert matrices == stack_parameters(single)
     deviation = (2 * 3) ** -0.5 * 0.02  # attention and feed-forward of three blocks, however many experts
-    experts: Any = mixtures_of(decoder)[1].experts
+    experts: Any = list_mixtures(decoder)[1].experts
     measured = float(experts[0].down.weight.detach().std())
     assert measured == pytest.approx(deviation, rel=0.05)
 

@@ -13,7 +13,7 @@ from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
-from vaak.nn.lora import FrozenLinear, NF4Linear, adapters_of, add_lora, merged, write_adapter
+from vaak.nn.lora import FrozenLinear, NF4Linear, add_lora, iterate_adapters, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
 from vaak.nn.nf4 import num_weights
 from vaak.runs.estimate import model_tree
@@ -45,7 +45,7 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
     for name, one in model.named_parameters():
         assert one.requires_grad == ("lora_" in name or name == "decoder.norm.weight"), name
         assert name not in drawn or torch.equal(one, drawn[name])
-    assert {adapter.name.split(".")[0] for adapter in adapters_of(model)} == {"encoder", "decoder"}
+    assert {adapter.name.split(".")[0] for adapter in iterate_adapters(model)} == {"encoder", "decoder"}
     with torch.no_grad():
         for name, one in model.named_parameters():
             if "lora_B" in name:
@@ -73,14 +73,14 @@ def test_dora_begins_with_the_lengths_of_the_run_that_it_adapts_and_is_merged_as
     model = translator(1, LoraConfig(rank=2, targets=("query", "up"), dora=True, rslora=True))
     initialise(model, CheckpointConfig(init_from=str(run)))
     torch.testing.assert_close(scores(model), scores(plain), rtol=0, atol=1e-5)
-    assert {adapter.scale for adapter in adapters_of(model)} == {16 / 2**0.5}
+    assert {adapter.scale for adapter in iterate_adapters(model)} == {16 / 2**0.5}
     for name, one in model.named_parameters():
         assert one.requires_grad == ("lora_" in name or name == "decoder.norm.weight"), name
     before = scores(model)
     expected = scores(changed_at_random(model.train()))  # by peft's own forward
     assert (expected - before).abs().max() > 1e-3
     torch.testing.assert_close(scores(merged(model)), expected, rtol=0, atol=1e-6)
-    adapter = next(iter(adapters_of(model)))
+    adapter = next(iter(iterate_adapters(model)))
     assert adapter.lengths is not None
     torch.testing.assert_close(adapter.changed().norm(dim=1), adapter.lengths)
 
@@ -137,4 +137,4 @@ def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):
     with pytest.raises(UserError, match=r"no layer is called 'valeu'; did you mean 'value'\?; there are .*query"):
         translator(0, LoraConfig(targets=("query", "valeu")))  # although there is a query
     with pytest.raises(UserError, match="no low-rank adapters"):
-        write_adapter(list(adapters_of(translator(0))), None, (), None, tmp_path / "peft")
+        write_adapter(list(iterate_adapters(translator(0))), None, (), None, tmp_path / "peft")

@@ -14,9 +14,9 @@ from vaak.nn.lora_experts import (
     Routing,
     add_experts,
     choices_by,
+    count_uses,
     load_balancing,
     top_k_weights,
-    uses_of,
 )
 
 NUM_EXPERTS, RANK, ALPHA = 5, 3, 6.0
@@ -84,7 +84,7 @@ def test_a_model_is_changed_where_its_layers_are_called_so():
 
 def balance_of(logits: Tensor) -> Tensor:
     """Of one batch, which is the whole step."""
-    return load_balancing(logits, uses_of(top_k_weights(logits, 1))) / len(logits)
+    return load_balancing(logits, count_uses(top_k_weights(logits, 1))) / len(logits)
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
@@ -95,7 +95,7 @@ def test_balance_of_parts_is_that_of_the_whole(top_k: int):
     chosen = logits.topk(top_k).indices
     shares = torch.bincount(chosen.flatten(), minlength=5) / chosen.numel()
     expected = 5 * (shares.double() * logits.softmax(-1).mean(0)).sum()
-    uses = uses_of(top_k_weights(logits, top_k))
+    uses = count_uses(top_k_weights(logits, top_k))
     found = torch.stack([load_balancing(part, uses) for part in logits.split([1, 4, 2, 9])]).sum() / 16
     torch.testing.assert_close(found, expected)
     one, two = (torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (found, expected))
@@ -124,9 +124,9 @@ def test_the_bias_evens_out_what_the_gate_prefers():
     torch.manual_seed(0)
     gate = Gate(4, 4, 8, bias_rate=0.001)
     logits = torch.randn(400, 4) + torch.tensor([3.0, 1.0, 0.0, -1.0])
-    assert float(uses_of(top_k_weights(logits, 1))["expert_use/0"]) > 300
+    assert float(count_uses(top_k_weights(logits, 1))["expert_use/0"]) > 300
     for _ in range(800):
-        uses = uses_of(top_k_weights(logits, 1, gate.bias))
+        uses = count_uses(top_k_weights(logits, 1, gate.bias))
         gate.follow_step(uses)
     assert all(90 < float(times) < 110 for times in uses.values())
 

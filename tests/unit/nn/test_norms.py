@@ -123,7 +123,7 @@ def test_a_block_rounds_once_for_each_layer_not_for_each_product(
     found, number = under_autocast(placement, memory)
     assert number == (4 if crosses else 2)
     for module in (attention, feed_forward):
-        monkeypatch.setattr(module, "inputs_of", lambda x, *layers: (x,) * len(layers))
+        monkeypatch.setattr(module, "cast_inputs", lambda x, *layers: (x,) * len(layers))
     expected, number_before = under_autocast(placement, memory)
     assert number_before == (8 if crosses else 5)
     assert torch.equal(found[0], expected[0])

@@ -49,7 +49,7 @@ def shapes(draw: st.DrawFn, /, causal: bool | None = None, **fixed: Any) -> dict
     return options | fixed
 
 
-def config_of(options: dict[str, Any]) -> TokenStackConfig:
+def load_config(options: dict[str, Any]) -> TokenStackConfig:
     kind: type[TokenStackConfig] = DecoderConfig if options["causal"] else TokenStackConfig
     sizes: dict[str, Any] = {"d_model": WIDTH, "num_heads": 4, "num_layers": 2, "d_ff": 2}
     return kind(**sizes, **{name: value for name, value in options.items() if name != "causal"})
@@ -59,7 +59,7 @@ def made(options: dict[str, Any], memory_width: int | None = None) -> Transforme
     """A stack in float64 that isn't training, all of whose parts matter."""
     torch.manual_seed(0)
     stack = TransformerStack(
-        config_of(options), causal=options["causal"], memory_width=memory_width, max_length=LONGEST
+        load_config(options), causal=options["causal"], memory_width=memory_width, max_length=LONGEST
     )
     draw_weights(stack)
     return stack.double().eval()
@@ -213,7 +213,7 @@ translators = st.fixed_dictionaries(
 
 
 def translator(options: dict[str, Any]) -> EncoderDecoderModel:
-    sides = {side: config_of(options[side]) for side in ("encoder", "decoder")}
+    sides = {side: load_config(options[side]) for side in ("encoder", "decoder")}
     torch.manual_seed(0)
     model = EncoderDecoderModel(
         EncoderDecoderConfig(**options | sides), 20, 20, max_source_length=LONGEST, max_target_length=LONGEST

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from numbered_rows import begin, row
-from vaak.config.components import module_of
+from vaak.config.components import import_file
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.pipeline import rows
 from vaak.pipeline.jobs import Jobs
@@ -42,7 +42,7 @@ def test_rows_come_back(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> N
 def test_processes_make_the_same_files_and_only_what_is_missing(tmp_path: Path) -> None:
     """They do without a user's file that was imported here and is gone."""
     (tmp_path / "mine.py").write_text("")
-    module_of(tmp_path / "mine.py")
+    import_file(tmp_path / "mine.py")
     (tmp_path / "mine.py").unlink()
     one = make_rows(tmp_path / "one", KEYS, partial(begin, (6,)), shape=(6,))
     shutil.copytree(one.folder, tmp_path / "two")

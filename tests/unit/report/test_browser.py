@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from browser import CHROMIUM, Tab, browser
-from vaak.core.summaries import ExampleLog, summary_of
+from vaak.core.summaries import ExampleLog, make_summary
 from vaak.report.page import comparison_page, run_page
 from vaak.report.run_facts import read_facts
-from vaak.report.serve import Reports, server_of
+from vaak.report.serve import Reports, make_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +46,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
         file.writeframes(bytes(2 * 16000))
     for name, ending, written in (
-        ("val_examples", "json", json.dumps(summary_of("der", log.seen())).encode()),
+        ("val_examples", "json", json.dumps(make_summary("der", log.seen())).encode()),
         ("val_recording-1", "wav", content.getvalue()),
     ):
         (run / "pictures" / name).mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_runs_that_are_compared(tab: Tab, run: Path, tmp_path: Path):
 
 def test_a_page_that_is_served_refreshes_in_place(tab: Tab, run: Path):
     tab.said.clear()
-    with server_of(Reports([run])) as server:
+    with make_server(Reports([run])) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -188,7 +188,7 @@ def test_a_list_of_runs_is_filtered(tab: Tab, run: Path, tmp_path: Path):
     for name in ("one", "two"):
         shutil.copytree(run, tmp_path / "runs" / name)
     tab.said.clear()
-    with server_of(Reports([], tmp_path / "runs")) as server:
+    with make_server(Reports([], tmp_path / "runs")) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vaak.core.summaries import ExampleLog, summary_of
+from vaak.core.summaries import ExampleLog, make_summary
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
 from vaak.report.page import comparison_page, run_page
 from vaak.report.run_facts import read_facts
@@ -29,7 +29,7 @@ def write_run(folder: Path, task: str, summary: dict[str, Any], figures: dict[st
     return folder
 
 
-def text_of(page: str) -> str:
+def get_text(page: str) -> str:
     """The page without tags."""
     return unescape("".join(part.partition(">")[2] for part in page.partition("<body>")[2].split("<")))
 
@@ -45,7 +45,7 @@ def recognised(errors: list[int], words: int = 10) -> dict[str, Any]:
         group = "hi" if index % 2 else "en"
         about = {"name": f"u{index}", "reference": "so it is", "hypothesis": "so he is it", "group": group}
         log.add(index, wrong, (wrong, words), f"r{index}", {**about, "audio": f"utterance-{index}", "expert": 1}, group)
-    return summary_of("wer", log.seen())
+    return make_summary("wer", log.seen())
 
 
 def test_a_recogniser(tmp_path: Path):
@@ -58,7 +58,7 @@ def test_a_recogniser(tmp_path: Path):
     assert limits is not None
     assert intervals(facts, 4) == {"val_wer": limits}
     low, high = (f"{100 * limit:.2f} %" for limit in limits)
-    shown = text_of(page)
+    shown = get_text(page)
     assert "80 of 400 words are wrong (20.0 %)." in shown
     assert f"20.00 %val_wer95 %: {low} to {high}" in shown
     assert "en200.00 %0.00 % to 0.00 %hi2040.00 %40.00 % to 40.00 %all4020.00 %" in shown
@@ -80,7 +80,7 @@ def test_a_classifier(tmp_path: Path):
             "x",
             {"class": "x", "predicted": "y" if wrong else "x", "confidence": index / 40},
         )
-    found = summary_of("accuracy", log.seen())
+    found = make_summary("accuracy", log.seen())
     for one in found["examples"]:
         one["text"] = f"text {one['index']}"
     counts = {"label": {"classes": ["x", "y"], "counts": [[28, 2], [0, 10]]}}
@@ -91,23 +91,23 @@ def test_a_classifier(tmp_path: Path):
     facts = read_facts(run)
     page = run_page(facts)
     assert chances(facts, 4)["val_accuracy"] == 0.75
-    assert "chance: 75.00 %" in text_of(page)
-    assert "38 of 40 are right; guessing has 30." in text_of(page)
+    assert "chance: 75.00 %" in get_text(page)
+    assert "38 of 40 are right; guessing has 30." in get_text(page)
     assert page.index("text 30") < page.index("text 12")  # wrong, and surer of it
     assert "text 13" not in page
     assert 'title="x, y: 2"' in page
-    assert "80.0 %2075.0 %" in text_of(page)
+    assert "80.0 %2075.0 %" in get_text(page)
 
 
 def test_a_translator_and_its_attention(tmp_path: Path):
     log = ExampleLog("sentence_chrf")
     log.add(0, 60, (40, 1), "ref", {"chrf": 40.0, "hypothesis": "a < b", "references": ["ref one", "ref two"]})
-    found = summary_of("sentence_chrf", log.seen())
+    found = make_summary("sentence_chrf", log.seen())
     found["examples"][0]["source"] = "the source"
     attention = {"source": ["the", "source"], "target": ["a"], "weights": [[0.25, 0.75]]}
     run = write_run(tmp_path / "t", "seq2seq", {**found, "attention": attention}, {"val_chrf": 41.0})
     page = run_page(read_facts(run))
-    assert "the sourcea < bref oneref two40.0" in text_of(page)
+    assert "the sourcea < bref oneref two40.0" in get_text(page)
     assert "Cross-attention" in page
     assert "--share:33.3%" in page
 
@@ -122,8 +122,8 @@ def test_a_language_model_step_by_step_and_by_phenomenon(tmp_path: Path):
     page = run_page(facts)
     assert page.index("the newest") < page.index("an older one") < page.index("gender") < page.index("number")
     assert intervals(facts, 4) == {"pairs_accuracy": wilson(60, 100)}
-    assert "95 %: 50.20 % to 69.06 %chance: 50.00 %" in text_of(page)
-    assert "60 of 100 minimal pairs are right; guessing has 50." in text_of(page)
+    assert "95 %: 50.20 % to 69.06 %chance: 50.00 %" in get_text(page)
+    assert "60 of 100 minimal pairs are right; guessing has 50." in get_text(page)
 
 
 def test_a_diarizer_with_its_recordings(tmp_path: Path):
@@ -138,14 +138,14 @@ def test_a_diarizer_with_its_recordings(tmp_path: Path):
             }
             about |= {**sides, "audio": "recording-1"}
         log.add(index, 0.3 + 0.1 * index, (1.5 + 0.5 * index, 5.0), "", about, str(2 + index // 2))
-    run = write_run(tmp_path / "d", "diarization", summary_of("der", log.seen()), {"val_der": 0.4})
+    run = write_run(tmp_path / "d", "diarization", make_summary("der", log.seen()), {"val_der": 0.4})
     write_sound(run, "val_recording-1")
     page = run_page(read_facts(run))
     assert 'style="left:50.0%;width:40.0%"' in page
     assert 'class="lane c1" role="img" aria-label="hypothesis, s1: speaks 4.0 s"' in page  # bob's colour
     assert 'class="lane cx" role="img" aria-label="hypothesis, s3: speaks 1.0 s"' in page  # nobody's
     assert page.index("timeline") < page.index("<audio")
-    shown = text_of(page)
+    shown = get_text(page)
     assert (
         shown.index("meeting 210.02350.0 %")
         < shown.index("meeting 110.02240.0 %")
@@ -161,7 +161,7 @@ def test_runs_are_compared_on_the_same_examples_alone(tmp_path: Path):
     second = write_run(tmp_path / "second", "asr", recognised(better), {"val_wer": 0.1})
     third = write_run(tmp_path / "third", "asr", recognised(better[:-1]), {"val_wer": 0.1})
     facts = [read_facts(run) for run in (first, second, third)]
-    page = text_of(comparison_page(facts))
+    page = get_text(comparison_page(facts))
     assert "second10.00 %-12.50 points" in page
     assert "&lt; 0.001" in comparison_page(facts)
     assert "third wasn't evaluated on the same examples as first" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from vaak.config.tasks import spec_of
+from vaak.config.tasks import load_spec
 from vaak.report.model_card import AboutExport, model_card
 
 CONFIG = """\
@@ -89,5 +89,5 @@ def test_a_strangers_configuration_shows_nothing_of_the_environment(run: Path, m
 
 
 def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path):
-    text = model_card(tmp_path, AboutExport("hf", 1, "out", spec=spec_of("lm")))
+    text = model_card(tmp_path, AboutExport("hf", 1, "out", spec=load_spec("lm")))
     assert text.startswith("---\nlibrary_name: transformers\n")

@@ -62,7 +62,7 @@ class Page(HTMLParser):
     def data(self) -> dict[str, Any]:
         return dict(json.loads(self.scripts[0]))
 
-    def demand_harmless(self) -> None:
+    def require_harmless(self) -> None:
         """Fails where anything is loaded or run but Vaak's own two scripts."""
         assert [tag for tag, _ in self.elements].count("script") == len(self.scripts) == 3
         assert not {"link", "iframe", "object", "embed", "form", "base", "svg"} & {tag for tag, _ in self.elements}
@@ -80,7 +80,7 @@ def test_a_run_is_a_page(vaak, tiny_run: Path, tmp_path: Path):
     path = tmp_path / "page.html"
     assert vaak("report", tiny_run, "-o", path)[:2] == (0, f"{path}\n")
     page = Page(path.read_text(encoding="utf-8"))
-    page.demand_harmless()
+    page.require_harmless()
     records = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
     curves = {one["label"]: one for one in page.data["panels"][0]["curves"]}
     losses = {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
@@ -139,7 +139,7 @@ def test_a_crashed_run_without_torch(crashed: Path, tmp_path: Path):
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (made.returncode, made.stderr) == (0, "")
     page = Page(path.read_text(encoding="utf-8"))
-    page.demand_harmless()
+    page.require_harmless()
     assert page.data["panels"][0]["curves"][0]["x"] == [1, 2, 3, 4, 5, 6]
     assert "crashed" in page.text
     assert f"vaak train {crashed}/config.yml --resume auto" in page.text
@@ -224,7 +224,7 @@ def hostile(tmp_path: Path) -> Path:
 
 def test_what_a_stranger_wrote_is_text(hostile: Path):
     page = Page(run_page(read_facts(hostile)))
-    page.demand_harmless()
+    page.require_harmless()
     shown = HOSTILE.replace("\x00", "\ufffd")
     assert page.text.count(shown) >= 34
     assert page.data["panels"][0]["curves"][0] == {
@@ -244,11 +244,11 @@ def test_what_a_stranger_wrote_is_text(hostile: Path):
         assert "private" not in run_page(read_facts(hostile))
     (hostile / "config.yml").unlink()
     os.mkfifo(hostile / "config.yml")  # a page that read it would never be made
-    Page(run_page(read_facts(hostile))).demand_harmless()
+    Page(run_page(read_facts(hostile))).require_harmless()
     for name in ("run.json", "status.json", "verification.json", "metrics.jsonl"):
         (hostile / name).write_text("[" * 100_000)
-    Page(run_page(read_facts(hostile))).demand_harmless()
-    Page(comparison_page([read_facts(hostile), read_facts(hostile)])).demand_harmless()
+    Page(run_page(read_facts(hostile))).require_harmless()
+    Page(comparison_page([read_facts(hostile), read_facts(hostile)])).require_harmless()
 
 
 def test_runs_side_by_side(vaak, tiny_run: Path, tmp_path: Path):
@@ -258,7 +258,7 @@ def test_runs_side_by_side(vaak, tiny_run: Path, tmp_path: Path):
     code, out, _ = vaak("report", other, tiny_run)
     assert (code, out) == (0, f"{other}/comparison.html\n")
     page = Page((other / "comparison.html").read_text(encoding="utf-8"))
-    page.demand_harmless()
+    page.require_harmless()
     assert "<tr><td>training.optimizer.lr</td><td>0.5</td><td>0.01</td></tr>" in page.html
     assert page.html.index('id="options"') < page.html.index('id="charts"')
     assert all([curve["label"] for curve in one["curves"]] == ["other", "tiny"] for one in page.data["panels"])
@@ -272,7 +272,7 @@ def test_the_first_screen_is_the_result_of_the_best_checkpoint_and_the_data(tiny
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     at = {one["step"]: one for one in records if one["kind"] == "evaluation"}
     page = Page(run_page(read_facts(run)))
-    page.demand_harmless()
+    page.require_harmless()
     head = page.html[page.html.index("<header>") : page.html.index("<nav")]
     tiles = dict(re.findall(r'<div class="figure"><b>([^<]*)</b><span>([^<]*)</span>', head))
     assert f"{at[4]['val_loss']:.5g}" in tiles
@@ -347,7 +347,7 @@ def test_a_long_run_is_thinned_to_a_small_page_and_keeps_its_peaks(tmp_path: Pat
 def test_a_run_of_each_kind_with_its_pictures_and_sound(kind: str, request: pytest.FixtureRequest):
     facts = read_facts(request.getfixturevalue(kind))
     page = Page(run_page(facts))
-    page.demand_harmless()
+    page.require_harmless()
     own = [path for path in facts.directory.glob("pictures/*/*") if path.suffix in (".png", ".wav")]
     embedded = [attributes["src"] or "" for tag, attributes in page.elements if tag in ("img", "audio")]
     newest = {path.parent: path for path in sorted(own)}.values()

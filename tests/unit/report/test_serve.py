@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from vaak.report.serve import Reports, list_page, server_of
+from vaak.report.serve import Reports, list_page, make_server
 
 
 @contextmanager
 def serving(reports: Reports) -> Iterator[tuple[str, int]]:
-    with server_of(reports) as server:
+    with make_server(reports) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

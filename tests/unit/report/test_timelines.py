@@ -16,11 +16,11 @@ from vaak.report.audio import (
     GREYS,
     MOST_LANES,
     MOST_ROWS,
+    assign_lanes,
     best_mapping,
     draw_timeline,
     draw_timelines,
-    lanes_of,
-    rows_of,
+    make_rows,
 )
 
 REFERENCE = [Segment(0, 4, "Anu"), Segment(3, 6, "Bo"), Segment(6, 9, "Chi")]
@@ -36,7 +36,7 @@ def test_speakers_are_matched_by_the_time_in_common_all_together():
 
 
 def test_a_speaker_has_the_colour_and_the_place_of_the_one_it_is_taken_for():
-    lanes = lanes_of(HYPOTHESIS, REFERENCE)
+    lanes = assign_lanes(HYPOTHESIS, REFERENCE)
     assert [lane.name for lane in lanes["reference"]] == ["Anu", "Bo", "Chi"]
     assert [lane.name for lane in lanes["hypothesis"]] == ["1", "2", "3", "4"]
     colours = [lane.colour for lane in lanes["reference"]]
@@ -46,7 +46,7 @@ def test_a_speaker_has_the_colour_and_the_place_of_the_one_it_is_taken_for():
 
 
 def test_the_same_name_is_not_the_same_speaker():
-    lanes = lanes_of([Segment(5, 6, "Anu"), Segment(0, 4, "Bo")], REFERENCE[:1])
+    lanes = assign_lanes([Segment(5, 6, "Anu"), Segment(0, 4, "Bo")], REFERENCE[:1])
     assert [(lane.name, lane.colour) for lane in lanes["hypothesis"]] == [
         ("Bo", lanes["reference"][0].colour),
         ("Anu", GREYS[0]),
@@ -54,14 +54,14 @@ def test_the_same_name_is_not_the_same_speaker():
 
 
 def test_without_reference_every_speaker_has_a_colour():
-    lanes = lanes_of(HYPOTHESIS, None)
+    lanes = assign_lanes(HYPOTHESIS, None)
     assert list(lanes) == ["hypothesis"]
     assert len({lane.colour for lane in lanes["hypothesis"]}) == 4
 
 
 def test_those_who_speak_least_of_very_many_share_a_lane():
     segments = [Segment(number, number + 1 + number / 100, f"voice{number}") for number in range(40)]
-    lanes = lanes_of(segments, segments)["reference"]
+    lanes = assign_lanes(segments, segments)["reference"]
     assert len(lanes) == MOST_LANES
     assert lanes[-1].name == f"{40 - MOST_LANES + 1} others"
     assert len(lanes[-1].parts) == 40 - MOST_LANES + 1
@@ -70,7 +70,7 @@ def test_those_who_speak_least_of_very_many_share_a_lane():
 
 @given(st.floats(0.0, 100_000.0))
 def test_rows_cover_the_recording_and_are_few(duration: float):
-    rows = rows_of("name", [], None, duration)
+    rows = make_rows("name", [], None, duration)
     assert 1 <= len(rows) <= MOST_ROWS
     assert rows[0].start == 0
     assert rows[-1].start <= duration <= rows[-1].end * (1 + 1e-9)

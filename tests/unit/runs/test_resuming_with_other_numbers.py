@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiny_runs
-from vaak.config.changes import rule_of
+from vaak.config.changes import get_rule
 
 CHANGES = (
     "model.dropout=0.3",
@@ -42,7 +42,7 @@ def test_one_run_is_resumed_under_more_and_more_changes(tmp_path: Path):
     for number in range(8, len(CHANGES) + 8, 8):
         for change in CHANGES[number - 8 : number]:
             key = change.partition("=")[0]
-            assert rule_of("lm", key).always in ("free", "other numbers"), key
+            assert get_rule("lm", key).always in ("free", "other numbers"), key
         overrides = (*ALWAYS, *CHANGES[:number], f"training.max_steps={2 + number}")
         outcome = tiny_runs.train(text, run, *overrides, "training.checkpoint.resume=auto")
         assert (outcome.reason, outcome.step) == ("finished", 2 + number), CHANGES[number - 8 : number]

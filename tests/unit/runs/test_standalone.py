@@ -14,7 +14,7 @@ from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.runs.folder.listing import list_runs
-from vaak.runs.open_run import open_run, run_of
+from vaak.runs.open_run import open_run, resolve_run
 
 
 def alone(run: Path, folder: Path) -> Path:
@@ -31,15 +31,15 @@ def figures(vaak, run: Path, *options: str) -> dict[str, float]:
 
 def test_it_means_its_run_wherever_that_is(tiny_run: Path, tmp_path: Path):
     newest = list_checkpoints(tiny_run / "checkpoints")[-1]
-    assert run_of(newest) == run_of(tiny_run / "checkpoints") == tiny_run
+    assert resolve_run(newest) == resolve_run(tiny_run / "checkpoints") == tiny_run
     copy = shutil.copytree(tiny_run, tmp_path / "copy")
-    assert run_of(copy / "checkpoints" / newest.name) == copy
-    assert run_of(copy / "checkpoints" / "best") == copy
+    assert resolve_run(copy / "checkpoints" / newest.name) == copy
+    assert resolve_run(copy / "checkpoints" / "best") == copy
 
 
 def test_it_is_evaluated_as_in_its_run(vaak, tiny_run: Path, tmp_path: Path):
     copy = alone(tiny_run, tmp_path)
-    assert run_of(copy) == copy
+    assert resolve_run(copy) == copy
     assert figures(vaak, copy, "--split", "valid") == figures(
         vaak, list_checkpoints(tiny_run / "checkpoints")[-1], "--split", "valid"
     )
@@ -64,7 +64,7 @@ def test_a_voice_speaks(vaak, voice_run: Path, tmp_path: Path, monkeypatch):
 
 def test_folders_of_checkpoints_alone(tiny_run: Path, tmp_path: Path):
     copy = shutil.copytree(tiny_run / "checkpoints", tmp_path / "alone")
-    assert run_of(copy).parent == copy
+    assert resolve_run(copy).parent == copy
     assert open_run(copy / "best").checkpoint.parent == copy
 
 

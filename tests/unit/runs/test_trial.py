@@ -26,7 +26,7 @@ training:
 """
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def list_files(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -34,7 +34,7 @@ def test_everything_happens_once_and_nothing_stays(
     vaak, tiny_text: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "later.yml").write_text(LATER)
-    before, places = files_of(tiny_run), []
+    before, places = list_files(tiny_run), []
 
     def watched(loaded, task):
         assert loaded.experiment.training.batch_size == CPU_ROWS
@@ -54,7 +54,7 @@ def test_everything_happens_once_and_nothing_stays(
     assert f"tried: {STEPS} steps" in out
     assert "val_loss" in out
     assert not directory.exists()
-    assert files_of(tiny_run) == before
+    assert list_files(tiny_run) == before
     code, out, _ = vaak("train", *asked, "--json")
     result = json.loads(out.splitlines()[-1])
     assert (code, result["step"], result["run"]) == (0, STEPS, None)

@@ -10,7 +10,7 @@ import numpy as np
 from lr_curves import curve_of
 from vaak.report.tables import learning_rate_lines
 from vaak.study.lr_finder import write_curve
-from vaak.study.lr_range import certainty_of
+from vaak.study.lr_range import assess_certainty
 
 
 def falling(steps: int = 100, noise: float = 0.0, middle: int = 50) -> list[float]:
@@ -25,7 +25,7 @@ def with_an_explosion(losses: list[float]) -> list[float]:
 
 def test_a_clean_curve_leaves_no_doubt():
     curve = curve_of(with_an_explosion(falling()))
-    certainty = certainty_of(curve)
+    certainty = assess_certainty(curve)
     assert certainty.doubts == ()
     assert len(certainty.alternatives) == 4
     assert certainty.between is not None
@@ -37,21 +37,21 @@ def test_a_clean_curve_leaves_no_doubt():
 
 
 def test_noise_and_an_early_end_are_doubts():
-    noisy = certainty_of(curve_of(with_an_explosion(falling(noise=0.6))))
+    noisy = assess_certainty(curve_of(with_an_explosion(falling(noise=0.6))))
     assert any("noisy" in doubt and "--num-iter" in doubt for doubt in noisy.doubts)
-    (short,) = certainty_of(curve_of(falling(steps=52))).doubts
+    (short,) = assess_certainty(curve_of(falling(steps=52))).doubts
     assert short == "the loss still falls at the end of the range; raise --end-lr"
 
 
 def test_alternatives_far_apart_are_a_doubt():
     """A sharp fall and a long one: little smoothing takes the first, much the second."""
     losses = [5.0] * 20 + [4.0] * 40 + [4 - 0.08 * number for number in range(30)] + [1.6] * 10
-    certainty = certainty_of(curve_of(with_an_explosion(losses)))
+    certainty = assess_certainty(curve_of(with_an_explosion(losses)))
     assert any("times apart" in doubt for doubt in certainty.doubts), certainty
 
 
 def test_no_suggestion_has_nothing_to_be_sure_of():
-    certainty = certainty_of(curve_of([1.0] * 30))
+    certainty = assess_certainty(curve_of([1.0] * 30))
     assert certainty.suggestion is None
     assert (certainty.alternatives, certainty.falling, certainty.doubts) == ((), None, ())
     assert list(certainty.lines()) == []
@@ -62,9 +62,9 @@ def test_what_is_seen_in_noise_is_no_suggestion():
     curves = [curve_of(3 + 0.1 * draws.normal(size=100)) for _ in range(300)]
     seen = [curve for curve in curves if curve.suggestion() is not None]
     assert len(seen) > 5  # single looks are fooled
-    assert sum(certainty_of(curve).suggestion is not None for curve in seen) <= 1  # of 300
+    assert sum(assess_certainty(curve).suggestion is not None for curve in seen) <= 1  # of 300
     slopes = [curve_of(with_an_explosion(falling(noise=0.2, middle=middle))) for middle in range(30, 70)]
-    assert all(certainty_of(curve).suggestion == curve.suggestion() is not None for curve in slopes)
+    assert all(assess_certainty(curve).suggestion == curve.suggestion() is not None for curve in slopes)
 
 
 def test_the_table_has_every_point_and_marks_the_suggestion():

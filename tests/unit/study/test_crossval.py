@@ -118,11 +118,11 @@ def test_labels_that_no_recording_has_neither_group_nor_stratify(made_recordings
 
 def test_a_column_groups_or_stratifies_and_given_splits_may_be_divided_too(toy: Path, tmp_path: Path):
     by_author = CrossValidation(plan(toy, group_by="author", folds=3), tmp_path / "authors")
-    split_of: dict[str, str] = {}
+    choose_split: dict[str, str] = {}
     for split, (texts,) in read_fold(by_author, 2).items():
-        split_of |= {text.text: split for text in texts}
+        choose_split |= {text.text: split for text in texts}
     rows = [json.loads(line) for line in (toy.parent / "train.jsonl").read_text().splitlines()]
-    splits = {author: {split_of[row["text"]] for row in rows if row["author"] == author} for author in ("a0", "a1")}
+    splits = {author: {choose_split[row["text"]] for row in rows if row["author"] == author} for author in ("a0", "a1")}
     assert all(len(own) == 1 for own in splits.values())
     everything = CrossValidation(plan(toy, pool="all", folds=10), tmp_path / "all")
     sizes = [len(read_fold(everything, number)["test"][0]) for number in range(1, 11)]

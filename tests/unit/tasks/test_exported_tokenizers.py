@@ -78,7 +78,7 @@ def test_of_a_language_model(kind: str, tiny_text: Path, tmp_path: Path):
     assert_same(tmp_path / "base", exported(LanguageModelTask, values, tmp_path))
 
 
-def generation_of(folder: Path) -> dict[str, Any]:
+def make_generation_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "generation_config.json").read_text())
     return {name: value for name, value in found.items() if name != "transformers_version"}
 
@@ -92,7 +92,7 @@ def test_how_a_base_generates_goes_out_too(tiny_text: Path, tmp_path: Path):
     corpus = {"type": "text", **{split: [str(tiny_text / f"{split}.txt")] for split in ("train", "valid", "test")}}
     values = {"task": "lm", "model": {"pretrained": "base"}, "data": {"corpus": corpus, "max_length": 32}}
     out = exported(LanguageModelTask, values, tmp_path)
-    assert generation_of(out) == {**given, "bos_token_id": 0}
+    assert make_generation_config(out) == {**given, "bos_token_id": 0}
     assert transformers.AutoModelForCausalLM.from_pretrained(out).generation_config.eos_token_id == [5, 1]
 
 
@@ -122,7 +122,7 @@ def test_of_a_translator(tmp_path: Path):
     values = {"task": "seq2seq", "model": {"pretrained": "base"}, "data": {"corpus": {"num_sentences": 40}}}
     out = exported(Seq2SeqTask, values, tmp_path)
     assert_same(tmp_path / "base", out)
-    assert generation_of(out) == given
+    assert make_generation_config(out) == given
 
 
 def test_of_a_whisper(tmp_path: Path):

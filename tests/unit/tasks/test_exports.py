@@ -19,7 +19,7 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import train as train_run
-from vaak.runs.use import available_formats, demand_format
+from vaak.runs.use import available_formats, require_format
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.predict import export_onnx as export_diarizer
@@ -160,7 +160,7 @@ def test_adapters_of_gpt2_are_merged(tmp_path: Path, tiny_text: Path):
     with pytest.raises(
         UserError, match=r"one layer for several of ours, so they are merged; use --format hf, onnx or ct2$"
     ):
-        demand_format(run.task, "peft")
+        require_format(run.task, "peft")
 
 
 def trained(folder: Path, name: str, *options: str) -> OpenedRun:
@@ -184,7 +184,7 @@ def test_a_drawn_translator_is_an_encoder_and_a_decoder_in_onnxruntime(options: 
     (tmp_path / "pairs.yml").write_text(PAIRS)
     run = trained(tmp_path, "run", "training.max_steps=1", *options)
     with pytest.raises(UserError, match=r"--format hf: transformers has no translator .*; use --format onnx$"):
-        demand_format(run.task, "hf")
+        require_format(run.task, "hf")
     run.task.export_onnx(run.model, tmp_path / "onnx")
     model: Any = run.model
     source, target = torch.randint(5, 40, (2, 50)), torch.randint(5, 40, (2, 60))

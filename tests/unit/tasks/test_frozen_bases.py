@@ -37,7 +37,7 @@ def trainer_of(name: str, folder: Path, base_dtype: str, **training: Any) -> Tra
     return case.trainer(folder / "run", mixed_precision="bf16", **training)
 
 
-def adapters_of(trainer: Trainer) -> dict[str, Tensor]:
+def iterate_adapters(trainer: Trainer) -> dict[str, Tensor]:
     return {name: one for name, one in trainer.model.named_parameters() if one.requires_grad}
 
 
@@ -53,15 +53,15 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def test_training_in_bf16_has_the_same_bits(name: str, tmp_path: Path):
     whole = trainer_of(name, tmp_path / "whole", "fp32", max_steps=3)
     half = trainer_of(name, tmp_path / "half", "bf16", max_steps=3)
-    before = {parameter: one.clone() for parameter, one in adapters_of(half).items()}
+    before = {parameter: one.clone() for parameter, one in iterate_adapters(half).items()}
     kept = {layer: one for layer, one in half.model.named_modules() if isinstance(one, FrozenLinear)}
     assert kept
     for layer, one in kept.items():
         assert 2 * one.weight.nbytes == whole.model.get_submodule(layer).weight.nbytes
     for trainer in (whole, half):
         trainer.fit()
-    assert_same(adapters_of(half), adapters_of(whole))
-    assert any(not torch.equal(one, before[parameter]) for parameter, one in adapters_of(half).items())
+    assert_same(iterate_adapters(half), iterate_adapters(whole))
+    assert any(not torch.equal(one, before[parameter]) for parameter, one in iterate_adapters(half).items())
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_training_in_bf16_has_the_same_bits(name: str, tmp_path: Path):
 def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path: Path):
     checkpoints = {"checkpoint": {"interval": 2}}
     straight = trainer_of(name, tmp_path / "straight", base_dtype, max_steps=4, **checkpoints)
-    drawn = {parameter: one.clone() for parameter, one in adapters_of(straight).items()}
+    drawn = {parameter: one.clone() for parameter, one in iterate_adapters(straight).items()}
     straight.fit()
     trainer_of(name, tmp_path / "resumed", base_dtype, max_steps=2, **checkpoints).fit()
     resumed = trainer_of(name, tmp_path / "resumed", base_dtype, max_steps=4, **checkpoints)
     assert resumed.resume("auto")
     resumed.fit()
-    assert_same(adapters_of(resumed), adapters_of(straight))
-    assert any(not torch.equal(one, drawn[parameter]) for parameter, one in adapters_of(resumed).items())
+    assert_same(iterate_adapters(resumed), iterate_adapters(straight))
+    assert any(not torch.equal(one, drawn[parameter]) for parameter, one in iterate_adapters(resumed).items())
     folders = [tmp_path / f"resumed/run/checkpoints/step-0000000{step}" for step in (2, 4)]
     kept = model_tensors(resumed.model)
     saved = load_checkpoint(folders[1], weights_only=True, base=resumed.model).model

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.tasks.pretrained import config_of
+from vaak.tasks.pretrained import load_config
 
 
 def test_the_hub_is_looked_up_once_and_not_retried(
@@ -34,7 +34,7 @@ def test_the_hub_is_looked_up_once_and_not_retried(
     spec.loader.exec_module(fresh)
     for name in ("no-such-model", "nor/this"):
         with pytest.raises(UserError, match=rf"^model\.pretrained: {name} can't be loaded: "):
-            fresh.config_of("model.pretrained", name)
+            fresh.load_config("model.pretrained", name)
     assert len(asked) == 1
     assert "Retrying" not in caplog.text + capfd.readouterr().err
 
@@ -52,4 +52,4 @@ def test_a_model_that_names_code_on_the_hub_is_refused(tmp_path: Path, given: di
     """transformers fetches and runs such kernels, whatever USE_HUB_KERNELS says, where the package is installed."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **given}))
     with pytest.raises(UserError, match="which is code on the Hub: remove it from there"):
-        config_of("model.pretrained", str(tmp_path))
+        load_config("model.pretrained", str(tmp_path))

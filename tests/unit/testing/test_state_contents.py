@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.testing.case import demand_same
+from vaak.testing.case import require_same
 from vaak.testing.state import contents
 
 
@@ -28,4 +28,4 @@ def test_options_of_every_group_are_found():
 
 def test_names_that_differ_are_listed_and_no_others():
     with pytest.raises(AssertionError, match=r"^the state: without b, but with c, d, e, f, g and 1 more$"):
-        demand_same(dict.fromkeys("acdefgh"), dict.fromkeys("ab"), "the state")
+        require_same(dict.fromkeys("acdefgh"), dict.fromkeys("ab"), "the state")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.text import word_dictionary
-from vaak.text.word_dictionary import FOLDS, WordDictionary, folds_of, translations_by_others, words
+from vaak.text.word_dictionary import FOLDS, WordDictionary, assign_folds, translations_by_others, words
 
 PAIRS = [("the home", "घर"), ("the old home", "पुराना घर"), ("the old boy", "पुराना लड़का"), ("a boy", "लड़का")]
 
@@ -70,7 +70,7 @@ def test_a_repeated_sentence_is_unknown_to_the_dictionary_of_its_gloss():
 
 
 def test_folds_are_of_similar_size():
-    sizes = np.bincount(folds_of([f"the home of number {number}" for number in range(1000)]), minlength=FOLDS)
+    sizes = np.bincount(assign_folds([f"the home of number {number}" for number in range(1000)]), minlength=FOLDS)
     assert len(sizes) == FOLDS
     assert 60 < sizes.min() <= sizes.max() < 140
 

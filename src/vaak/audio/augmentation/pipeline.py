@@ -61,7 +61,7 @@ def longest_factor(config: AugmentationConfig) -> float:
     return max((1 / factor for factor in config.speed), default=1.0)
 
 
-def voices_of(source: AudioSource) -> Voices:
+def make_voices(source: AudioSource) -> Voices:
     """Voices for babble: random sections of speech of random examples of ``source``."""
     return functools.partial(_voice, source)
 

@@ -43,7 +43,7 @@ def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
 
     Nothing is counted where libsndfile counts well: only Opus that doesn't begin at 0.
     """
-    _demand_last_page(file, path)
+    _require_last_page(file, path)
     file.seek(0)
     start = file.read(PAGE)
     if start[28:36] != b"OpusHead":
@@ -57,7 +57,7 @@ def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
     return Contents(pieces=tuple(_moved(file, shift)))
 
 
-def _demand_last_page(file: BinaryIO, path: Path | Part) -> None:
+def _require_last_page(file: BinaryIO, path: Path | Part) -> None:
     file.seek(max(0, measure(file) - PAGE))
     end = file.read()
     start = end.rfind(b"OggS\0")

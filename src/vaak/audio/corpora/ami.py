@@ -76,7 +76,7 @@ class AmiReader(LayoutReader):
             for one in meeting.iter("speaker")
         }
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         meeting = part.name.partition(".")[0]
         folders = (self.annotations / "words", self.annotations / "segments")
         return [part, *(path for folder in folders for path in sorted(folder.glob(f"{meeting}.*.xml")))]
@@ -90,11 +90,11 @@ class AmiReader(LayoutReader):
             unknown = f"{meeting}.{letter}", str("ABCDE".find(letter))
             name, channel = self._speakers.get((meeting, letter), unknown)
             if headset is None or channel == headset[1]:
-                segments += self._segments_of(path, name)
+                segments += self._read_segments(path, name)
         audio = str(part.absolute().relative_to(self.root.absolute()))
         yield Line(str(part), {"id": part.stem, "audio": audio, "segments": segments})
 
-    def _segments_of(self, path: Path, speaker: str) -> Iterator[Row]:
+    def _read_segments(self, path: Path, speaker: str) -> Iterator[Row]:
         """Who speaks when, and the words between the first and the last that a segment names."""
         of_words = self.annotations / "words" / path.name.replace(".segments.", ".words.")
         spoken = list(read_xml(of_words)) if of_words.is_file() else []
@@ -113,12 +113,12 @@ class AmiReader(LayoutReader):
                 seconds, why = read_seconds(segment.get(name, ""), name, "", keep_bad=True)
                 times, problem = [*times, seconds], problem or why
             said = {"text": text} if text else {}
-            place = f"{_place_of(segment, path, content)}, segment {segment.get(_ID)}"
+            place = f"{_find_place(segment, path, content)}, segment {segment.get(_ID)}"
             about = {PLACE: place, **({PROBLEM: problem} if problem else {})}
             yield {"start": times[0], "end": times[1], "speaker": speaker, **said, **about}
 
 
-def _place_of(segment: xml.etree.ElementTree.Element, path: Path, content: bytes) -> str:
+def _find_place(segment: xml.etree.ElementTree.Element, path: Path, content: bytes) -> str:
     """File and line of a segment: those of its id, which only it has."""
     found = content.find(f'"{segment.get(_ID)}"'.encode())
     line = content[: max(found, 0)].count(b"\n") + 1

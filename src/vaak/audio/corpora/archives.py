@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vaak.audio.audio_file import AUDIO
-from vaak.audio.corpora.entries import ManifestLine, demand_columns, manifest_lines
+from vaak.audio.corpora.entries import ManifestLine, manifest_lines, require_columns
 from vaak.audio.corpora.json_manifest import TEXTS
 from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
-from vaak.audio.cuts.reading import demand_harmless, lhotse_object
+from vaak.audio.cuts.reading import lhotse_object, require_harmless
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
-from vaak.audio.embedded import PART, ParquetCell, open_parquet, rows_of, value_in
+from vaak.audio.embedded import PART, ParquetCell, open_parquet, read_rows, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.names import nearest_name
@@ -111,16 +111,16 @@ class ParquetReader(_ArchiveReader):
             for field in schema
             if field.name != audio and not pyarrow.types.is_nested(field.type) and not _is_bytes(field.type)
         ]
-        fields = _fields_of(schema.field(audio).type)
+        fields = _get_field_names(schema.field(audio).type)
         leaf = f"{audio}.bytes" if "bytes" in fields else audio if not fields else None
         names = class_names_in(schema)
-        demand_columns(simple, self.columns, str(part))
+        require_columns(simple, self.columns, str(part))
         prefix = "-".join(part.relative_to(self.root).with_suffix("").parts)
         number = 0
         for group in range(file.metadata.num_row_groups):
             row = 0
             columns = [*simple, *([leaf] if leaf else []), *([f"{audio}.path"] if "path" in fields else [])]
-            for batch in rows_of(file, columns, group):
+            for batch in read_rows(file, columns, group):
                 for place in range(batch.num_rows):
                     values = name_classes({name: value_in(batch, name, place) for name in simple}, names)
                     path = value_in(batch, f"{audio}.path", place) if "path" in fields else None
@@ -136,7 +136,7 @@ class ParquetReader(_ArchiveReader):
         """Its name: that of ``columns``, ``audio``, or the only one that may be. Raises DataError if there is none."""
         named = self.dataset.columns.get("audio")
         possible = [
-            field.name for field in schema if _is_bytes(field.type) or _fields_of(field.type) & {"bytes", "path"}
+            field.name for field in schema if _is_bytes(field.type) or _get_field_names(field.type) & {"bytes", "path"}
         ]
         chosen = named or ("audio" if "audio" in possible else possible[0] if len(possible) == 1 else None)
         if chosen is None or chosen not in possible:
@@ -151,7 +151,7 @@ class ParquetReader(_ArchiveReader):
         """Without that of the audio, which isn't a label."""
         return {name: column for name, column in self.dataset.columns.items() if name != "audio"}
 
-    def demand_texts(self) -> None:
+    def require_texts(self) -> None:
         for path in self.files:
             names = open_parquet(path).schema_arrow.names
             if not {*LABEL_NAMES["text"], *TEXTS} & {*names} and "text" not in self.dataset.columns:
@@ -165,7 +165,7 @@ def _is_bytes(kind: Any) -> bool:
     return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
 
 
-def _fields_of(kind: Any) -> set[str]:
+def _get_field_names(kind: Any) -> set[str]:
     """The names of a struct's fields."""
     import pyarrow
 
@@ -194,7 +194,7 @@ class SharReader(LayoutReader):
         found = list(self._folders(self.root))
         return {"train": found} if found == [self.root] else by_split(found, self.root)
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         return sorted([*part.glob("cuts.*.jsonl*"), *part.glob("recording.*")])
 
     def read(self, split: str) -> Iterator[ReadRecording]:
@@ -241,6 +241,6 @@ class SharReader(LayoutReader):
             raise DataError(f"{where}: the recording of {entry['id']} has not one source")
         absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
         sources[0] |= {"type": PART, "source": str(absolute)}
-        demand_harmless(entry, where)
+        require_harmless(entry, where)
         name, cut = str(entry["id"]), lhotse_object(entry, where)
         return ReadRecording(name, cut, tuple(drop_bad_labels(cut, where)))

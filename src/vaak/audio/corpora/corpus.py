@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader
 from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
-from vaak.audio.cuts.reading import get_label, list_labels, segments_of
+from vaak.audio.cuts.reading import get_label, list_labels, read_segments
 from vaak.audio.cuts.recordings import BAD_LABELS, ReadRecording
 from vaak.audio.segments import Segment
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.left_out import FirstNames, SplitContents
-from vaak.core.splits import digest_of
+from vaak.core.splits import hash_text
 from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class AudioStatistics:
         return SplitContents(unit, self.cuts, {**self.dropped, **labels}, dict(self.first_names))
 
     def add(self, cut: Cut) -> None:
-        segments = segments_of(cut)
+        segments = read_segments(cut)
         speech, overlap = covered(segments)
         self.cuts += 1
         self.seconds += cut.duration
@@ -148,14 +148,14 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         """A digest of the names and sizes of ``named_files``."""
         digest = hashlib.sha256()
         for name, path in self.named_files():
-            digest.update(f"{name}\0{size_of(path)}\n".encode(errors="surrogateescape"))
+            digest.update(f"{name}\0{get_size(path)}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
 
     def require_text(self) -> None:
         """An empty text is a problem from now on. Raises DataError for a table without a column for texts."""
         self.requires_text = True
         if self.alignments is None:
-            self.reader.demand_texts()
+            self.reader.require_texts()
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -177,7 +177,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     def new_statistics(self) -> AudioStatistics:
         return AudioStatistics(self.audio.sampling_rate)
 
-    def split_of(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
+    def choose_split(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
         if not entry.is_named:  # where it is decides nothing: a corpus may be moved
             return "train"
         own = self.division.of(*self._deciding_names(entry))
@@ -186,7 +186,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return own
 
     def deciding(self) -> Iterator[str]:
-        for entry in self.sources_of("train"):
+        for entry in self.iterate_sources("train"):
             if entry.cut is not None:
                 yield from self._deciding_names(entry)
 
@@ -194,7 +194,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         known = {one.speaker for one in entry.cut.supervisions if one.speaker} if entry.cut is not None else set()
         return deciding_names(self.dataset.split_by, entry.name, known)
 
-    def name_of(self, entry: ReadRecording) -> tuple[str | None, str]:
+    def name_entry(self, entry: ReadRecording) -> tuple[str | None, str]:
         return entry.name if entry.cut is not None else None, entry.name
 
     def column(self, split: str, name: str) -> Iterator[Any]:
@@ -218,12 +218,12 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 continue
             counts.remarks.update(remarks)
             try:
-                if digest_of(cut.id) in seen:
+                if hash_text(cut.id) in seen:
                     remedy = "give each its own id, or remove the doubled ones"
                     raise DataError(
                         f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique: {remedy}"
                     )
-                seen.add(digest_of(cut.id))
+                seen.add(hash_text(cut.id))
                 left_out = None if self.alignments is None else self.alignments.attach(cut)
                 counts.remarks.update(left_out or ())
                 if self.alignments is not None and left_out is None:
@@ -251,7 +251,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         )
 
 
-def size_of(path: Path) -> int | None:
+def get_size(path: Path) -> int | None:
     """The bytes of a file; None where there is none."""
     try:
         return path.stat().st_size

@@ -17,7 +17,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.config.base import given_dialect
 from vaak.core.errors import DataError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.dialects import AS_FOUND, GivenDialect
 from vaak.core.storage.tables import Table, is_table
@@ -56,11 +56,11 @@ class CorpusReader(ABC):
         """Yield the files that ``files`` name, audio among them: their names there, and where they are."""
         return iter(())
 
-    def demand_texts(self) -> None:  # noqa: B027
+    def require_texts(self) -> None:  # noqa: B027
         """Raises DataError for a table without a column for texts."""
 
 
-def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
+def list_entries(dataset: DatasetConfig) -> dict[str, list[Path]]:
     """The files and folders of each split that is given; without any, ``corpus_dir`` is train's.
 
     If there is a ``corpus_dir``, names and patterns are relative to it. Raises DataError for what doesn't exist, for a
@@ -114,12 +114,12 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
             f"{where}: {name!r} is a command or an address, which is refused: nothing is run or fetched; save "
             "the audio as a file and name that"
         )
-    path = place_of(folders, name)
-    demand_inside(path, folders, where, name)
+    path = resolve_path(folders, name)
+    require_inside(path, folders, where, name)
     return path
 
 
-def place_of(folders: Sequence[Path], name: str) -> Path:
+def resolve_path(folders: Sequence[Path], name: str) -> Path:
     """Return the path of a file that is named in the first of ``folders``: there, or in another that has it.
 
     A name without the ending of audio may be that of audio: ``a`` is ``a.wav`` where there is no ``a``.
@@ -132,7 +132,7 @@ def place_of(folders: Sequence[Path], name: str) -> Path:
         return folders[0] / name
 
 
-def demand_inside(path: Path, folders: Sequence[Path], where: str, name: str | None = None) -> None:
+def require_inside(path: Path, folders: Sequence[Path], where: str, name: str | None = None) -> None:
     """Raises DataError for a file outside of the folders, the first of which is the manifest's; links are followed.
 
     ``name`` is how the manifest calls it.
@@ -181,9 +181,9 @@ def number_in(cell: str) -> float | str | None:
         return cell
 
 
-def demand_columns(there: Iterable[str], columns: dict[str, str], where: str) -> None:
+def require_columns(there: Iterable[str], columns: dict[str, str], where: str) -> None:
     """Raise DataError for a column that ``columns`` of a dataset names and that isn't there."""
-    demand_known(columns.values(), there, f"{where}: columns: there is no column")
+    require_known(columns.values(), there, f"{where}: columns: there is no column")
 
 
 def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -
 
     Raises DataError for a column that it doesn't have, and an ``end`` that isn't a number.
     """
-    demand_columns(entry, columns, where)
+    require_columns(entry, columns, where)
     named = {name: entry[column] for name, column in columns.items()}
     named |= {name: number_in(named[name]) for name in (*NUMBERS, "end") if isinstance(named.get(name), str)}
     if "end" in named:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.audio_file import AUDIO, NOT_READ, audio_in_folder, in_words, is_audio, not_read, read_header, why_not
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
+from vaak.audio.corpora.entries import CorpusReader, list_entries, named_file, resolve_path
 from vaak.audio.cuts.reading import NO_TIMES
 from vaak.audio.cuts.recordings import (
     OVERLAPPING,
@@ -40,10 +40,10 @@ from vaak.audio.cuts.recordings import (
     attempted,
     header_remarks,
     label,
+    list_times,
     name_left_out,
     recording_cut,
     set_uem,
-    times_of,
     usable_labels,
     within,
 )
@@ -58,7 +58,7 @@ from vaak.audio.formats.alignments import (
     read_textgrid,
 )
 from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_uem
-from vaak.audio.segments import Alignment, Region, Segment, merged, window_of
+from vaak.audio.segments import Alignment, Region, Segment, cut_window, merged
 from vaak.core.errors import DataError
 from vaak.core.matching import fold_name
 from vaak.core.storage.tables import Table, TableRow
@@ -96,7 +96,7 @@ class FolderReader(CorpusReader):
         """Look up the files. Raises DataError if a split has no audio, or two have the same."""
         super().__init__(dataset)
         self.without_labels = dataset.alignments is not None
-        self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
+        self._found = {split: _found(entries) for split, entries in list_entries(dataset).items()}
         self.given = tuple(self._found)
         self.files = [path for found in self._found.values() for path in found.files]
         splits: dict[Path, str] = {}
@@ -115,7 +115,7 @@ class FolderReader(CorpusReader):
         annotations = Annotations([*found.annotations, *found.near])
         names: dict[str, Path] = {}
         for path in followed(found.audio, f"recordings of {split}", len(found.audio)):
-            name = annotations.name_of(path)
+            name = annotations.find_name(path)
             if name in names:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
             names[name] = path
@@ -124,7 +124,7 @@ class FolderReader(CorpusReader):
             yield ReadRecording(path.name, None, (reason,))
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
         audio = [path for part in self._found.values() for path in part.audio]
-        everyone = {name for path in audio for name in (*names_of(path), own.name_of(path))}
+        everyone = {name for path in audio for name in (*iterate_names(path), own.find_name(path))}
         for name in own.without_audio(everyone):
             yield ReadRecording(name, None, (WITHOUT_AUDIO,))
 
@@ -138,7 +138,7 @@ def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
         raise DataError(f"{annotations}: this is none of {', '.join(READERS)}")
     files = _found([audio]).near if annotations is None else [annotations]
     found = Annotations(files)
-    name = found.name_of(audio)
+    name = found.find_name(audio)
     cut = _reading(name, audio, found).cut
     if cut is None:
         where = "next to it" if annotations is None else f"in {annotations}"
@@ -148,8 +148,8 @@ def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
 
 def _reading(name: str, path: Path, annotations: Annotations, without_labels: bool = False) -> ReadRecording:
     """A recording with its labels; ``without_labels``, also one that has none yet: an alignment may give it some."""
-    labels, remarks = annotations.labels_of(name)
-    if name not in names_of(path):
+    labels, remarks = annotations.read_labels(name)
+    if name not in iterate_names(path):
         remarks = [NAMED_OTHERWISE, *remarks]
     if labels is None and not without_labels:
         return ReadRecording(name, None, (UNLABELLED,))
@@ -159,7 +159,7 @@ def _reading(name: str, path: Path, annotations: Annotations, without_labels: bo
         return ReadRecording(name, cut, header_remarks(header))
     inside, more = within(labels, cut.duration, str(path))
     label(cut, inside)
-    more += set_uem(cut, annotations.uem_of(name), str(path))
+    more += set_uem(cut, annotations.find_uem(name), str(path))
     return ReadRecording(name, cut, (*remarks, *more, *header_remarks(header)))
 
 
@@ -215,22 +215,22 @@ class Annotations:
             if kind == ".rttm" and not said:
                 self._silent.add(path.stem)
 
-    def name_of(self, audio: Path) -> str:
+    def find_name(self, audio: Path) -> str:
         """The recording's name in the annotations, if only one is its own or alike; else its own name."""
         known = self._silent.union(*self._said.values())
-        for name in names_of(audio):
+        for name in iterate_names(audio):
             if name in known:
                 return name
         alike = [name for name in known if fold_name(name) == fold_name(audio.stem)]
         return alike[0] if len(alike) == 1 else audio.stem
 
-    def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
+    def read_labels(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
         """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither.
 
         A TextGrid with nothing but words and phones of one speaker is an utterance.
         """
-        segments: list[Segment] | None = self._annotations_of(".rttm", name)
-        tiers: dict[str, list[Interval]] = self._annotations_of(".textgrid", name) or {}
+        segments: list[Segment] | None = self._find_annotations(".rttm", name)
+        tiers: dict[str, list[Interval]] = self._find_annotations(".textgrid", name) or {}
         remarks: list[str] = []
         if segments is None and name in self._silent:
             segments = []
@@ -256,23 +256,23 @@ class Annotations:
             if not labels:
                 whole, more = _utterance(tiers, name)
                 return whole, [*remarks, *more]
-        words, more = self._words_of(name, tiers)
+        words, more = self._read_words(name, tiers)
         return list(aligned(sorted(labels, key=lambda one: one.segment), words)), [*remarks, *more]
 
-    def uem_of(self, name: str) -> list[Region] | None:
+    def find_uem(self, name: str) -> list[Region] | None:
         """The scored regions; None without a UEM."""
-        parts: list[Region] | None = self._annotations_of(".uem", name)
+        parts: list[Region] | None = self._find_annotations(".uem", name)
         return parts
 
     def without_audio(self, names: Iterable[str]) -> list[str]:
         """Recordings of RTTM files that aren't among ``names``."""
         return sorted(set(self._said[".rttm"]) - set(names))
 
-    def _words_of(
+    def _read_words(
         self, name: str, tiers: dict[str, list[Interval]]
     ) -> tuple[list[tuple[str, str | None, Times]], list[str]]:
         """Kind, speaker (None is anyone) and times of what is aligned; a remark for each that can't be used."""
-        words: list[Word] = self._annotations_of(".ctm", name) or []
+        words: list[Word] = self._find_annotations(".ctm", name) or []
         words, remarks = usable_labels(words, [(word, "") for word in words], math.inf, name)
         found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
         for tier, intervals in tiers.items():
@@ -285,7 +285,7 @@ class Annotations:
                 remarks += more
         return found, remarks
 
-    def _annotations_of(self, kind: str, name: str) -> Any:
+    def _find_annotations(self, kind: str, name: str) -> Any:
         found = self._said[kind].get(name, {})
         own = [path for path in found if path.stem == name] or list(found)
         if len(own) > 1:
@@ -293,7 +293,7 @@ class Annotations:
         return found[own[0]] if own else None
 
 
-def names_of(audio: Path) -> Iterator[str]:
+def iterate_names(audio: Path) -> Iterator[str]:
     """The possible names of its recording."""
     yield audio.stem
     yield audio.name.partition(".")[0]
@@ -312,7 +312,7 @@ def _utterance(tiers: dict[str, list[Interval]], name: str) -> tuple[list[Labell
     whole = Labelled(Segment(0.0, end, *speakers), custom={NO_TIMES: True})
     left_out: LeftOutLabels = []
     alignment = checked(own, name, left_out)
-    return list(aligned([whole], times_of(alignment))), name_left_out(left_out)
+    return list(aligned([whole], list_times(alignment))), name_left_out(left_out)
 
 
 METADATA, WAVS, TEXTGRIDS = "metadata.csv", "wavs", "TextGrid"
@@ -334,7 +334,7 @@ class LJSpeechReader(CorpusReader):
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files of metadata. Raises DataError for those that don't exist."""
         super().__init__(dataset)
-        self.speaker, self._metadata = dataset.name, entries_of(dataset)
+        self.speaker, self._metadata = dataset.name, list_entries(dataset)
         self.given = tuple(self._metadata)
         self.files = sorted({path for paths in self._metadata.values() for path in paths})
 
@@ -347,7 +347,7 @@ class LJSpeechReader(CorpusReader):
         for path in self.files:
             for row in self._rows(path):
                 name = f"{WAVS}/{''.join(row.cells[:1]).strip()}.wav"
-                yield name, place_of((path.parent, *self.roots), name)
+                yield name, resolve_path((path.parent, *self.roots), name)
 
     def _reading(self, row: TableRow, folder: Path) -> ReadRecording:
         fields, where = [field.strip() for field in row.cells], row.where
@@ -417,12 +417,12 @@ class AlignmentFolder:
             left_out = []
             alignment = read_alignment(self._paths[name], left_out=left_out)
         if name != cut.id and cut.start > 0:
-            alignment = window_of(alignment, cut.start, cut.end)
+            alignment = cut_window(alignment, cut.start, cut.end)
         if not cut.supervisions:
             label(cut, [Labelled(Segment(0.0, cut.duration, ""), custom={NO_TIMES: True})])
         alone = len(cut.supervisions) == 1
         for one in cut.supervisions:
             segment = Segment(0.0, float("inf"), "") if alone else Segment(one.start, one.end, "")
-            [found] = aligned([Labelled(segment, one.text)], times_of(alignment))
+            [found] = aligned([Labelled(segment, one.text)], list_times(alignment))
             one.text, one.alignment = found.text, alignment_items(found.alignment)
         return name_left_out(left_out)

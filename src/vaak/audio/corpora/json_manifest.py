@@ -34,12 +34,12 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import (
     CorpusReader,
     ManifestLine,
-    demand_columns,
-    entries_of,
+    list_entries,
     manifest_lines,
     named_file,
-    place_of,
     rename_columns,
+    require_columns,
+    resolve_path,
     seconds_in,
 )
 from vaak.audio.cuts.reading import EMPTY_TEXT, NO_TIMES
@@ -51,10 +51,10 @@ from vaak.audio.cuts.recordings import (
     attempted,
     header_remarks,
     label,
+    list_times,
     name_left_out,
     recording_cut,
     set_uem,
-    times_of,
     usable_labels,
     within,
 )
@@ -63,7 +63,7 @@ from vaak.audio.formats.alignments import LeftOutLabels, alignment_of_json, read
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
-from vaak.core.splits import digest_of
+from vaak.core.splits import hash_text
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
@@ -90,10 +90,10 @@ class JsonReader(CorpusReader):
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the manifests. Raises DataError for those that don't exist."""
         super().__init__(dataset)
-        self._manifests, self._columns = entries_of(dataset), dataset.columns
+        self._manifests, self._columns = list_entries(dataset), dataset.columns
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
-        self._names = {split: EntryNames(partial(self._entries_of, split)) for split in self.given}
+        self._names = {split: EntryNames(partial(self._read_entries, split)) for split in self.given}
         for path in self.files:
             if path.is_dir():
                 raise DataError(f"datasets, {dataset.name}: {path} is a folder; give its manifests, {path}/*.jsonl")
@@ -113,9 +113,11 @@ class JsonReader(CorpusReader):
                 if not is_shared or SPLIT_NAMES.get(own, own) == split:
                     name = str(entry.get("audio", where))
                     unnamed = self._names[split].name(entry, manifest)
-                    yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where, None, unnamed))
+                    yield attempted(
+                        name, partial(make_reading, entry, (path.parent, *self.roots), where, None, unnamed)
+                    )
 
-    def _entries_of(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _read_entries(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
         for manifest, path in enumerate(self._manifests[split]):
             for _, entry, problem in self._lines(path):
                 own = str(entry.get("split"))
@@ -129,7 +131,7 @@ class JsonReader(CorpusReader):
         for line in manifest_lines(path, self.dialect):
             if line.problem is None and self._columns:
                 if is_table(path):  # its rows have the same columns
-                    demand_columns(line.entry, self._columns, line.where)
+                    require_columns(line.entry, self._columns, line.where)
                 try:
                     line = line._replace(entry=rename_columns(line.entry, self._columns, line.where))
                     has_any = True
@@ -143,7 +145,7 @@ class JsonReader(CorpusReader):
     def _is_shared(self, path: Path) -> bool:
         return sum(path in paths for paths in self._manifests.values()) > 1
 
-    def demand_texts(self) -> None:
+    def require_texts(self) -> None:
         for path in self.files:
             for where, given, problem in islice(manifest_lines(path, self.dialect), 1 if is_table(path) else 0):
                 if problem is not None:
@@ -162,7 +164,7 @@ class JsonReader(CorpusReader):
             for key in FILES:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
-                    yield name, place_of((path.parent, *self.roots), name)
+                    yield name, resolve_path((path.parent, *self.roots), name)
 
 
 class EntryNames:
@@ -187,7 +189,7 @@ class EntryNames:
         for manifest, entry in self._entries():
             if (name := _short_name(entry)) is None:
                 continue
-            digest = digest_of(name)
+            digest = hash_text(name)
             if owners.setdefault(digest, manifest) == manifest and last.get(digest) == manifest:
                 owners[digest] = None
             last.setdefault(digest, manifest)
@@ -196,7 +198,7 @@ class EntryNames:
     def name(self, entry: dict[str, Any], manifest: int) -> str | None:
         """Return the name of a line of a manifest; None where it has an id, or no audio."""
         short = _short_name(entry)
-        if short is None or self._owners.get(digest_of(short), manifest) == manifest:
+        if short is None or self._owners.get(hash_text(short), manifest) == manifest:
             return short
         audio, duration = PurePath(str(entry["audio"])), seconds_in(entry.get("duration"))
         parts = [one for one in audio.with_suffix("").parts if one not in ("..", audio.anchor)]
@@ -216,7 +218,7 @@ def _short_name(entry: dict[str, Any]) -> str | None:
     return f"{PurePath(audio).stem}-{as_seconds(begin)}" if begin else PurePath(audio).stem
 
 
-def reading_of(
+def make_reading(
     entry: dict[str, Any],
     folders: Sequence[Path],
     where: str,
@@ -251,14 +253,14 @@ def reading_of(
     left_out: LeftOutLabels = []
     alignment = _alignment(entry, cut, folders, where, left_out)
     if alignment is not None:
-        labels = list(aligned(labels, times_of(alignment)))
+        labels = list(aligned(labels, list_times(alignment)))
     kept, more = within(labels, cut.duration, where)
     stem, cut.id = cut.id, _text(entry, "id", where) or _text(entry, "uri", where) or unnamed or cut.id
     label(cut, kept)
     more += name_left_out(left_out)
     uem = _text(entry, "uem", where)
     if uem is not None:
-        parts = _annotations_of(read_uem(named_file(folders, uem, where), keep_bad=True), stem, uem, where)
+        parts = _find_annotations(read_uem(named_file(folders, uem, where), keep_bad=True), stem, uem, where)
         more += set_uem(cut, parts, where)
     return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)))
 
@@ -290,7 +292,7 @@ def _labels(
             f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
-        found = _annotations_of(read_rttm(named_file(folders, rttm, where), keep_bad=True), cut.id, rttm, where)
+        found = _find_annotations(read_rttm(named_file(folders, rttm, where), keep_bad=True), cut.id, rttm, where)
         found, remarks = usable_labels(found, [(one, "") for one in found], math.inf, where)
         joined = merged(found)
         return [Labelled(segment) for segment in joined], [*remarks, *[OVERLAPPING] * (len(joined) < len(found))]
@@ -359,7 +361,7 @@ def _times(entry: dict[str, Any], where: str) -> tuple[float, float]:
     return start, end
 
 
-def _annotations_of(found: dict[str, Any], name: str, file: str, where: str) -> Any:
+def _find_annotations(found: dict[str, Any], name: str, file: str, where: str) -> Any:
     """The annotations of the recording: those of its name, or the only ones; an empty file means that there is none."""
     if not found:
         return []
@@ -427,7 +429,7 @@ class SplitFolderReader(JsonReader):
             split: [path for path in paths if path.suffix.lower() == ".json"] or list(filter(is_audio, paths))
             for split, paths in found.items()
         }
-        self._names = {split: EntryNames(partial(self._entries_of, split)) for split in self.given}
+        self._names = {split: EntryNames(partial(self._read_entries, split)) for split in self.given}
         read = [path for split in self.given for path in self._manifests[split] or self._others[split]]
         texts = [path.with_suffix(".txt") for path in read if is_audio(path)]
         self.files = [*read, *(path for path in texts if path.exists())]
@@ -439,7 +441,7 @@ class SplitFolderReader(JsonReader):
         for path in followed(self._others[split], f"files of {split}"):
             if path.suffix.lower() == ".json":
                 for where, entry, problem in _read_speaker(path):
-                    read = partial(reading_of, entry, (path.parent, *self.roots), where)
+                    read = partial(make_reading, entry, (path.parent, *self.roots), where)
                     yield attempted(where, read) if problem is None else ReadRecording(where, None, problem=problem)
             else:
                 yield attempted(str(path), partial(self._read_audio, path, self._splits[split]))
@@ -451,7 +453,7 @@ class SplitFolderReader(JsonReader):
             elif path.suffix.lower() == ".json":
                 for _, entry, problem in _read_speaker(path):
                     if problem is None:
-                        yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
+                        yield str(entry["audio"]), resolve_path((path.parent, *self.roots), str(entry["audio"]))
 
     def _read_audio(self, path: Path, root: Path) -> ReadRecording:
         transcript = path.with_suffix(".txt")
@@ -461,7 +463,7 @@ class SplitFolderReader(JsonReader):
         *folders, name = path.relative_to(root).parts
         group = {"etiology": folders[0]} if folders else {}
         entry = {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
-        return reading_of(entry, (path.parent, *self.roots), str(path))
+        return make_reading(entry, (path.parent, *self.roots), str(path))
 
 
 def _meant_for(split: str, root: Path, names: list[str]) -> str | None:

@@ -53,13 +53,13 @@ class KaldiReader(LayoutReader):
     def find_parts(self) -> dict[str, list[Path]]:
         return by_split(self._folders(self.root), self.root)
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         found = [part / name for name in self.FILES if (part / name).is_file()]
         if not found or found[0].name != "wav.scp":
             raise DataError(f"{self.where}: {part} has no wav.scp; give folders of Kaldi's")
         return found
 
-    def folders_of(self, part: Path) -> tuple[Path, ...]:
+    def list_folders(self, part: Path) -> tuple[Path, ...]:
         return (self.root, part, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
@@ -120,7 +120,7 @@ class KaldiReader(LayoutReader):
             raise DataError(f"{line.where}: audio from standard input is refused; save it as a file")
         archive = _IN_ARCHIVE.fullmatch(name)
         if archive is not None:
-            path = named_file(self.folders_of(part), archive[1], line.where)
+            path = named_file(self.list_folders(part), archive[1], line.where)
             line = line._replace(part=ark_entry(path, int(archive[2]), line.where))
         return super().reading(line, part)
 

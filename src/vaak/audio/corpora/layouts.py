@@ -29,13 +29,13 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import (
     CorpusReader,
     ManifestLine,
-    demand_columns,
-    entries_of,
+    list_entries,
     manifest_lines,
-    place_of,
     rename_columns,
+    require_columns,
+    resolve_path,
 )
-from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, reading_of
+from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, make_reading
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
@@ -124,11 +124,11 @@ class LayoutReader(CorpusReader):
             raise DataError(f"{self.where}: {folder} isn't a corpus of type {dataset.type}: expected {self.EXPECTED}")
         [self.root] = found
         if any(getattr(dataset, split) for split in SPLITS):
-            self.parts = entries_of(dataset.model_copy(update={"corpus_dir": str(self.root)}))
+            self.parts = list_entries(dataset.model_copy(update={"corpus_dir": str(self.root)}))
         else:
             self.parts = self.find_parts()
         self.given = tuple(self.parts)
-        self.files = sorted({path for parts in self.parts.values() for part in parts for path in self.files_of(part)})
+        self.files = sorted({path for parts in self.parts.values() for part in parts for path in self.list_files(part)})
         self.folders_there = ", ".join(sorted(one.name for one in self.root.iterdir())[:10])
         if "train" not in self.parts:
             there = ", ".join(str(path.relative_to(self.root)) for paths in self.parts.values() for path in paths[:3])
@@ -157,7 +157,7 @@ class LayoutReader(CorpusReader):
     def find_parts(self) -> dict[str, list[Path]]:
         """The files or folders of each split, as downloaded."""
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         """The files that describe a part."""
         return [part]
 
@@ -165,7 +165,7 @@ class LayoutReader(CorpusReader):
     def lines(self, part: Path) -> Iterator[Line]:
         """Read what a part says of its recordings."""
 
-    def folders_of(self, part: Path) -> tuple[Path, ...]:
+    def list_folders(self, part: Path) -> tuple[Path, ...]:
         """Where the audio that a part names may be."""
         return (self.root, *self.roots)
 
@@ -174,7 +174,7 @@ class LayoutReader(CorpusReader):
             raise line.problem
         names, manifest = self.names[part]
         unnamed = names.name(line.entry, manifest)
-        return reading_of(line.entry, self.folders_of(part), line.where, line.part, unnamed)
+        return make_reading(line.entry, self.list_folders(part), line.where, line.part, unnamed)
 
     @cached_property
     def names(self) -> dict[Path, tuple[EntryNames, int]]:
@@ -197,7 +197,7 @@ class LayoutReader(CorpusReader):
                 for line in self.lines(part):
                     name = line.entry.get("audio")
                     if line.part is None and isinstance(name, str):
-                        yield name, place_of(self.folders_of(part), name)
+                        yield name, resolve_path(self.list_folders(part), name)
 
     def table_lines(self, table: Table) -> Iterator[Line]:
         """Each row of a table with our names; one that has another width with its problem.
@@ -206,7 +206,7 @@ class LayoutReader(CorpusReader):
         """
         for row, cells in table.entries():
             if row.problem is None:
-                demand_columns(cells, self.columns, row.where)
+                require_columns(cells, self.columns, row.where)
             yield self.named_line(ManifestLine(row.where, cells, row.problem))
 
     def named_line(self, line: ManifestLine, part: Part | None = None) -> Line:
@@ -327,7 +327,7 @@ class LibriSpeechReader(LayoutReader):
     def find_parts(self) -> dict[str, list[Path]]:
         return by_split(self._parts_in(self.root), self.root)
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         return sorted(part.glob("*/*/*.trans.txt"))
 
     @cached_property
@@ -339,7 +339,7 @@ class LibriSpeechReader(LayoutReader):
         return {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for path in self.files_of(part):
+        for path in self.list_files(part):
             folder = path.parent.relative_to(self.root)
             for where, name, text in keyed_lines(path):
                 speaker = name.partition("-")[0]
@@ -423,7 +423,7 @@ class NemoReader(LayoutReader):
     def find_parts(self) -> dict[str, list[Path]]:
         return by_split(self._manifests(self.root), self.root)
 
-    def folders_of(self, part: Path) -> tuple[Path, ...]:
+    def list_folders(self, part: Path) -> tuple[Path, ...]:
         return (part.parent, self.root, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:

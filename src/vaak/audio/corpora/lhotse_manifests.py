@@ -28,22 +28,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of, manifest_lines, seconds_in
+from vaak.audio.corpora.entries import CorpusReader, list_entries, manifest_lines, require_inside, seconds_in
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
 from vaak.audio.cuts.reading import (
     NO_TIMES,
-    demand_harmless,
     is_labelled_throughout,
     lacks_times,
     lhotse_object,
     recordings_in,
+    require_harmless,
 )
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels, name_left_out
-from vaak.audio.embedded import PART, part_of
+from vaak.audio.embedded import PART, parse_part
 from vaak.audio.formats.alignments import LeftOutLabels
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import read_json, replacing, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
@@ -92,7 +92,7 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     def is_done() -> bool:
         if not artifact.path.exists():
             return False
-        artifact.demand_same(identity, "give another output_dir, or delete the folder")
+        artifact.require_same(identity, "give another output_dir, or delete the folder")
         return bool(artifact.read().get(NO_TIMES))  # an earlier version left the marks to whoever reads the cuts
 
     with artifact.making(is_done, keeps_empty=False) as needed:
@@ -230,7 +230,7 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
     """The parts of each split: those it names, or those with matching names."""
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     for split, names in named.items():
-        demand_known(names, parts, f"datasets, {dataset.name}, {split}: unknown part")
+        require_known(names, parts, f"datasets, {dataset.name}, {split}: unknown part")
     given = [name for names in named.values() for name in names]
     if given:
         if len(set(given)) < len(given):
@@ -269,7 +269,7 @@ class ManifestReader(CorpusReader):
         super().__init__(dataset)
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
-            for split, paths in (entries_of(dataset) if entries is None else entries).items()
+            for split, paths in (list_entries(dataset) if entries is None else entries).items()
         }
         self.given = tuple(self._manifests)
         self.files = [path for manifests in self._manifests.values() for paths in manifests for path in paths]
@@ -284,7 +284,7 @@ class ManifestReader(CorpusReader):
             for path in (*manifests.cuts, *manifests.recordings):
                 for _, entry, _ in manifest_lines(path):
                     for name in _audio_in(entry):
-                        yield name, _place_of(Path(name), (path.parent, *self.roots))
+                        yield name, _find_file(Path(name), (path.parent, *self.roots))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         for path in manifests.cuts:
@@ -339,13 +339,13 @@ class ManifestReader(CorpusReader):
 
         Raises DataError for what reading it could execute, and for files that are missing or not where they may be.
         """
-        demand_harmless(entry, where)
+        require_harmless(entry, where)
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"]:
-                part = part_of(source["source"]) if source["type"] == PART else None
-                path = _place_of(Path(source["source"]) if part is None else part.path, (folder, *self.roots))
+                part = parse_part(source["source"]) if source["type"] == PART else None
+                path = _find_file(Path(source["source"]) if part is None else part.path, (folder, *self.roots))
                 if self.roots:
-                    demand_inside(path, (folder, *self.roots), where)
+                    require_inside(path, (folder, *self.roots), where)
                 if is_read and not path.is_file():
                     raise DataError(f"{where}: the audio of recording {recording.get('id')} is missing: {path}")
                 source["source"] = str(path.absolute() if part is None else part._replace(path=path.absolute()))
@@ -423,7 +423,7 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
     found = Manifests([], [], [])
     for path in paths:
         for file in sorted([*path.glob("*.jsonl"), *path.glob("*.jsonl.gz")]) if path.is_dir() else [path]:
-            kind = _kind_of(file)
+            kind = _detect_kind(file)
             if kind is not None:
                 found[("cuts", "recordings", "supervisions").index(kind)].append(file)
             elif not path.is_dir():
@@ -436,7 +436,7 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
     return found
 
 
-def _kind_of(path: Path) -> str | None:
+def _detect_kind(path: Path) -> str | None:
     problem: DataError | None = None
     for line in manifest_lines(path):
         if line.problem is None:
@@ -483,7 +483,7 @@ def joined(
         yield ReadRecording(name, None, (WITHOUT_RECORDING,))
 
 
-def _place_of(path: Path, folders: Iterable[Path]) -> Path:
+def _find_file(path: Path, folders: Iterable[Path]) -> Path:
     """Return the path of a file that a manifest names: there, or in one of the folders."""
     if path.is_absolute() or path.exists():
         return path
@@ -495,4 +495,4 @@ def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
     with contextlib.suppress(KeyError, TypeError, DataError):
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"] if is_read else ():
-                yield str(part_of(source["source"]).path if source["type"] == PART else source["source"])
+                yield str(parse_part(source["source"]).path if source["type"] == PART else source["source"])

@@ -34,7 +34,7 @@ from typing import Any
 
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import report_files
-from vaak.core.names import demand_known, nearest_name
+from vaak.core.names import nearest_name, require_known
 from vaak.core.storage.files import read_json, sync_file, write_json
 from vaak.core.terminal import progress
 
@@ -71,7 +71,7 @@ def recipes() -> dict[str, LhotseRecipe]:
                 module = importlib.import_module(f"lhotse.recipes.{info.name}")
         except (ImportError, OSError):  # one that requires a package that isn't installed
             continue
-        found.update({recipe.name: recipe for recipe in _recipes_of(module, info.name, set(dir(lhotse.recipes)))})
+        found.update({recipe.name: recipe for recipe in _list_recipes(module, info.name, set(dir(lhotse.recipes)))})
     return dict(sorted(found.items()))
 
 
@@ -83,7 +83,7 @@ def recipe_named(name: str) -> LhotseRecipe:
     return known[name]
 
 
-def _recipes_of(module: Any, name: str, exported: set[str]) -> Iterator[LhotseRecipe]:
+def _list_recipes(module: Any, name: str, exported: set[str]) -> Iterator[LhotseRecipe]:
     """The recipes of a module: those it exports, or those named like it."""
     own = {
         key: one for key, one in vars(module).items() if inspect.isfunction(one) and one.__module__ == module.__name__
@@ -117,20 +117,20 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
     """
     function = recipe.prepare
     parameters = _parameters(function)
-    demand_known(options, parameters, f"recipe {recipe.name} has no option")
+    require_known(options, parameters, f"recipe {recipe.name} has no option")
     arguments = dict(options)
     arguments.setdefault(_corpus_parameter(function), corpus)
     arguments |= {name: output for name in OUTPUT_PARAMETERS if name in parameters}
     if "num_jobs" in parameters:
         arguments.setdefault("num_jobs", num_jobs)
-    _demand_all(arguments, parameters, f"recipe {recipe.name}")
+    _require_all(arguments, parameters, f"recipe {recipe.name}")
     try:
         return function(**arguments)
     except Exception as error:  # recipes raise exceptions of any type, mostly assertions
-        raise DataError(f"recipe {recipe.name}: {corpus} can't be prepared: {reason_of(error)}") from error
+        raise DataError(f"recipe {recipe.name}: {corpus} can't be prepared: {describe_error(error)}") from error
 
 
-def _demand_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], what: str) -> None:
+def _require_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], what: str) -> None:
     required = [
         name for name, one in parameters.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD
     ]
@@ -138,7 +138,7 @@ def _demand_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.P
         raise DataError(f"{what} requires {', '.join(missing)}; give them as options")
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the error in a line; for an assertion without a message, the line that failed."""
     if text := str(error).strip():
         return f"{type(error).__name__}: {text.splitlines()[0]}"
@@ -159,19 +159,19 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
     found: Any = None
     for function in recipe.downloads:
         parameters = _parameters(function)
-        demand_known(options, parameters, f"download of {recipe.name} has no option")
+        require_known(options, parameters, f"download of {recipe.name} has no option")
         arguments = dict(options)
         arguments.setdefault(_corpus_parameter(function), folder)
-        _demand_all(arguments, parameters, f"download of {recipe.name}")
-        with downloads_of(recipe.module):
+        _require_all(arguments, parameters, f"download of {recipe.name}")
+        with redirect_downloads(recipe.module):
             try:
                 found = function(**arguments)
             except UserError:
                 raise
             except Exception as error:  # each recipe downloads in its own way
                 raise UserError(
-                    f"recipe {recipe.name}: the corpus can't be downloaded: {reason_of(error)}; partial downloads are "
-                    f"kept in {folder}, and the same command resumes them (delete damaged files)"
+                    f"recipe {recipe.name}: the corpus can't be downloaded: {describe_error(error)}; partial downloads "
+                    f"are kept in {folder}, and the same command resumes them (delete damaged files)"
                 ) from error
     inner = Path(found) if len(recipe.downloads) == 1 and isinstance(found, str | Path) else folder
     return inner if inner.resolve().is_relative_to(folder.resolve()) else folder
@@ -187,7 +187,7 @@ AGENT = "Mozilla/5.0 (compatible; vaak)"
 
 
 @contextlib.contextmanager
-def downloads_of(recipe_module: str) -> Iterator[None]:
+def redirect_downloads(recipe_module: str) -> Iterator[None]:
     """In this context, a module of Lhotse's recipes downloads its files by ``fetch``."""
     module = importlib.import_module(recipe_module)
     original = getattr(module, "resumable_download", None)
@@ -207,7 +207,7 @@ def _as_lhotse_calls_it(
     """``fetch`` with the arguments of ``lhotse.utils.resumable_download``."""
     path = Path(filename)
     if force_download:
-        for old in (path, *_companions(path)):
+        for old in (path, *_bundled_files(path)):
             old.unlink(missing_ok=True)
     fetch(url, path, headers=others.get("additional_headers") or {}, missing_ok=missing_ok)
 
@@ -230,12 +230,12 @@ def fetch(
         log.info("%s exists", path)
         return
     headers = {"User-Agent": AGENT, **(headers or {})}
-    part, source = _companions(path)
+    part, source = _bundled_files(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _fetch_part(url, part, source, headers)
         if server_checksums:
-            _demand_checksum(url, path.name, part, headers)
+            _require_checksum(url, path.name, part, headers)
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404 and missing_ok:
@@ -253,7 +253,7 @@ def fetch(
     source.unlink()
 
 
-def _companions(path: Path) -> tuple[Path, Path]:
+def _bundled_files(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.source")
 
 
@@ -294,7 +294,7 @@ def _answer(request: urllib.request.Request) -> Any:
     return urllib.request.urlopen(urllib.request.Request(request.full_url, headers=headers), timeout=PATIENCE)
 
 
-def _demand_checksum(url: str, name: str, part: Path, headers: dict[str, str]) -> None:
+def _require_checksum(url: str, name: str, part: Path, headers: dict[str, str]) -> None:
     """Verify the part against the server's list of checksums, if it is there.
 
     Raises UserError, and deletes the part, if it differs.

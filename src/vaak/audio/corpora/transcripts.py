@@ -141,7 +141,7 @@ class TranscriptsReader(LayoutReader):
         }
         return named if all(of_lists.values()) else {}
 
-    def files_of(self, part: Path) -> list[Path]:
+    def list_files(self, part: Path) -> list[Path]:
         found = [
             one.place for one in files_in(part, self.root) if isinstance(one.place, Path) and one.ending not in AUDIO
         ]
@@ -223,7 +223,7 @@ def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Itera
     audio = [one for one in files if one.ending in AUDIO]
     own, used = _texts_by_name(audio, files), set[File]()
     listed = {} if own else _texts_of_lists(audio, files, given)
-    speakers = _speakers_of(audio)
+    speakers = _find_speakers(audio)
     first = {(one.name.parent, one.key) for one in audio if not one.name.stem.lower().endswith("mic2")}
     for one in audio:
         name = one.place.relative_to(root).as_posix() if isinstance(one.place, Path) else str(one.name)
@@ -345,10 +345,10 @@ def _read_list(file: File, names: dict[str, File | None], given: GivenDialect) -
 
     rows = max(tables, key=lambda rows: sum(named(row) is not None for row in rows))
     header = rows[0] if rows and named(rows[0]) is None else []
-    place = _place_of("text", header)
+    place = _find_column("text", header)
     if place is None:
         place = _longest(row for row in rows if named(row) is not None)
-    of_speaker = _place_of("speaker", header)
+    of_speaker = _find_column("speaker", header)
     if of_speaker is None and len(header) < 2:
         of_speaker = _find_speaker_column([row for row in rows if named(row) is not None], place)
     found: list[_Row] = []
@@ -380,7 +380,7 @@ def lists_speakers(file: Path) -> bool:
     return width > 2 and _find_speaker_column(rows, _longest(iter(rows))) is not None
 
 
-def _place_of(key: str, header: list[str]) -> int | None:
+def _find_column(key: str, header: list[str]) -> int | None:
     """The column of a header that has one of a key's usual names."""
     plain = [re.sub(r"[\W_]+", "_", cell.strip().lower()) for cell in header]
     return next((plain.index(name) for name in LABEL_NAMES[key] if name in plain), None)
@@ -394,7 +394,7 @@ def _longest(rows: Iterator[list[str]]) -> int:
     return lengths.most_common(1)[0][0] if lengths else 1
 
 
-def _speakers_of(audio: list[File]) -> dict[File, str]:
+def _find_speakers(audio: list[File]) -> dict[File, str]:
     """The speaker of each recording, where they are in folders whose names all of their names begin with (VCTK)."""
     folders = {one.name.parent.name for one in audio}
     is_named = not any(map(split_named, folders)) and all(

@@ -27,7 +27,7 @@ from vaak.audio.espeak import EspeakSpeech, Timed, speak
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, remove_temporary, replacing_folder, sync_file
+from vaak.core.storage.files import compute_fingerprint, remove_temporary, replacing_folder, sync_file
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.storage.lock import locked
 
@@ -131,7 +131,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
         rng = np.random.default_rng(draw_key(Purpose.SENTENCES, dataset.seed, number))
         texts = (digits if dataset.say == "digits" else sentences)(dataset.num_sentences, rng)
         try:
-            there = _folder_of(voice, texts, folder)
+            there = _ensure_folder(voice, texts, folder)
         except OSError as error:
             raise UserError(
                 f"voices can't be written to {folder}: {error.strerror or error}; give another folder by VAAK_CACHE or "
@@ -145,13 +145,13 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
             yield _cut(voice, there / f"{index:03}.flac", line)
 
 
-def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
+def _ensure_folder(voice: Voice, texts: list[str], folder: Path) -> Path:
     """The folder of the voice's sentences; they are made if they don't exist."""
     try:
         synthesiser = importlib.metadata.version("espeakng-loader")
     except importlib.metadata.PackageNotFoundError:
         raise UserError("voices require espeak-ng, which is not installed: pip install 'vaak[audio]'") from None
-    mark = fingerprint_of([asdict(voice), texts, synthesiser, __version__])
+    mark = compute_fingerprint([asdict(voice), texts, synthesiser, __version__])
     there = folder / f"{voice.name}-{mark}"
     if there.exists():
         return there

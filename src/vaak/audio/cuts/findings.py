@@ -16,9 +16,9 @@ import numpy as np
 from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig
 from vaak.audio.containers.channels import LOUD, SILENT
-from vaak.audio.cuts.reading import channel_remarks, file_of, file_remarks, read_samples
+from vaak.audio.cuts.reading import channel_remarks, file_remarks, get_file, read_samples
 from vaak.audio.cuts.store import CutStore
-from vaak.audio.speech_regions import runs_of
+from vaak.audio.speech_regions import find_runs
 from vaak.core.errors import DataError
 from vaak.core.task import DataFinding
 
@@ -67,13 +67,13 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
             yield DataFinding(store.describe(index), kind, message, "problem" if kind == "silent" else "warning")
 
 
-def demand_sound(cut: Cut, audio: AudioConfig) -> None:
+def require_sound(cut: Cut, audio: AudioConfig) -> None:
     """Read a cut, some minutes at a time. Raises DataError where it can't be read, or is silent."""
     least, most = math.inf, -math.inf
     for _, samples in _stretches(cut, audio):
         least, most = min(least, float(samples.min())), max(most, float(samples.max()))
     if (most - least) / 2 < SILENT:
-        raise DataError(f"{cut.id} ({file_of(cut)}): it is silent; remove it, or record it again")
+        raise DataError(f"{cut.id} ({get_file(cut)}): it is silent; remove it, or record it again")
 
 
 def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
@@ -108,11 +108,11 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
         samples = np.abs(signed)
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
-        for start, end in runs_of(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
+        for start, end in find_runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
             if end - start >= FLAT_SAMPLES:
                 found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate
                 found.flat_peaks += 1
-        for start, end in runs_of(samples == 0):
+        for start, end in find_runs(samples == 0):
             if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
                 found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
     found.mean = total / max(number, 1)

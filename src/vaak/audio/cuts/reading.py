@@ -51,7 +51,7 @@ def read_cut(cut: Cut, audio: AudioConfig) -> LabelledAudio:
     Raises DataError, naming the file, if it can't be read or disagrees with its manifest.
     """
     samples, rate = read_samples(cut, audio), audio.sampling_rate
-    labels = segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment_of(cut)
+    labels = read_segments(cut), get_text(cut), read_uem(cut), get_language(cut), merge_alignments(cut)
     return LabelledAudio(cut.id, samples, rate, *labels)
 
 
@@ -67,7 +67,7 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
     return samples if len(samples) == last - first else np.pad(samples, (0, last - first - len(samples)))
 
 
-def segments_of(cut: Cut) -> tuple[Segment, ...]:
+def read_segments(cut: Cut) -> tuple[Segment, ...]:
     """Return who speaks when in the cut, by start; overlapping supervisions of a speaker are merged."""
     return tuple(
         merged(
@@ -90,13 +90,13 @@ def is_labelled_throughout(cut: Cut) -> bool:
     return len(labels) == 1 and labels[0].start == 0 and abs(labels[0].duration - cut.duration) < 1e-6
 
 
-def text_of(cut: Cut) -> str | None:
+def get_text(cut: Cut) -> str | None:
     """The texts of the supervisions, by start, without space around them; None if they have none but space."""
     texts = [(s.text or "").strip() for s in sorted(cut.supervisions, key=lambda s: s.start)]
     return " ".join(filter(None, texts)) or None
 
 
-def language_of(cut: Cut) -> str | None:
+def get_language(cut: Cut) -> str | None:
     """The language of the supervisions; None if they have none, or several."""
     said = {s.language or (s.custom or {}).get("language") for s in cut.supervisions}
     return said.pop() if len(said) == 1 else None
@@ -121,7 +121,7 @@ def list_labels(supervision: Any) -> list[str]:
     ]
 
 
-def alignment_of(cut: Cut) -> Alignment | None:
+def merge_alignments(cut: Cut) -> Alignment | None:
     """When words and phones are spoken, of all supervisions; None if none has an alignment.
 
     Times are those of the aligner: the last ones may be beyond the cut's end.
@@ -135,7 +135,7 @@ def alignment_of(cut: Cut) -> Alignment | None:
     return {tier: tuple(sorted(intervals)) for tier, intervals in tiers.items()} or None
 
 
-def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
+def read_uem(cut: Any) -> tuple[tuple[float, float], ...] | None:
     """The annotated parts of the cut, if that isn't all of it (``custom["uem"]``)."""
     parts = (getattr(cut, "custom", None) or {}).get("uem")
     if parts is None:
@@ -144,19 +144,19 @@ def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
     return tuple(sorted((start, end) for start, end in inside if start < end))
 
 
-def file_of(cut: Cut) -> str:
+def get_file(cut: Cut) -> str:
     """The file that the cut is read from, or the first of several; for messages."""
     parts: list[Any] = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
     recordings = [part.recording for part in parts if getattr(part, "recording", None) is not None]
     return next((str(source.source) for recording in recordings for source in recording.sources), "no file")
 
 
-def demand_frequencies(cut: Any, audio: AudioConfig) -> None:
+def require_frequencies(cut: Any, audio: AudioConfig) -> None:
     """Raises DataError for a recording whose sampling rate is too low for the mel filters."""
     rate, highest = int(cut.sampling_rate), audio.mel.nyquist if audio.mel is not None else 0.0
     if rate / 2 < highest:
         raise DataError(
-            f"{cut.id} ({file_of(cut)}): it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but "
+            f"{cut.id} ({get_file(cut)}): it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but "
             f"global_config.mel.f_max is {highest:,.0f} Hz; leave it out, or lower f_max"
         )
 
@@ -168,13 +168,13 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
     total: np.ndarray | None = None
     found: set[int] = set()
     for source in cut.recording.sources:
-        demand_file(source.type, cut.id)
+        require_file(source.type, cut.id)
         columns = [column for column, channel in enumerate(source.channels) if channel in channels]
         found.update(source.channels)
         if not columns:
             continue
         with AudioFile(place_of_source(source.type, source.source), audio.sampling_rate, columns) as file:
-            _demand_what_the_manifest_says(file, cut)
+            _require_what_the_manifest_says(file, cut)
             samples = file.samples(first, last)
         if len(columns) == len(channels):
             return samples
@@ -187,7 +187,7 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
     return total
 
 
-def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
+def _require_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
     header, recording = file.header, cut.recording
     if header.sampling_rate != recording.sampling_rate and not header.is_opus:
         raise DataError(
@@ -219,7 +219,7 @@ def file_remarks(cut: Any) -> Iterator[str]:
     if recording is None:
         return
     for source in recording.sources:
-        demand_file(source.type, cut.id)
+        require_file(source.type, cut.id)
         header = read_header(place_of_source(source.type, source.source))
         if header.difference:
             yield header.difference
@@ -249,7 +249,7 @@ def channel_remarks(cut: Any, audio: AudioConfig) -> Iterator[tuple[str, str]]:
 def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
     """A cut that is mixed, padded or transformed."""
     entry = cut.to_dict()
-    demand_harmless(entry, cut.id)
+    require_harmless(entry, cut.id)
     for recording, is_read in recordings_in(entry):
         for source in recording["sources"] if is_read else ():
             read_header(place_of_source(source["type"], source["source"]))
@@ -258,13 +258,13 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
             loaded = cut.load_audio()
     except Exception as error:  # Lhotse, its transforms and its file readers each raise their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"cut {cut.id} ({file_of(cut)}): Lhotse can't read it: {reason}") from error
+        raise DataError(f"cut {cut.id} ({get_file(cut)}): Lhotse can't read it: {reason}") from error
     if loaded is None:
         raise DataError(f"cut {cut.id}: it has no recording; give a manifest of cuts with recordings")
     samples: np.ndarray = np.asarray(loaded, np.float32)
     samples = samples[0] if audio.channels == "first" else samples.mean(axis=0)
     if not np.isfinite(samples).all():
-        raise DataError(f"{file_of(cut)}: cut {cut.id} has samples that are not numbers; fix the file or remove it")
+        raise DataError(f"{get_file(cut)}: cut {cut.id} has samples that are not numbers; fix the file or remove it")
     if cut.sampling_rate == audio.sampling_rate:
         return samples
     from soxr import resample
@@ -338,7 +338,7 @@ def lhotse_object(entry: dict[str, Any], where: str) -> Any:
     Features are left out: Vaak makes its own. Raises DataError for a line that isn't one, and for what reading it
     could execute.
     """
-    demand_harmless(entry, where)
+    require_harmless(entry, where)
     with optional_import("reading manifests requires lhotse", "audio"):
         from lhotse.serialization import deserialize_item
     try:
@@ -347,29 +347,29 @@ def lhotse_object(entry: dict[str, Any], where: str) -> Any:
         raise DataError(f"{where}: Lhotse can't read this line: {type(error).__name__}: {error}") from error
 
 
-def demand_harmless(entry: dict[str, Any], where: str) -> None:
+def require_harmless(entry: dict[str, Any], where: str) -> None:
     """Take stored features out of a line.
 
     Raises DataError for a source, a transform or an array in it, or in what it holds, that isn't allowed.
     """
     for part, _ in _objects(entry):
         if "sources" in part:
-            _demand_files(part["sources"], where)
+            _require_files(part["sources"], where)
         if "transforms" in part:
-            _demand_known(part["transforms"], where)
+            _require_known(part["transforms"], where)
         if "storage_type" in part:
-            _demand_stored_in_a_file(part, where)
+            _require_stored_in_a_file(part, where)
         if _is_stored(part.get("features")):
             del part["features"]
 
 
-def _demand_files(sources: Any, where: str) -> None:
+def _require_files(sources: Any, where: str) -> None:
     for source in sources if isinstance(sources, list) else ():
         if isinstance(source, dict) and {"source", "channels"} <= source.keys():
-            demand_file(source.get("type"), where)
+            require_file(source.get("type"), where)
 
 
-def _demand_known(transforms: Any, where: str) -> None:
+def _require_known(transforms: Any, where: str) -> None:
     for transform in transforms if isinstance(transforms, list) else ():
         if isinstance(transform, dict) and "kwargs" in transform:
             name = transform.get("name")
@@ -380,7 +380,7 @@ def _demand_known(transforms: Any, where: str) -> None:
                 )
 
 
-def _demand_stored_in_a_file(part: dict[str, Any], where: str) -> None:
+def _require_stored_in_a_file(part: dict[str, Any], where: str) -> None:
     kind, path = str(part["storage_type"]), str(part.get("storage_path", ""))
     if kind not in STORAGES:
         raise DataError(
@@ -393,7 +393,7 @@ def _demand_stored_in_a_file(part: dict[str, Any], where: str) -> None:
         )
 
 
-def demand_file(kind: Any, where: str) -> None:
+def require_file(kind: Any, where: str) -> None:
     """Raises DataError for a type of source other than a file: a manifest's ``command`` could run anything."""
     if not isinstance(kind, str) or kind not in SOURCES:
         raise DataError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vaak.audio.audio_file import Header
-from vaak.audio.cuts.reading import EMPTY_TEXT, file_of
+from vaak.audio.cuts.reading import EMPTY_TEXT, get_file
 from vaak.audio.embedded import PART, Part
 from vaak.audio.formats.annotation_lines import Word
 from vaak.audio.segments import Alignment, Interval, Region, Segment
@@ -87,7 +87,7 @@ class Labelled(NamedTuple):
     """Why it can't be used, if it couldn't be read."""
 
 
-def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
+def list_times(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
     """Tier, speaker (None: anyone) and times of what is aligned."""
     return [(tier, None, (text, start, end)) for tier, rows in alignment.items() for start, end, text in rows]
 
@@ -319,7 +319,7 @@ class LeftOut:
             self.add(one.id, WITHOUT_TEXT, "it has no text")
 
 
-def utterances_of(cut: Any) -> Iterator[Any]:
+def split_utterances(cut: Any) -> Iterator[Any]:
     """A cut for each label, where there are several."""
     if len(cut.supervisions) < 2:
         yield cut
@@ -344,4 +344,4 @@ def section(cut: Any, start: float, end: float) -> Any:
 
 def describe(cut: Any) -> str:
     """The name and the file of an utterance, for messages."""
-    return f"{cut.id} ({file_of(cut)})"
+    return f"{cut.id} ({get_file(cut)})"

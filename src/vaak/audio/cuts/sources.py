@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vaak.audio.audio_file import samples_in
-from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.cuts.reading import alignment_of, language_of, read_samples, segments_of, text_of, uem_of
+from vaak.audio.config import AudioConfig, to_samples
+from vaak.audio.cuts.reading import get_language, get_text, merge_alignments, read_samples, read_segments, read_uem
 from vaak.audio.cuts.store import CutStore
-from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment, cropped, window_of, words_within
+from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment, cropped, cut_window, words_within
 from vaak.audio.speech_regions import find_speech
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -67,7 +67,7 @@ class CutSource:
         """With ``find_speech``, the segment of a cut without times of speech is cut at its pauses."""
         self.store, self.audio, self.finds_speech = store, audio, find_speech
         self.durations, self.speakers = store.durations, store.speakers
-        self.fingerprint = fingerprint_of([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
+        self.fingerprint = compute_fingerprint([store.fingerprint, audio.sampling_rate, audio.channels, find_speech])
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
@@ -80,11 +80,11 @@ class CutSource:
 
     def spoken(self, place: CutSpan) -> CutLabels:
         """The labels of a cut."""
-        return labels_of(self.store, place.cut).spoken
+        return read_labels(self.store, place.cut).spoken
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A cut, read."""
-        labels = labels_of(self.store, place.cut)
+        labels = read_labels(self.store, place.cut)
         samples = self._cache.get(place.cut, lambda: read_samples(labels.cut, self.audio))
         found = labelled(samples, self.audio.sampling_rate, labels.spoken)
         return at_its_pauses(found) if labels.lack_times and self.finds_speech else found
@@ -124,21 +124,21 @@ class WindowSource:
         self.has_alignments = alignments
         self.speakers = store.speakers
         options = [audio.sampling_rate, audio.frame_shift, audio.channels, window, shift, find_speech]
-        self.fingerprint = fingerprint_of([store.fingerprint, *options])
-        self.cuts, self.parts, self.starts = windows_of(store, window)
+        self.fingerprint = compute_fingerprint([store.fingerprint, *options])
+        self.cuts, self.parts, self.starts = plan_windows(store, window)
         lengths = self.parts[:, 1] - (self.parts[:, 0] if shift else self.starts)
         self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
         cache_bytes = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(cache_bytes)
         self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= cache_bytes
-        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: labels_of(store, cut, alignments))
+        self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: read_labels(store, cut, alignments))
 
     def place(self, index: int, rng: np.random.Generator) -> CutSpan:
         """The position of window ``index``, shifted by ``rng``."""
         rate, length = self.audio.sampling_rate, samples_in(self.durations[index], self.audio.sampling_rate)
         begin, end = (samples_in(seconds, rate) for seconds in self.parts[index])
         first = samples_in(self.starts[index], rate)
-        step = samples_of(self.audio.frame_shift, rate)
+        step = to_samples(self.audio.frame_shift, rate)
         if self.shift:
             half = samples_in(self.window, rate) // 2
             first = min(first + int(rng.integers(-half, half + 1)), end - length)
@@ -168,7 +168,7 @@ class WindowSource:
         text, alignment = labels.text, labels.alignment
         if place.first > 0 or place.last < samples_in(cut.duration, rate):
             text = words_within(alignment["word"], start, end) if alignment and "word" in alignment else None
-        cropped_alignment = None if alignment is None else window_of(alignment, start, end)
+        cropped_alignment = None if alignment is None else cut_window(alignment, start, end)
         return CutLabels(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)
 
     def at(self, place: CutSpan) -> LabelledAudio:
@@ -193,7 +193,7 @@ class WindowSource:
         return make, (self.store, self.audio, self.window, self.shift)
 
 
-def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def plan_windows(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each window the number of its cut, its part ``(start, end)`` of it, and where it starts in the cut."""
     has_parts = np.zeros(len(store), bool)
     has_parts[store.parts[:, 0].astype(np.int64)] = True
@@ -211,11 +211,11 @@ def windows_of(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray, 
     return cuts[rows], parts[rows], parts[rows, 0] + place * window
 
 
-def labels_of(store: CutStore, index: int, alignments: bool = True) -> Labels:
+def read_labels(store: CutStore, index: int, alignments: bool = True) -> Labels:
     """A cut's labels, with or without ``alignments``, apart from what it is read from."""
     cut = store[index]
-    alignment = alignment_of(cut) if alignments else None
-    spoken = CutLabels(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment)
+    alignment = merge_alignments(cut) if alignments else None
+    spoken = CutLabels(cut.id, read_segments(cut), get_text(cut), read_uem(cut), get_language(cut), alignment)
     return Labels(cut.drop_supervisions(), spoken, store.lacks_times(cut))
 
 
@@ -275,7 +275,7 @@ class UtteranceSources:
         self.sources = list(sources)
         self.durations = np.concatenate([source.durations for source in sources])
         self.speakers = tuple(sorted({name for source in sources for name in source.speakers}))
-        self.fingerprint = fingerprint_of([source.fingerprint for source in sources])
+        self.fingerprint = compute_fingerprint([source.fingerprint for source in sources])
         self._starts = np.cumsum([0, *(len(source.durations) for source in sources)])
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:

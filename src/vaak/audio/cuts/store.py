@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaak.audio.cuts.reading import NO_TIMES, file_of, lacks_times, lhotse_object, segments_of, uem_of
-from vaak.core.artifact import Artifact, remedy_of
+from vaak.audio.cuts.reading import NO_TIMES, get_file, lacks_times, lhotse_object, read_segments, read_uem
+from vaak.core.artifact import Artifact, suggest_remedy
 from vaak.core.errors import DataError
 from vaak.core.storage.files import sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writing_lines
@@ -50,7 +50,7 @@ class CutStore:
         try:
             arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
-            raise DataError(f"{error.filename}: {error.strerror}; {remedy_of(error)}") from error
+            raise DataError(f"{error.filename}: {error.strerror}; {suggest_remedy(error)}") from error
         except ValueError as error:  # not a whole number of values
             raise cut_short(self.folder) from error
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
@@ -74,7 +74,7 @@ class CutStore:
     def describe(self, index: int) -> str:
         """The cut's name and file, for messages."""
         cut = self[index]
-        return f"{cut.id} ({file_of(cut)})"
+        return f"{cut.id} ({get_file(cut)})"
 
     def lacks_times(self, cut: Cut) -> bool:
         """Whether it is known who speaks in the cut, but not when.
@@ -109,12 +109,12 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     with writing_lines(folder / CUTS) as lines, contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(open(path, "wb")) for name, path in paths.items()}
         for index, cut in enumerate(cuts):
-            line = _line_of(cut)
+            line = _to_line(cut)
             digest.update(line)
             lines.write(line)
-            speakers = {segment.speaker for segment in segments_of(cut)}
+            speakers = {segment.speaker for segment in read_segments(cut)}
             own = [numbers.setdefault(speaker, len(numbers)) for speaker in sorted(speakers)]
-            parts = [(index, start, end) for start, end in uem_of(cut) or ()]
+            parts = [(index, start, end) for start, end in read_uem(cut) or ()]
             row = {"durations": cut.duration, "speaker_numbers": own[0] if len(own) == 1 else -1}
             for name, value in {**row, "parts": parts}.items():
                 files[name].write(np.asarray(value, ARRAYS[name]).tobytes())
@@ -131,7 +131,7 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     return CutStore(folder)
 
 
-def _line_of(cut: Any) -> bytes:
+def _to_line(cut: Any) -> bytes:
     """The cut as a line of JSON. Raises DataError if that is impossible: samples in memory, a duration of NaN."""
     if not (math.isfinite(cut.duration) and cut.duration > 0):
         raise DataError(f"cut {cut.id}: its duration is {cut.duration} s; remove it")

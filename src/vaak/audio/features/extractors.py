@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 
 from vaak.audio.augmentation.pipeline import masked_on_device
-from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.features.mel import MelSpectrogram, energy_of
+from vaak.audio.config import AudioConfig, to_samples
+from vaak.audio.features.mel import MelSpectrogram, compute_energy
 from vaak.audio.features.pitch import fundamental_frequency
 from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
@@ -59,10 +59,10 @@ LHOTSE_OPTIONS = (
 )
 
 
-def dims_of(config: AudioConfig) -> int:
+def count_dims(config: AudioConfig) -> int:
     """Return how many numbers features have in a frame, which needs no tensor."""
     if config.feature_type == "spectrogram":
-        length = samples_of(config.frame_length, config.sampling_rate)
+        length = to_samples(config.frame_length, config.sampling_rate)
         return (1 << (length - 1).bit_length() if config.round_to_power_of_two else length) // 2 + 1
     if config.feature_type == "mfcc":
         return config.num_ceps
@@ -87,19 +87,19 @@ class Features:
         elif options:
             raise UserError(f"{', '.join(options)}: give options by name or a config, not both")
         self.config, self.device = config, torch.device(device)
-        self._shift = samples_of(config.frame_shift, config.sampling_rate)
+        self._shift = to_samples(config.frame_shift, config.sampling_rate)
         if config.mel is not None:
             self._length = config.mel.n_fft
             self._layer: Any = MelSpectrogram(config.mel).to(self.device)
         else:
-            self._length = samples_of(config.frame_length, config.sampling_rate)
+            self._length = to_samples(config.frame_length, config.sampling_rate)
             self._layer = _lhotse_layer(config, self._length, self._shift).to(self.device, torch.float32)
         self.frames_at_once = FRAMES_AT_ONCE.get(self.device.type, MORE_FRAMES_AT_ONCE)
 
     @property
     def dims(self) -> int:
         """Numbers in a frame."""
-        return dims_of(self.config)
+        return count_dims(self.config)
 
     @property
     def frame_shift(self) -> float:
@@ -138,7 +138,7 @@ class Features:
                 frames[:, -1] = fundamental_frequency(one, self.config.mel, self.config.pitch)
         return found
 
-    def section_of(self, samples: np.ndarray) -> np.ndarray:
+    def extract_section(self, samples: np.ndarray) -> np.ndarray:
         """The samples of a recording's windows, mirrored at its ends where they are beyond; none where it has no frame.
 
         Raises UserError as ``batch`` does.
@@ -211,8 +211,8 @@ class Features:
     def of_sections(self, samples: Tensor, num_frames: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return the features ``(row, frame, dims)`` of sections ``(row, time)``, on their device, up to rounding.
 
-        Sections are those of ``section_of``, padded on the right; ``num_frames`` ``(row,)`` are real, and 0 is in the
-        others. ``masks`` are those of ``vaak.audio.augmentation.pipeline.masked_on_device``.
+        Sections are those of ``extract_section``, padded on the right; ``num_frames`` ``(row,)`` are real, and 0 is
+        in the others. ``masks`` are those of ``vaak.audio.augmentation.pipeline.masked_on_device``.
         """
         number = self.num_windows(samples.shape[1])
         if not number:
@@ -231,9 +231,9 @@ class Features:
         """The features ``(frame, dims)`` of windows ``(frame, time)``."""
         if self.config.mel is not None:
             spectra = self._layer.spectra(windows)
-            mel: Tensor = self._layer.mel_of(self._layer.strengths(spectra))
+            mel: Tensor = self._layer.to_mel(self._layer.strengths(spectra))
             if self.config.pitch is not None:  # F0 will follow the energies
-                mel = torch.cat([mel, energy_of(spectra)[:, None]], dim=1)
+                mel = torch.cat([mel, compute_energy(spectra)[:, None]], dim=1)
             return mel
         with torch.autocast(self.device.type, enabled=False):
             windows, energy = self._layer.wav2win._forward_strided(windows[None])

@@ -65,7 +65,7 @@ class MelSpectrogram(nn.Module):
         return self._inverse_filters
 
     def forward(self, samples: Tensor) -> Tensor:
-        return self.mel_of(self.linear(samples))
+        return self.to_mel(self.linear(samples))
 
     def linear(self, samples: Tensor) -> Tensor:
         """Magnitudes or powers, as ``config.spectrum`` says: ``(..., frame, n_fft // 2 + 1)``."""
@@ -76,14 +76,14 @@ class MelSpectrogram(nn.Module):
 
         Source: Ren et al. 2021, "FastSpeech 2: Fast and High-Quality End-to-End Text to Speech", section 2.3.
         """
-        return energy_of(self.stft(samples))
+        return compute_energy(self.stft(samples))
 
     def strengths(self, spectra: Tensor) -> Tensor:
         """Magnitudes or powers of complex spectra."""
         magnitudes = spectra.abs()
         return magnitudes.square() if self.config.spectrum == "power" else magnitudes
 
-    def mel_of(self, linear: Tensor) -> Tensor:
+    def to_mel(self, linear: Tensor) -> Tensor:
         """The mel spectrogram of a linear one."""
         with torch.autocast(linear.device.type, enabled=False):
             mel = linear.to(self.filters.dtype) @ self.filters.T
@@ -93,7 +93,7 @@ class MelSpectrogram(nn.Module):
         return mel.log() if self.config.log == "natural" else mel.log10()
 
     def without_log(self, mel: Tensor) -> Tensor:
-        """The inverse of the logarithm of ``mel_of``, above the floor."""
+        """The inverse of the logarithm of ``to_mel``, above the floor."""
         if self.config.log == "none":
             return mel
         return mel.exp() if self.config.log == "natural" else 10**mel
@@ -136,7 +136,7 @@ class MelSpectrogram(nn.Module):
         return functional.fold(frames.transpose(1, 2), (1, length), kernel, stride=stride)[:, 0, 0]
 
 
-def energy_of(spectra: Tensor) -> Tensor:
+def compute_energy(spectra: Tensor) -> Tensor:
     """The norm of each frame's magnitudes, ``(..., frame)``, of complex spectra ``(..., frame, bin)``."""
     energy: Tensor = torch.linalg.vector_norm(spectra, dim=-1)
     return energy
@@ -195,7 +195,7 @@ def griffin_lim(
 
 
 @torch.no_grad()
-def magnitudes_of(mel: Tensor, layer: MelSpectrogram) -> Tensor:
+def invert_mel(mel: Tensor, layer: MelSpectrogram) -> Tensor:
     """Magnitudes ``(..., frame, n_fft // 2 + 1)`` that have about this mel spectrogram, ``(..., frame, n_mels)``.
 
     They are the least ones that have it, made positive, and then improved by updates that keep them so.
@@ -209,11 +209,11 @@ def magnitudes_of(mel: Tensor, layer: MelSpectrogram) -> Tensor:
     return magnitudes
 
 
-def waveform_of(
+def reconstruct_waveform(
     mel: Tensor, layer: MelSpectrogram, num_iterations: int = 32, seed: int = 0, num_samples: int | None = None
 ) -> Tensor:
     """Samples ``(..., time)`` with about this mel spectrogram, ``(..., frame, n_mels)``.
 
     ``layer`` has made it, or could; ``num_iterations``, ``seed`` and ``num_samples`` are those of ``griffin_lim``.
     """
-    return griffin_lim(magnitudes_of(mel, layer), layer, num_iterations, seed, num_samples)
+    return griffin_lim(invert_mel(mel, layer), layer, num_iterations, seed, num_samples)

@@ -24,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from vaak.audio.config import AudioConfig, samples_of
+from vaak.audio.config import AudioConfig, to_samples
 from vaak.audio.cuts.sources import CutSource, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
-from vaak.core.artifact import SIZES, Artifact, remedy_of
+from vaak.core.artifact import SIZES, Artifact, suggest_remedy
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, replacing, write_bytes
+from vaak.core.storage.files import compute_fingerprint, replacing, write_bytes
 from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")
@@ -83,7 +83,7 @@ class FeatureStore:
         try:
             self.lengths = np.fromfile(self.folder / "lengths.bin", "<i8")
         except OSError as error:
-            raise DataError(f"{self.folder}/lengths.bin: {error.strerror}; {remedy_of(error)}") from error
+            raise DataError(f"{self.folder}/lengths.bin: {error.strerror}; {suggest_remedy(error)}") from error
         if len(self.lengths) != self._starts[-1]:
             raise DataError(f"{self.folder}/lengths.bin: this is truncated; delete the folder and run again")
 
@@ -143,7 +143,7 @@ def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
     """A hash of the recordings and of every option that their features depend on."""
     absent = {name for name in LATER_OPTIONS if getattr(audio, name) is None}
     options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT | absent)
-    return fingerprint_of({"format": FORMAT, "source": source.fingerprint, "options": options})
+    return compute_fingerprint({"format": FORMAT, "source": source.fingerprint, "options": options})
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _maker(extraction: _Extraction) -> Callable[[int], None]:
     """Return the function that makes the shard of a number, in the process that calls this."""
     source, features = extraction.source, Features(extraction.audio, extraction.device)
 
-    def features_of(indices: range) -> Iterator[np.ndarray]:
+    def compute_features(indices: range) -> Iterator[np.ndarray]:
         for together in _runs(source.durations[indices.start : indices.stop], BATCH_SECONDS):
             batch = indices[together.start : together.stop]
             rngs = [np.random.default_rng(draw_key(Purpose.FEATURE_EXTRACTION, index)) for index in batch]
@@ -227,7 +227,7 @@ def _maker(extraction: _Extraction) -> Callable[[int], None]:
             yield from features.batch(loaded)
 
     def make(number: int) -> None:
-        recordings = features_of(extraction.shards[number])
+        recordings = compute_features(extraction.shards[number])
         write_shard(extraction.path(number), recordings, extraction.audio.storage_type)
 
     return make
@@ -303,7 +303,7 @@ class Shard:
             size = path.stat().st_size
             self._bytes = np.asarray(np.memmap(path, "u1", mode="r")) if size else np.empty(0, "u1")
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error
+            raise DataError(f"{path}: {error.strerror}; {suggest_remedy(error)}") from error
         if not self._tables_fit(size - 8 * num_recordings):
             raise DataError(f"{path}: this is truncated; delete the folder and run again")
 
@@ -366,7 +366,7 @@ class StoredSource:
         """``store`` has the features of whole cuts; ``features`` compute those of cuts that couldn't be read then."""
         self.source, self.store, self.features = source, store, features
         self.durations, self.speakers = source.durations, source.speakers
-        self.fingerprint = fingerprint_of([source.fingerprint, "stored"])
+        self.fingerprint = compute_fingerprint([source.fingerprint, "stored"])
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         return self.source.load(index, rng)
@@ -387,7 +387,7 @@ class StoredSource:
             segments = self.source.at(place).segments
         rest = spoken.uem, spoken.text, spoken.language, spoken.alignment
         audio, number = self.source.audio, self.features.num_frames(place.last - place.first)
-        first = place.first // samples_of(audio.frame_shift, audio.sampling_rate)
+        first = place.first // to_samples(audio.frame_shift, audio.sampling_rate)
         found = self.store.frames(place.cut, first, first + number)
         # a window that ends past what is stored, as its cut does, is extracted from its samples
         frames = found if len(found) == number else self.features(self.source.at(place).samples)

@@ -24,12 +24,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from vaak.audio.formats.annotation_lines import decoded, read_content, read_ctm, read_seconds, seconds_of
+from vaak.audio.formats.annotation_lines import decoded, parse_seconds, read_content, read_ctm, read_seconds
 from vaak.audio.segments import PAUSE, Alignment, Interval, PlacedInterval, Segment, merged
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
-__all__ = ["Interval", "read_textgrid", "segments_of", "side_by_side", "tiers_of", "write_textgrid"]
+__all__ = ["Interval", "read_textgrid", "side_by_side", "to_segments", "to_tiers", "write_textgrid"]
 TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
@@ -80,7 +80,7 @@ class _Values:
 
     def __init__(self, path: str | Path) -> None:
         self.where = f"{path}:1"
-        self.values = _values(_text_of(path), path)
+        self.values = _values(_read_text(path), path)
 
     def next(self, what: str) -> str:
         """The next value, unparsed. Raises DataError if there is none."""
@@ -102,7 +102,7 @@ class _Values:
         return read_seconds(value, what, self.where, keep_bad and not value.startswith(('"', "<")))
 
     def seconds(self, what: str) -> float:
-        return seconds_of(self.next(what), what, self.where)
+        return parse_seconds(self.next(what), what, self.where)
 
     def count(self, what: str) -> int:
         value = self.next(what)
@@ -127,7 +127,7 @@ def _is_alone(text: str, token: re.Match[str]) -> bool:
     return token[0] == text[begin : end if end >= 0 else None].strip() and not token[0].startswith("!")
 
 
-def _text_of(path: str | Path) -> str:
+def _read_text(path: str | Path) -> str:
     """The file's text, lines ending with a newline; Praat writes UTF-8 or UTF-16. Raises DataError."""
     content = read_content(path)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -192,12 +192,12 @@ def side_by_side(intervals: Iterable[Interval], duration: float) -> list[Interva
     return found
 
 
-def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
+def to_segments(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
     """Return who speaks when, if each tier is a speaker; texts are ignored."""
     return sorted(Segment(start, end, speaker) for speaker, tier in tiers.items() for start, end, _ in tier)
 
 
-def tiers_of(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
+def to_tiers(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
     """A tier for each speaker."""
     tiers: dict[str, list[Interval]] = {}
     for start, end, speaker in merged(segments):
@@ -323,7 +323,7 @@ def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftO
     for tier, intervals in tiers.items():
         rows, last, timed = list[Interval](), 0.0, list[Interval]()
         for one in intervals:
-            if problem := _problem_of(one, tier):
+            if problem := _find_problem(one, tier):
                 _lose(one, problem, where, left_out)
             else:
                 timed.append(one)
@@ -353,7 +353,7 @@ def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | Non
         left_out.append((getattr(one, "where", "") or where, problem))
 
 
-def _problem_of(interval: Interval, tier: str) -> str:
+def _find_problem(interval: Interval, tier: str) -> str:
     """Why the times of an interval can't be; nothing where they can."""
     start, end, _ = interval
     if (problem := getattr(interval, "problem", "")) or 0 <= start <= end < math.inf:

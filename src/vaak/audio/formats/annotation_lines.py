@@ -32,7 +32,7 @@ from vaak.audio.segments import PlacedRegion, PlacedSegment, Region, Segment
 from vaak.core.errors import DataError
 from vaak.core.left_out import report_files
 from vaak.core.matching import quote_names
-from vaak.core.storage.files import demand_file, write_text
+from vaak.core.storage.files import require_file, write_text
 
 log = logging.getLogger("vaak")
 MISSING = "<NA>"
@@ -47,7 +47,7 @@ class Line:
     where: str
     fields: Sequence[str]
 
-    def demand(self, least: int, most: int, what: str) -> None:
+    def require(self, least: int, most: int, what: str) -> None:
         """Raises DataError if the line has fewer or more fields than ``what``: a blank in a name shifts all others."""
         number = len(self.fields)
         if number < least:
@@ -60,11 +60,11 @@ class Line:
 
     def number(self, index: int, what: str) -> float:
         """A field as a finite number. Raises DataError."""
-        return number_of(self.fields[index], what, self.where)
+        return parse_number(self.fields[index], what, self.where)
 
     def seconds(self, index: int, what: str) -> float:
         """A field as seconds, 0 or more. Raises DataError."""
-        return seconds_of(self.fields[index], what, self.where)
+        return parse_seconds(self.fields[index], what, self.where)
 
     def times(self, index: int, second: str, keep_bad: bool) -> tuple[float, float, str]:
         """Return start and end by two fields, the second a ``duration`` or an ``end``, and no problem.
@@ -84,7 +84,7 @@ class Line:
         return self.fields[index]
 
 
-def number_of(text: str, what: str, where: str) -> float:
+def parse_number(text: str, what: str, where: str) -> float:
     """A finite number. Raises DataError."""
     try:
         value = float(text) if text.isascii() and "_" not in text else math.nan
@@ -95,9 +95,9 @@ def number_of(text: str, what: str, where: str) -> float:
     return value
 
 
-def seconds_of(text: str, what: str, where: str) -> float:
+def parse_seconds(text: str, what: str, where: str) -> float:
     """Seconds, 0 or more. Raises DataError."""
-    value = number_of(text, what, where)
+    value = parse_number(text, what, where)
     if value < 0:
         raise DataError(f"{where}: the {what} is {text} s, which is negative")
     return value
@@ -110,7 +110,7 @@ def read_seconds(text: str, what: str, where: str, keep_bad: bool) -> tuple[floa
     ((0.5, ''), (0.0, 'the end is -1 s, which is negative'))
     """
     try:
-        return seconds_of(text, what, where), ""
+        return parse_seconds(text, what, where), ""
     except DataError as error:
         if not keep_bad:
             raise
@@ -129,7 +129,7 @@ def read_lines(path: str | Path) -> Iterator[Line]:
 def read_content(path: str | Path) -> bytes:
     """The text of a file, without UTF-8's byte order mark. Raises DataError."""
     try:
-        demand_file(Path(path))
+        require_file(Path(path))
         return Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
@@ -220,7 +220,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
         return known(folder)
     files = sorted(one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir())
     left_out = {file: why for file in files if (why := _why_left_out(file, folder, readers))}
-    _demand_no_other_copy(files, readers)
+    _require_no_other_copy(files, readers)
     found: dict[str, Annotations] = {}
     origin: dict[str, Path] = {}
     for ending, read in readers.items():
@@ -252,7 +252,7 @@ def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
     return "" if file.suffix.lower() in readers else f"not {' or '.join(readers)}"
 
 
-def _demand_no_other_copy(files: Collection[Path], readers: Mapping[str, Any]) -> None:
+def _require_no_other_copy(files: Collection[Path], readers: Mapping[str, Any]) -> None:
     """Raise DataError for a file such as ``b.rttm.txt``: its annotations would be missing."""
     read = {file.with_suffix("").name.lower() for file in files if file.suffix.lower() in readers}
     for file in files:
@@ -354,15 +354,15 @@ def _rttm_line(line: Line, keep_bad: bool) -> tuple[str, PlacedSegment] | None:
         return None
     if line.fields[0] != "SPEAKER":
         raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
-    line.demand(*RTTM.fields)
-    _demand_numbers_after_the_speaker(line)
+    line.require(*RTTM.fields)
+    _require_numbers_after_the_speaker(line)
     start, end, problem = line.times(3, "duration", keep_bad)
     recording, segment = line.name(1, "recording"), PlacedSegment(start, end, line.name(7, "speaker"))
     segment.where, segment.problem = line.where, problem
     return recording, segment
 
 
-def _demand_numbers_after_the_speaker(line: Line) -> None:
+def _require_numbers_after_the_speaker(line: Line) -> None:
     """Raises DataError for a confidence that is none: the rest of ``Speaker 2``, of a writer that ends lines early."""
     for index, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=RTTM_FIELDS):
         for text in line.fields[index : index + 1]:
@@ -421,7 +421,7 @@ def _uem_file(path: Path, keep_bad: bool) -> dict[str, list[Region]]:
 def _uem_line(line: Line, keep_bad: bool) -> tuple[str, PlacedRegion]:
     if line.fields[0] == "SPEAKER" and len(line.fields) > UEM.fields[1]:
         raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
-    line.demand(*UEM.fields)
+    line.require(*UEM.fields)
     start, end, problem = line.times(2, "end", keep_bad)
     if end <= start and not keep_bad:
         raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
@@ -478,7 +478,7 @@ def _ctm_file(path: Path, keep_bad: bool) -> dict[str, list[PlacedWord]]:
 
 
 def _ctm_line(line: Line, keep_bad: bool) -> tuple[str, PlacedWord]:
-    line.demand(*CTM.fields)
+    line.require(*CTM.fields)
     start, end, problem = line.times(2, "duration", keep_bad)
     is_sure = len(line.fields) > CTM_FIELDS and line.fields[CTM_FIELDS] not in (MISSING, "NA")
     confidence = line.number(CTM_FIELDS, "confidence") if is_sure else None

@@ -173,11 +173,11 @@ def read_eaf(content: bytes, where: str) -> Segments:
     if root.tag != "ANNOTATION_DOCUMENT":
         raise DataError(f"{where}: this is not an annotation of ELAN, but {root.tag!r}")
     slots = {one.get("TIME_SLOT_ID"): one.get("TIME_VALUE") for one in root.iter("TIME_SLOT")}
-    found = [one for tier in root.iter("TIER") for one in _annotations_of(tier, slots, where)]
+    found = [one for tier in root.iter("TIER") for one in _read_tier(tier, slots, where)]
     return sorted(found, key=lambda one: (one["start"] or 0.0, one["end"] or 0.0))
 
 
-def _annotations_of(
+def _read_tier(
     tier: xml.etree.ElementTree.Element, slots: dict[str | None, str | None], where: str
 ) -> Iterator[dict[str, Any]]:
     if tier.get("PARENT_REF"):

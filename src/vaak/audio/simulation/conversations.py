@@ -43,7 +43,7 @@ from vaak.audio.speech_regions import find_speech
 from vaak.config.base import from_options
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 
 BABBLING_VOICES = 5
 CUT = 0.5
@@ -88,7 +88,7 @@ class Utterances(Protocol):
 
     def __len__(self) -> int: ...
 
-    def speaker_of(self, index: int) -> int:
+    def get_speaker(self, index: int) -> int:
         """The number of the utterance's speaker in ``speaker_names``."""
         ...
 
@@ -103,8 +103,8 @@ class SimulatedConversations:
     def __init__(self, utterances: Utterances, config: ConversationsConfig, split: str) -> None:
         """Raises DataError if there are fewer speakers than a conversation has."""
         self.utterances, self.config, self.split = utterances, config, split
-        speakers = np.array([utterances.speaker_of(index) for index in range(len(utterances))], dtype=np.int64)
-        self.utterances_of = [np.flatnonzero(speakers == number) for number in range(len(utterances.speaker_names))]
+        speakers = np.array([utterances.get_speaker(index) for index in range(len(utterances))], dtype=np.int64)
+        self.split_utterances = [np.flatnonzero(speakers == number) for number in range(len(utterances.speaker_names))]
         self.speed = config.speed if split == "train" else ()
         self.speakers = at_speeds(utterances.speaker_names, self.speed)
         if len(utterances.speaker_names) < config.num_speakers[1]:
@@ -118,7 +118,7 @@ class SimulatedConversations:
         # whole samples, so that a duration in seconds stands for one number of them wherever it is rounded
         self.durations = np.ceil(drawn * utterances.sampling_rate) / utterances.sampling_rate
         options = config.model_dump(mode="json")
-        self.fingerprint = fingerprint_of([options, split, utterances.fingerprint])
+        self.fingerprint = compute_fingerprint([options, split, utterances.fingerprint])
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
@@ -129,7 +129,7 @@ class SimulatedConversations:
             return LabelledAudio(self.describe(index), self._silence(num_samples, rng), self.utterances.sampling_rate)
         least, most = self.config.num_speakers
         number = int(rng.integers(least, most + 1))
-        chosen = rng.choice(len(self.utterances_of), number, replace=False).tolist()
+        chosen = rng.choice(len(self.split_utterances), number, replace=False).tolist()
         tracks, segments = zip(*(self._track(speaker, num_samples, rng) for speaker in chosen), strict=True)
         reverb, noise = self.config.room, self.config.noise
         if reverb is not None and rng.random() < reverb.probability:
@@ -174,7 +174,7 @@ class SimulatedConversations:
         """An endless stream of a speaker's speech: utterances in random order, and their pieces in random order."""
         while True:
             said = 0
-            for index in rng.permutation(self.utterances_of[speaker]).tolist():
+            for index in rng.permutation(self.split_utterances[speaker]).tolist():
                 pieces = self.utterances.pieces(index)
                 said += len(pieces)
                 yield from (pieces[place] for place in rng.permutation(len(pieces)).tolist())
@@ -199,7 +199,7 @@ class SimulatedConversations:
             return file_noise(noise.folder, num_samples, self.utterances.sampling_rate, rng)
         if noise.type == "coloured":
             return coloured_noise(num_samples, rng)
-        others = np.setdiff1d(np.arange(len(self.utterances_of)), chosen)
+        others = np.setdiff1d(np.arange(len(self.split_utterances)), chosen)
         if not len(others):
             raise DataError(f"{self.split}: babble requires voices other than the speakers'; use another type of noise")
         return babble(
@@ -234,7 +234,7 @@ class CutUtterances:
         self.store, self.audio, self.finds_speech = store, audio, find_speech
         self.sampling_rate = audio.sampling_rate
         self.speaker_names = store.speakers
-        self.fingerprint = fingerprint_of(
+        self.fingerprint = compute_fingerprint(
             [store.fingerprint, audio.sampling_rate, audio.channels, find_speech, CONTEXT]
         )
         self._samples = BoundedCache(int(audio.cache_gigabytes * 2**30))
@@ -243,7 +243,7 @@ class CutUtterances:
     def __len__(self) -> int:
         return len(self.store)
 
-    def speaker_of(self, index: int) -> int:
+    def get_speaker(self, index: int) -> int:
         number = int(self.store.speaker_numbers[index])
         if number < 0:
             raise DataError(
@@ -254,7 +254,7 @@ class CutUtterances:
 
     def pieces(self, index: int) -> list[Piece]:
         samples = self._samples.get(index, lambda: self._levelled(index))
-        return pieces_of(samples, self._regions[index], self.sampling_rate)
+        return cut_pieces(samples, self._regions[index], self.sampling_rate)
 
     def _levelled(self, index: int) -> np.ndarray:
         """The utterance with its speech at one level; where that is, is kept."""
@@ -276,7 +276,7 @@ def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:
     return samples * np.float32(LEVEL / np.sqrt(power)) if power > 0 else samples
 
 
-def pieces_of(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:
+def cut_pieces(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:
     """Each region of ``samples`` (time,), in order, with at most ``CONTEXT`` of the pauses around it."""
     context = round(CONTEXT * sampling_rate)
     middles = [(end + start) // 2 for (_, end), (start, _) in pairwise(regions)]
@@ -297,12 +297,12 @@ class SpokenArrays:
         self._speakers = [number for number, name in enumerate(self.speaker_names) for _ in spoken[name]]
         self._pieces = [self._levelled(samples, name) for name in self.speaker_names for samples in spoken[name]]
         content = [hashlib.sha256(piece.samples.tobytes()).hexdigest() for pieces in self._pieces for piece in pieces]
-        self.fingerprint = fingerprint_of([self.speaker_names, self._speakers, content, sampling_rate])
+        self.fingerprint = compute_fingerprint([self.speaker_names, self._speakers, content, sampling_rate])
 
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def speaker_of(self, index: int) -> int:
+    def get_speaker(self, index: int) -> int:
         return self._speakers[index]
 
     def pieces(self, index: int) -> list[Piece]:
@@ -315,7 +315,7 @@ class SpokenArrays:
             raise UserError(f"an utterance of {speaker} has the shape {found.shape}; expected (time,)")
         times = find_speech(found, self.sampling_rate)
         regions = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
-        return pieces_of(at_level(found, regions), regions, self.sampling_rate)
+        return cut_pieces(at_level(found, regions), regions, self.sampling_rate)
 
 
 def simulate(

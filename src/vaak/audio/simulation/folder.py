@@ -30,7 +30,7 @@ from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
-    fingerprint_of,
+    compute_fingerprint,
     new_folders,
     remove_empty,
     remove_temporary,
@@ -69,10 +69,10 @@ def write_conversations(
     Raises UserError if the folder can't be written, or contains something else.
     """
     number = len(source.durations)
-    mark = fingerprint_of([source.fingerprint, number, seed, __version__])
-    with _only_writer_of(folder):
+    mark = compute_fingerprint([source.fingerprint, number, seed, __version__])
+    with _lock_folder(folder):
         artifact = Artifact(folder, ABOUT, "conversations", keys={"fingerprint": str})
-        artifact.demand_same({"fingerprint": mark}, "give another folder")
+        artifact.require_same({"fingerprint": mark}, "give another folder")
         artifact.claim({"fingerprint": mark})
         remove_temporary(folder)
         there = _whole_lines(folder / MANIFEST)
@@ -97,21 +97,21 @@ def write_conversations(
     return Written(number, number - len(there), sum(line["duration"] for line in lines))
 
 
-def demand_room(folder: Path) -> None:
+def require_room(folder: Path) -> None:
     """Raises UserError if conversations can't be written to a folder, or it contains something else.
 
     Better before the speech is read, or synthesised, than after it. A folder that wasn't there still isn't.
     """
     new = new_folders(folder)
     try:
-        with _only_writer_of(folder):
+        with _lock_folder(folder):
             pass
     finally:
         remove_empty(new, {LOCK})
 
 
 @contextlib.contextmanager
-def _only_writer_of(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of the folder, which is made; one that contains something else stays unchanged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

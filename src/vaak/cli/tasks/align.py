@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import BatchSize, ModelInUse, on_a_run, texts_of
+from vaak.cli.arguments import BatchSize, ModelInUse, on_a_run, read_texts
 from vaak.cli.output import create_folder, failed_to_json, print_failed
 from vaak.core.errors import UserError
 from vaak.core.left_out import files_to_json, noting_files
@@ -152,7 +152,7 @@ def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
         if path not in texts:
             failed[path] = UserError(f"{path}: no text {text / path.stem}.txt")
             continue
-        lines = [line for line in texts_of(str(texts[path]))[0] if line.strip()]
+        lines = [line for line in read_texts(str(texts[path]))[0] if line.strip()]
         if lines:
             found[path] = lines
         else:
@@ -182,7 +182,7 @@ def _align_files(
     from vaak.tasks.asr.ctc.predict import CtcTranscriber
 
     opened = chosen.open()
-    chosen.demand_task(opened, "asr", REQUIRED)
+    chosen.require_task(opened, "asr", REQUIRED)
     transcriber = opened.task.transcriber(opened.model)
     if not isinstance(transcriber, CtcTranscriber):
         raise UserError(f"{chosen.run} is a Whisper; {REQUIRED}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.arguments import BatchSize, ModelInUse, Output, Text, on_a_run, texts_of
+from vaak.cli.arguments import BatchSize, ModelInUse, Output, Text, on_a_run, read_texts
 from vaak.cli.output import print_or_write
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def classify(
 
     Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
     """
-    from vaak.runs.open_run import part_of
+    from vaak.runs.open_run import select_task
 
-    texts, _ = texts_of(text)
-    opened = part_of(chosen.open(), task)
-    chosen.demand_task(opened, "classification", "vaak classify requires a text classifier")
+    texts, _ = read_texts(text)
+    opened = select_task(chosen.open(), task)
+    chosen.require_task(opened, "classification", "vaak classify requires a text classifier")
     multi_label = opened.experiment.data.corpus.multi_label
     lines = (
         json.dumps(asdict(found), ensure_ascii=False) if chosen.as_json else _lines(found, top_k, multi_label)

@@ -17,10 +17,10 @@ from vaak.cli.arguments import (
     BatchSize,
     ChosenRun,
     ModelInUse,
+    add_options,
     files_and_overrides,
+    make_overrides,
     on_a_run,
-    overrides_of,
-    with_options_of,
 )
 from vaak.cli.output import create_folder, failed_to_json, print_contents
 from vaak.core.errors import UserError
@@ -44,7 +44,7 @@ LATE_SECONDS = 0.1
 
 
 @on_a_run
-@with_options_of(InferenceConfig, into="inference", leave_out=["speaker_features"])
+@add_options(InferenceConfig, into="inference", leave_out=["speaker_features"])
 def diarize(
     chosen: ModelInUse,
     audio: AudioFiles,
@@ -76,8 +76,8 @@ def diarize(
     if bounds and "num_speakers" in inference:
         raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
     # bounds of the number override a number that is given in the run
-    opened = chosen.open(overrides_of("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
-    chosen.demand_task(opened, "diarization", "vaak diarize requires a diarization run")
+    opened = chosen.open(make_overrides("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
+    chosen.require_task(opened, "diarization", "vaak diarize requires a diarization run")
     counts = [name for name in inference if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type
@@ -215,7 +215,7 @@ def _scores(found: Collection[Diarized], known: References, opened: OpenedRun) -
     if others := known.references.keys() - scored:
         log.warning("--reference has %d recordings more, which aren't scored: %s", len(others), quote_names(others))
     for name in sorted(scored):
-        _demand_within(known.references[name], hypotheses[name])
+        _require_within(known.references[name], hypotheses[name])
     references = {name: known.references[name] for name in scored}
     segments = {name: one.segments for name, one in hypotheses.items()}
     uems = known.uems
@@ -224,7 +224,7 @@ def _scores(found: Collection[Diarized], known: References, opened: OpenedRun) -
     return score_recordings(references, segments, uems, **opened.experiment.data.scoring.model_dump())
 
 
-def _demand_within(reference: Sequence[Segment], found: Diarized) -> None:
+def _require_within(reference: Sequence[Segment], found: Diarized) -> None:
     """Warn of labels that end after their recording. Raises UserError where most do: they aren't in seconds."""
     late = [one for one in reference if one.end > found.duration + LATE_SECONDS]
     if len(late) > len(reference) / 2:
@@ -250,7 +250,7 @@ def _say(
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
     ``opened`` is the run, ``noted`` is what was left out of folders, and ``as_json`` prints one line of JSON.
     """
-    from vaak.cli.score import print_scores, values_of
+    from vaak.cli.score import print_scores, to_values
 
     if not as_json:
         if scores is not None:
@@ -266,7 +266,7 @@ def _say(
         "files": files_to_json(noted),
         "total": {"recordings": len(found), "failed": len(failed), **_times(list(found.values()))},
     }
-    print(json.dumps(said | ({} if scores is None else {"scores": values_of(scores)}), ensure_ascii=False))
+    print(json.dumps(said | ({} if scores is None else {"scores": to_values(scores)}), ensure_ascii=False))
 
 
 def _values(path: Path, one: Diarized) -> dict[str, Any]:

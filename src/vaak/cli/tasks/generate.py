@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import BatchSize, ModelInUse, Output, on_a_run, with_options_of
+from vaak.cli.arguments import BatchSize, ModelInUse, Output, add_options, on_a_run
 from vaak.cli.output import print_or_write
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.config import GenerationOptions
 
 
 @on_a_run
-@with_options_of(GenerationOptions, into="sampling", show_defaults=True)
+@add_options(GenerationOptions, into="sampling", show_defaults=True)
 def generate(
     chosen: ModelInUse,
     text: Annotated[str, typer.Argument(help="The prompt; may be empty.")] = "",
@@ -35,7 +35,7 @@ def generate(
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
     opened = chosen.open()
-    chosen.demand_task(opened, "lm", "vaak generate requires a language model (task lm)")
+    chosen.require_task(opened, "lm", "vaak generate requires a language model (task lm)")
     task, read = opened.task, opened.experiment.data.max_length
     messages = _messages(text) if chat else []
     prompt = task.chat_template.prompt(messages, text) if chat else task.prompt(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import BatchSize, ModelInUse, Text, on_a_run, overrides_of, texts_of, with_options_of
+from vaak.cli.arguments import BatchSize, ModelInUse, Text, add_options, make_overrides, on_a_run, read_texts
 from vaak.cli.output import create_folder
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.tts.config import SpeakingConfig
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @on_a_run
-@with_options_of(SpeakingConfig, into="speaking")
+@add_options(SpeakingConfig, into="speaking")
 def speak(
     chosen: ModelInUse,
     text: Text,
@@ -52,14 +52,14 @@ def speak(
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise UserError(f"--plot: {plot}: expected a file that ends in .png")
-    texts, where = texts_of(text)
+    texts, where = read_texts(text)
     if is_ssml("\n".join(texts)):  # one text, of however many lines
         texts = ["\n".join(texts)]
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
-    opened = chosen.open(overrides_of("data.speaking", speaking))
-    chosen.demand_task(opened, "tts", "vaak speak requires a run of task tts")
+    opened = chosen.open(make_overrides("data.speaking", speaking))
+    chosen.require_task(opened, "tts", "vaak speak requires a run of task tts")
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
@@ -99,9 +99,9 @@ def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
     """Write the picture of the first sentences. Raises UserError where it can't be written."""
     from vaak.core.storage.files import write_bytes
     from vaak.report.audio import speech_png
-    from vaak.tasks.tts.metrics import spectrogram_of
+    from vaak.tasks.tts.metrics import make_spectrogram
 
-    picture = speech_png([spectrogram_of(sentence, sentence.text) for sentence in sentences], frame_shift)
+    picture = speech_png([make_spectrogram(sentence, sentence.text) for sentence in sentences], frame_shift)
     try:
         write_bytes(path, picture)
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, on_a_run, overrides_of, with_options_of
+from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, add_options, make_overrides, on_a_run
 from vaak.cli.output import create_folder, print_failed
 from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
@@ -41,7 +41,7 @@ ENDINGS = {Format.text: "txt", Format.textgrid: "TextGrid"}
 
 
 @on_a_run
-@with_options_of(AsrDecodingConfig, into="decoding", leave_out=("valid_examples", "batch_size"))
+@add_options(AsrDecodingConfig, into="decoding", leave_out=("valid_examples", "batch_size"))
 def transcribe(
     chosen: ModelInUse,
     audio: AudioFiles,
@@ -76,9 +76,9 @@ def transcribe(
 
     format = Format.json if chosen.as_json else format
     files, failed = audio_files(audio)
-    _demand_that_options_fit(files, format, output, diarize, decoding)
-    opened = chosen.open(overrides_of("data.decoding", decoding))
-    chosen.demand_task(opened, "asr", "vaak transcribe requires a run of task asr")
+    _require_that_options_fit(files, format, output, diarize, decoding)
+    opened = chosen.open(make_overrides("data.decoding", decoding))
+    chosen.require_task(opened, "asr", "vaak transcribe requires a run of task asr")
     transcriber = opened.task.transcriber(opened.model)
     transcripts: Iterator[Transcript | SpeakerTranscript | UserError]
     if diarize is None:
@@ -98,7 +98,7 @@ def transcribe(
         raise typer.Exit(2)
 
 
-def _demand_that_options_fit(
+def _require_that_options_fit(
     files: list[Path], format: Format, output: Path | None, diarize: Path | None, decoding: dict[str, Any]
 ) -> None:
     """Raise UserError where options can't be taken together, or can't for more than one file."""
@@ -121,15 +121,15 @@ def _transcribe_speakers(
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
 
     opened: OpenedRun = chosen.open()
-    chosen.demand_task(opened, "diarization", "--diarize requires a diarization run")
+    chosen.require_task(opened, "diarization", "--diarize requires a diarization run")
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
 
-    def segments_of(path: Path) -> tuple[list[Segment], float]:
+    def read_segments(path: Path) -> tuple[list[Segment], float]:
         found = diarizer.diarize_file(path, opened.task.audio)
         return found.segments, found.duration
 
     names = name_recordings(files)
-    together = SpeakerTranscriber(recogniser, segments_of)
+    together = SpeakerTranscriber(recogniser, read_segments)
     return together.transcribe_files(((path, names[path]) for path in files), batch_size)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import ModelInUse, Output, Text, on_a_run, texts_of, with_options_of
+from vaak.cli.arguments import ModelInUse, Output, Text, add_options, on_a_run, read_texts
 from vaak.cli.output import print_or_write
 from vaak.tasks.seq2seq.config import TranslationOptions
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @on_a_run
-@with_options_of(TranslationOptions, into="decoding", leave_out=("valid_examples",))
+@add_options(TranslationOptions, into="decoding", leave_out=("valid_examples",))
 def translate(
     chosen: ModelInUse,
     text: Text,
@@ -36,9 +36,9 @@ def translate(
 
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
-    texts, where = texts_of(text)
+    texts, where = read_texts(text)
     opened = chosen.open()
-    chosen.demand_task(opened, "seq2seq", "vaak translate requires a seq2seq model")
+    chosen.require_task(opened, "seq2seq", "vaak translate requires a seq2seq model")
     settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)

@@ -40,10 +40,10 @@ class ExperimentConfig:
     @classmethod
     def load_config(cls, path: str | Path) -> ExperimentConfig:
         """The configuration in a YAML. Raises ConfigError for mistakes, UserError for code that requires trust."""
-        from vaak.runs.folder.user_code import demand_trust
+        from vaak.runs.folder.user_code import require_trust
 
         loaded = load([path], ["task=lm"])
-        demand_trust(loaded)
+        require_trust(loaded)
         options = resolved_values(loaded.experiment)
         if "run_dir" not in loaded.given:  # so that it follows the name
             del options["run_dir"]

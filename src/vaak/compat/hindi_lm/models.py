@@ -21,7 +21,7 @@ from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tens
 from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.metrics import visibility_of
+from vaak.tasks.lm.metrics import get_visibility
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.tokenizer import Tokenizer
 
@@ -76,7 +76,7 @@ class HindiLanguageModel(LanguageModel):
 
     def _score_batch(self, batch: Batch) -> LanguageModelOutput:
         """The mean loss of the targets of a batch, and the scores."""
-        options: dict[str, Any] = {**visibility_of(self.config, batch)}
+        options: dict[str, Any] = {**get_visibility(self.config, batch)}
         logits = super().forward(batch["inputs"], **options)
         assert isinstance(logits, Tensor)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["targets"].flatten(), ignore_index=IGNORED)

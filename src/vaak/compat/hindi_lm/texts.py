@@ -16,7 +16,7 @@ from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.splits import SPLITS
 from vaak.core.storage import files
@@ -59,7 +59,7 @@ class TextLoader:
     def __init__(
         self, experiment: Experiment[Any, Any], texts: Iterable[str], tokenizer: Tokenizer, split: str
     ) -> None:
-        demand_known([split], SPLITS, "unknown split", error=UserError)
+        require_known([split], SPLITS, "unknown split", error=UserError)
         self.folder = Path(tempfile.mkdtemp(prefix="vaak-texts-"))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.split, self.training, self.epoch = split, experiment.training, 0

@@ -23,12 +23,12 @@ from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.engine.checkpoint.files import step_folder
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
 from vaak.engine.metrics_file import Record
-from vaak.engine.optim.optimizers import optimizers_of, trained_parameters
+from vaak.engine.optim.optimizers import build_parameter_optimizers, trained_parameters
 from vaak.engine.precision import keeping_kernels, make_deterministic
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
@@ -92,7 +92,7 @@ class HindiLanguageModelTrainer:
             return self._history.engine.state.optimizers[0]
         if self._before is None:
             options = self._load_experiment(None).experiment.training.optimizer
-            self._before = optimizers_of(trained_parameters(self.model), options, Path())[0]
+            self._before = build_parameter_optimizers(trained_parameters(self.model), options, Path())[0]
             self._stages.remember(self._before, options.lr)
         return self._before
 
@@ -311,7 +311,7 @@ class _EpochHistory(Callback):
     def on_checkpoint(self, trainer: Run, path: Path) -> None:
         if trainer.ranks.is_main:
             print(f"Checkpoint saved: {path}", flush=True)
-        self.reported_step = max(self.reported_step, step_of(path) or 0)
+        self.reported_step = max(self.reported_step, parse_step(path) or 0)
         self._print_epoch()
 
     def _announce_epoch(self) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from vaak.config.components import did_you_mean
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.fields import SectionType, annotation_of, section_of, spell_out
-from vaak.config.yaml.tree import Node, Problem, copy_of, find, put, split_key, take
+from vaak.config.yaml.fields import SectionType, get_annotation, get_section, spell_out
+from vaak.config.yaml.tree import Node, Problem, copy_tree, find, put, split_key, take
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def options_in(section: str, sides: SectionShortcuts, experiment: SectionType) -
     for target in sides.targets[section]:
         kind: SectionType | None = experiment
         for key in split_key(target):
-            kind = section_of(annotation_of(kind, key))
+            kind = get_section(get_annotation(kind, key))
         for name in kind.model_fields if kind else ():
             options.setdefault(name, []).append(f"{target}.{name}")
     return options
@@ -97,7 +97,7 @@ def spread(layer: Node, section: str, options: Mapping[str, list[str]]) -> Itera
         for name in options.get(key, ()):
             if find(layer, split_key(name)) is None:
                 place = replace(child.place, key=f"{section}.{key}") if child.place else None  # as the user wrote it
-                put(layer, split_key(name), Node(copy_of(child).value, place))
+                put(layer, split_key(name), Node(copy_tree(child).value, place))
 
 
 LOOP_OPTIONS: dict[str, str] = {
@@ -160,7 +160,7 @@ _FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False
 
 def flat_names(experiment: SectionType) -> dict[str, str]:
     """The names of ``training:``, which are understood at the top level too."""
-    training = section_of(annotation_of(experiment, "training")) or TrainingConfig
+    training = get_section(get_annotation(experiment, "training")) or TrainingConfig
     return {name: f"training.{name}" for name in training.model_fields}
 
 

@@ -48,7 +48,7 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 @_kept
-def section_of(annotation: Any) -> SectionType | None:
+def get_section(annotation: Any) -> SectionType | None:
     """The section that an annotation holds, alone or or-ed with None."""
     for kind in alternatives(annotation):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -57,7 +57,7 @@ def section_of(annotation: Any) -> SectionType | None:
 
 
 @_kept
-def item_of(annotation: Any) -> Any | None:
+def get_item_annotation(annotation: Any) -> Any | None:
     """The annotation of the items of ``tuple[X, ...]``, or None for anything else."""
     for kind in alternatives(annotation):
         arguments = typing.get_args(kind)
@@ -67,7 +67,7 @@ def item_of(annotation: Any) -> Any | None:
 
 
 @_kept
-def value_of(annotation: Any) -> Any | None:
+def get_value_annotation(annotation: Any) -> Any | None:
     """The annotation of the values of ``dict[str, X]``, or None for anything else."""
     for kind in alternatives(annotation):
         if typing.get_origin(kind) is dict:
@@ -88,7 +88,7 @@ def bare_field(section: SectionType) -> str | None:
     return getattr(section, "bare", None)
 
 
-def annotation_of(section: SectionType | None, key: str) -> Any:
+def get_annotation(section: SectionType | None, key: str) -> Any:
     """The annotation of a section's field; Any where nothing is known."""
     field = section.model_fields.get(key) if section else None
     return field.annotation if field else Any
@@ -113,7 +113,7 @@ def applies(section: SectionType, name: str, section_type: Any) -> bool:
     return not only_for or section_type in only_for
 
 
-def type_of(node: Node, section: SectionType) -> Any:
+def find_type(node: Node, section: SectionType) -> Any:
     """The ``type`` of a section's node: given, told by its other options, or by default; None where they can't tell."""
     given = node.value.get("type") if node.is_mapping else None
     if given is not None:
@@ -135,27 +135,27 @@ def spell_out(node: Node, annotation: Any) -> Node:
     ``optimizer: adamw`` becomes ``optimizer: {type: adamw}``. Null stays null unless the bare field takes it and the
     section doesn't: ``gradient_clipping: null`` is ``{norm: null}``, but ``early_stopping: null`` is none.
     """
-    item = item_of(annotation)
+    item = get_item_annotation(annotation)
     if item is not None and node.value is not None:
         if isinstance(node.value, list):
             return Node([spell_out(child, item) for child in node.value], node.place)
         # the keys of ``betas.0: 0.9`` are indices of a list
         is_indexed = node.is_mapping and bool(node.value) and all(key.isdecimal() for key in node.value)
-        if not node.is_mapping or (section_of(item) and not is_indexed):
+        if not node.is_mapping or (get_section(item) and not is_indexed):
             return Node([spell_out(node, item)], node.place)
         return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
-    section, named = section_of(annotation), value_of(annotation)
-    if section_of(named) is not None and len(alternatives(named)) == 1 and node.is_mapping:
+    section, named = get_section(annotation), get_value_annotation(annotation)
+    if get_section(named) is not None and len(alternatives(named)) == 1 and node.is_mapping:
         return Node({key: spell_out(child, named) for key, child in node.value.items()}, node.place)
     if section is None or isinstance(node.value, list):
         return node
     if not node.is_mapping:
         bare = bare_field(section)
-        null_is_bare = bare and not allows_none(annotation) and allows_none(annotation_of(section, bare))
+        null_is_bare = bare and not allows_none(annotation) and allows_none(get_annotation(section, bare))
         if bare is None or (node.value is None and not null_is_bare):
             return node
         node = Node({bare: Node(node.value, node.place)}, node.place)
-    fields = {key: spell_out(child, annotation_of(section, key)) for key, child in node.value.items()}
+    fields = {key: spell_out(child, get_annotation(section, key)) for key, child in node.value.items()}
     return Node(fields, node.place)
 
 
@@ -177,7 +177,7 @@ def own_types(section: SectionType) -> tuple[Any, ...]:
     """The types that a section knows the options of."""
     if issubclass(section, ExtensibleSection):
         return section.own_types
-    return typing.get_args(annotation_of(section, "type"))
+    return typing.get_args(get_annotation(section, "type"))
 
 
 Schema = dict[str, Any]

@@ -14,19 +14,19 @@ from typing import Any
 from vaak.config.trust import judge_file, judge_run, run_of_configuration
 from vaak.config.yaml.fields import (
     SectionType,
-    annotation_of,
     applies,
+    find_type,
+    get_annotation,
+    get_item_annotation,
+    get_section,
     is_list,
     is_users_type,
-    item_of,
     names_class,
-    section_of,
-    type_of,
     types_reading,
 )
-from vaak.config.yaml.recipes import find_companions, recipe_named, recipes_folder
+from vaak.config.yaml.recipes import find_bundled_files, recipe_named, recipes_folder
 from vaak.config.yaml.text import read_value, read_yaml
-from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, find, put, split_key
+from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_tree, find, put, split_key
 from vaak.core.names import from_home
 
 ACCELERATES = {"compute_environment", "distributed_type"}
@@ -70,7 +70,7 @@ class Layers:
             self.problems.append(Problem(YamlPlace(file), "", f"this is accelerate's own configuration; {said}"))
             return
         if Path(real).is_relative_to(recipes_folder()):
-            find_companions(tree)
+            find_bundled_files(tree)
         self._add_bases(tree, file, (*chain, real))
         self.trees.append(tree)
 
@@ -138,7 +138,7 @@ def read_layers(
     return layers.trees
 
 
-def folder_of(place: YamlPlace | None) -> Path:
+def get_folder(place: YamlPlace | None) -> Path:
     """The folder that relative names at this place refer to: the file's, or the current one."""
     if place is None or place == COMMAND_LINE:
         return Path()
@@ -161,11 +161,11 @@ class Merger:
             return upper if items is None else Node(items, upper.place)
         if not (upper.is_mapping and lower.is_mapping):
             return upper
-        section = section_of(annotation)
+        section = get_section(annotation)
         kept = self._still_read(upper, lower, section, path) if section else dict(lower.value)
         for key, child in upper.value.items():
             below, name = kept.get(key), f"{path}.{key}".lstrip(".")
-            kept[key] = child if below is None else self.over(child, below, annotation_of(section, key), name)
+            kept[key] = child if below is None else self.over(child, below, get_annotation(section, key), name)
         return Node(kept, upper.place or lower.place)
 
     def _items(self, upper: Node, lower: Node, annotation: Any, path: str) -> list[Node] | None:
@@ -177,14 +177,14 @@ class Merger:
             if index > len(items):  # a gap between the last item and this one
                 return None
             below = items[index : index + 1]
-            over = self.over(child, below[0], item_of(annotation), f"{path}.{index}") if below else child
+            over = self.over(child, below[0], get_item_annotation(annotation), f"{path}.{index}") if below else child
             items[index : index + 1] = [over]
         return items
 
     def _still_read(self, upper: Node, lower: Node, section: SectionType, path: str) -> dict[str, Node]:
         """Return what the lower section's keys leave when the upper one names another type."""
         new_type = upper.value.get("type")
-        old_type = type_of(lower, section)
+        old_type = find_type(lower, section)
         if new_type is None or new_type.value == old_type:
             return dict(lower.value)
         kept, was_users = {}, is_users_type(section, old_type)
@@ -204,8 +204,8 @@ def fill_items(node: Node, section: SectionType) -> Node:
     merger = Merger()
     fields = {}
     for key, child in node.value.items():
-        annotation = annotation_of(section, key)
-        inner = section_of(annotation)
+        annotation = get_annotation(section, key)
+        inner = get_section(annotation)
         if child.is_mapping and is_list(annotation):
             default = section.model_fields[key].default
             items = [Node(value) for value in default] if isinstance(default, tuple) else []
@@ -221,5 +221,5 @@ def merge_all(layers: list[Node], annotation: Any) -> tuple[Node, list[Problem]]
     merger = Merger()
     tree = Node({})
     for layer in layers:
-        tree = merger.over(copy_of(layer), tree, annotation)
+        tree = merger.over(copy_tree(layer), tree, annotation)
     return tree, merger.dropped

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vaak.config.components import is_reference, is_vaaks_task, source_file
 from vaak.config.trust import Doubt, judge_code
-from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, place_of, walk
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, find_place, walk
 
 
 class NamedCode(NamedTuple):
@@ -49,7 +49,7 @@ def _why_untrusted(tree: Node, path: Sequence[str], code: Path | None) -> Doubt 
         lines = [node.place for node in (known[0], *(node for _, node in walk(known[0])))] if known else []
         if doubtful := next((place for place in lines if place is not None and place.doubt is not None), None):
             return why_untrusted(doubtful, code)
-    return why_untrusted(place_of(tree, path), code)
+    return why_untrusted(find_place(tree, path), code)
 
 
 def code_in_options(values: Any) -> set[str]:

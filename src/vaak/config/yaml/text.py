@@ -28,9 +28,9 @@ from ruamel.yaml.events import (
 )
 
 from vaak.config.trust import Doubt
-from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, walk
+from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_tree, walk
 from vaak.core.secrets import REFERENCE, is_secret, note
-from vaak.core.storage.files import demand_file
+from vaak.core.storage.files import require_file
 
 Scalar = str | int | float | bool | None
 _WORDS: dict[str, Scalar] = {
@@ -80,7 +80,7 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
     Raises ValueError with what is wrong; it never holds the value of a variable.
     """
 
-    def value_of(match: re.Match[str]) -> str:
+    def get_value(match: re.Match[str]) -> str:
         name, default = match.groups()
         if match[0] == "$${":
             return "${"
@@ -99,7 +99,7 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
             return ""
         raise ValueError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
 
-    return _VARIABLE.sub(value_of, text)
+    return _VARIABLE.sub(get_value, text)
 
 
 def looks_secret(name: str) -> bool:
@@ -125,7 +125,7 @@ def read_yaml(path: Path | str, doubt: Doubt | None = None) -> Node:
     """
     file = str(path)
     try:
-        demand_file(Path(path))
+        require_file(Path(path))
         content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigError([Problem(YamlPlace(file), "", f"can't be read: {error.strerror or error}")]) from None
@@ -175,11 +175,11 @@ def _events(text: str) -> Iterator[Any]:
 class _Composer:
     """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
 
-    def __init__(self, text: str, place_of: Callable[[int], YamlPlace], key: str = "") -> None:
+    def __init__(self, text: str, find_place: Callable[[int], YamlPlace], key: str = "") -> None:
         """``key`` is that of the option whose value the text is."""
         self.key = key
         self.events = _events(text)
-        self.place_of = place_of
+        self.find_place = find_place
         self.anchors: dict[str, Node | None] = {}
         self.problems: list[Problem] = []
         self.num_nodes = 0
@@ -192,7 +192,7 @@ class _Composer:
             raise ConfigError([*self.problems, *error.problems]) from None
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            place = self.place_of(mark.line + 1 if mark else 1)
+            place = self.find_place(mark.line + 1 if mark else 1)
             what = " ".join(part for part in (error.context, error.problem) if part)
             hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
             if "'\\t'" in what:
@@ -200,26 +200,26 @@ class _Composer:
             raise ConfigError([Problem(place, "", f"not valid YAML: {what}{hint}")]) from None
         except YAMLError as error:
             text = str(error).splitlines()[0]
-            raise ConfigError([Problem(self.place_of(1), "", f"not valid YAML: {text}")]) from None
+            raise ConfigError([Problem(self.find_place(1), "", f"not valid YAML: {text}")]) from None
         if self.problems:
             raise ConfigError(self.problems)
         return tree
 
     def _document(self) -> Node:
-        tree = Node(None, self.place_of(1))
+        tree = Node(None, self.find_place(1))
         started = False
         for event in self.events:
             if isinstance(event, DocumentStartEvent):
                 if started:
                     line = event.start_mark.line + 1
-                    raise ConfigError([Problem(self.place_of(line), "", "a second YAML document; expected one")])
+                    raise ConfigError([Problem(self.find_place(line), "", "a second YAML document; expected one")])
                 started = True
                 tree = self._node(next(self.events), None, "")
         return tree
 
     def _node(self, event: Any, place: YamlPlace | None, key: str) -> Node:
         """The node that begins with this event; its place is its key's, or where it begins."""
-        place = place or self.place_of(event.start_mark.line + 1)
+        place = place or self.find_place(event.start_mark.line + 1)
         self._count(1, place)
         if isinstance(event, AliasEvent):
             target = self.anchors.get(event.anchor)
@@ -227,7 +227,7 @@ class _Composer:
                 word = "refers to itself" if event.anchor in self.anchors else "is not defined above"
                 raise ConfigError([Problem(place, key, f"the alias *{event.anchor} {word}")])
             self._count(sum(1 for _ in walk(target)), place)
-            return Node(copy_of(target).value, place)
+            return Node(copy_tree(target).value, place)
         if event.anchor:
             self.anchors[event.anchor] = None
         if isinstance(event, ScalarEvent):
@@ -279,7 +279,7 @@ class _Composer:
         children: dict[str, Node] = {}
         merged: dict[str, Node] = {}
         while not isinstance(event := next(self.events), MappingEndEvent):
-            line = self.place_of(event.start_mark.line + 1)
+            line = self.find_place(event.start_mark.line + 1)
             if not isinstance(event, ScalarEvent):
                 raise ConfigError([Problem(line, key, "a key must be text")])
             name = event.value.encode("utf-8", "replace").decode()

@@ -59,12 +59,12 @@ def to_plain(node: Node) -> Any:
     return node.value
 
 
-def copy_of(node: Node) -> Node:
+def copy_tree(node: Node) -> Node:
     """A tree that shares nothing with the other but the places."""
     if isinstance(node.value, dict):
-        return Node({key: copy_of(child) for key, child in node.value.items()}, node.place)
+        return Node({key: copy_tree(child) for key, child in node.value.items()}, node.place)
     if isinstance(node.value, list):
-        return Node([copy_of(child) for child in node.value], node.place)
+        return Node([copy_tree(child) for child in node.value], node.place)
     return Node(node.value, node.place)
 
 
@@ -72,7 +72,7 @@ def split_key(key: str) -> tuple[str, ...]:
     return tuple(key.split("."))
 
 
-def child_of(node: Node, key: str | int) -> Node | None:
+def get_child(node: Node, key: str | int) -> Node | None:
     """The node under a mapping's key or at a list's index, or None."""
     if isinstance(node.value, dict):
         return node.value.get(str(key))
@@ -85,14 +85,14 @@ def child_of(node: Node, key: str | int) -> Node | None:
 def find(node: Node, path: Sequence[str | int]) -> Node | None:
     """Return the node at a path, or None."""
     for key in path:
-        below = child_of(node, key)
+        below = get_child(node, key)
         if below is None:
             return None
         node = below
     return node
 
 
-def place_of(tree: Node, path: Sequence[str | int]) -> YamlPlace | None:
+def find_place(tree: Node, path: Sequence[str | int]) -> YamlPlace | None:
     """Return the line of a value, or of the nearest section around it that was written."""
     nodes = (find(tree, path[:length]) for length in range(len(path), -1, -1))
     return next((node.place for node in nodes if node is not None and node.place is not None), None)
@@ -113,7 +113,7 @@ def put(node: Node, path: Sequence[str], child: Node) -> Node | None:
 def take(node: Node, path: Sequence[str | int]) -> Node | None:
     """Remove and return the node at a path, with the mappings that this leaves empty; None if there is none."""
     key, rest = path[0], path[1:]
-    below = child_of(node, key)
+    below = get_child(node, key)
     if below is None:
         return None
     taken = take(below, rest) if rest else below

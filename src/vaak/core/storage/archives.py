@@ -292,9 +292,9 @@ def read_tar_members(path: Path, *, packed: bool = False) -> Iterator[Member]:
                 archive.members = []  # type: ignore[attr-defined]  # they would all stay in memory
                 if one.isdir():
                     continue
-                _demand_plain(path, one)
+                _require_plain(path, one)
                 declared += one.size
-                _demand_no_bomb(path, declared)
+                _require_no_bomb(path, declared)
                 if size is not None and one.offset_data + one.size > size:
                     raise DataError(f"{path}: it ends in the middle of {one.name}; download it again")
                 kind = ByteRange if unpack is None else PackedRange
@@ -303,7 +303,7 @@ def read_tar_members(path: Path, *, packed: bool = False) -> Iterator[Member]:
         raise DataError(f"{path}: this is not a tar, or it is damaged: {error}") from error
 
 
-def _demand_plain(path: Path, one: tarfile.TarInfo) -> None:
+def _require_plain(path: Path, one: tarfile.TarInfo) -> None:
     """Raise DataError for a member that isn't a plain file inside the archive."""
     name = PurePosixPath(one.name)
     if not one.isreg() or one.issparse():
@@ -312,7 +312,7 @@ def _demand_plain(path: Path, one: tarfile.TarInfo) -> None:
         raise DataError(f"{path}: member {one.name} leads out of the archive, which is refused")
 
 
-def _demand_no_bomb(path: Path, declared: int) -> None:
+def _require_no_bomb(path: Path, declared: int) -> None:
     size = path.stat().st_size
     if declared > MOST_BYTES and declared > MOST_RATIO * size:
         raise DataError(f"{path}: {size:,} bytes would unpack to more than {declared:,}, which is refused; unpack it")
@@ -334,7 +334,7 @@ def read_zip_members(path: Path) -> Iterator[Member]:
                 if name.is_absolute() or ".." in name.parts or "\\" in one.filename or ":" in name.parts[0]:
                     raise DataError(f"{path}: member {one.filename} leads out of the archive, which is refused")
                 declared += one.file_size
-                _demand_no_bomb(path, declared)
+                _require_no_bomb(path, declared)
                 if one.flag_bits & 1:
                     raise DataError(f"{path}: member {one.filename} is encrypted; unpack the archive")
                 if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

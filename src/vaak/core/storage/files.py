@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vaak.core.errors import UserError
-from vaak.core.storage.links import demand_no_link, open_in_place, open_parent
+from vaak.core.storage.links import open_in_place, open_parent, require_no_link
 
 try:
     import fcntl
@@ -38,7 +38,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
     Raises OSError (disk full, no permission) with the old file untouched and nothing left next to it.
     """
-    demand_no_link(path)
+    require_no_link(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
@@ -76,8 +76,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error, the old file is untouched and nothing is left next to it.
     """
-    demand_no_link(path)
-    temporary = temporary_of(path)
+    require_no_link(path)
+    temporary = name_temporary(path)
     remove_abandoned(path.parent)
     with naming(path):
         try:
@@ -100,7 +100,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename not in (None, str(temporary_of(path))):
+        if error.errno is None or error.filename not in (None, str(name_temporary(path))):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -112,7 +112,7 @@ def replacing_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
     ``named``: the new folder is one that the caller makes, already of that name, inside of a temporary one.
     After an error, the old folder is untouched and nothing is left next to it. Files in it are the caller's to flush.
     """
-    temporary = temporary_of(folder)
+    temporary = name_temporary(folder)
     new = temporary / folder.name if named else temporary
     old = temporary.with_suffix(".old")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -155,7 +155,7 @@ def whole_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
         raise UserError(str(error).replace(str(made), str(folder))) from error
 
 
-def temporary_of(path: Path) -> Path:
+def name_temporary(path: Path) -> Path:
     """The name under which this process writes what then is renamed to ``path``."""
     return path.with_name(f".{path.name}.{process_mark()}.tmp")
 
@@ -171,7 +171,7 @@ def _machine_mark() -> str:
     about = [socket.gethostname()]
     with contextlib.suppress(OSError):
         about += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
-    return fingerprint_of(about)[:6]
+    return compute_fingerprint(about)[:6]
 
 
 ABANDONED_SECONDS = 86400.0
@@ -360,7 +360,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is nested too deeply") from error
 
 
-def demand_file(path: Path) -> None:
+def require_file(path: Path) -> None:
     """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
     mode = os.stat(path).st_mode
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -376,13 +376,13 @@ def inside(name: str) -> str:
     return name
 
 
-def sha256_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fingerprint_of(value: Any) -> str:
+def compute_fingerprint(value: Any) -> str:
     """A short hash of a JSON value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -3,12 +3,12 @@
 A run may come from anyone, with all that is in its folder: a ``train.log`` that leads to a file of the reader's, a
 ``pictures`` that leads to another folder. Two things hold that back:
 
-- ``demand_own_files`` looks through a run before anything of it is opened, and names what leads out of it.
+- ``require_own_files`` looks through a run before anything of it is opened, and names what leads out of it.
 - From then on its folder is one of the ``guarded``: whatever is opened for writing below it is opened from folder to
   folder, by descriptors, following no link. So a folder that becomes a link meanwhile is refused, too.
 
 A folder that is itself reached through a link (``runs`` on another disk) is the user's doing. Links that Vaak makes are
-made by ``make_link``, or vouched for by who calls ``demand_own_files``, and lead where they led then.
+made by ``make_link``, or vouched for by who calls ``require_own_files``, and lead where they led then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LinkError(UserError):
     """A file of a run that is a link, a pipe or a device, or has another name elsewhere."""
 
 
-def demand_own_files(folder: Path, is_ours: Callable[[Path], bool] = lambda link: False, *, deep: bool = True) -> None:
+def require_own_files(folder: Path, is_ours: Callable[[Path], bool] = lambda link: False, *, deep: bool = True) -> None:
     """Raise LinkError where something in a folder leads out of it, or is neither a file nor a folder.
 
     ``is_ours`` is called with each link that leads out, and may vouch for it. From now on, nothing is written through
@@ -75,11 +75,11 @@ def _note_own(link: Path, aim: str) -> None:
         _own_links[os.path.join(folder, link.name)] = aim
 
 
-def demand_no_link(path: Path) -> None:
+def require_no_link(path: Path) -> None:
     """Raise LinkError where a path in a guarded folder would be written through a link, or isn't a file."""
     if _from_root(path) is not None:
         with open_parent(path) as (parent, name):
-            _demand_plain(path, parent, name)
+            _require_plain(path, parent, name)
 
 
 def open_in_place(path: Path, flags: int) -> int:
@@ -88,7 +88,7 @@ def open_in_place(path: Path, flags: int) -> int:
     Raises LinkError where it is a link, a pipe, a device, or a file that has another name, too.
     """
     with open_parent(path) as (parent, name):
-        _demand_plain(path, parent, name)
+        _require_plain(path, parent, name)
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | NO_FOLLOW | NO_WAIT, 0o666, dir_fd=parent)
         except OSError as error:
@@ -159,7 +159,7 @@ def _from_root(path: Path) -> tuple[str, list[str]] | None:
     return None
 
 
-def _demand_plain(path: Path, parent: int | None, name: str) -> None:
+def _require_plain(path: Path, parent: int | None, name: str) -> None:
     """Raise LinkError where there is something under a name that isn't a file or a folder."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode

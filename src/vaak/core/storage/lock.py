@@ -40,7 +40,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     begun = time.monotonic()
     while (file := _take_lock(path)) is None:
         if patience is not None and time.monotonic() - begun >= patience:
-            raise BlockingIOError(f"{path} is locked by {holder_of(path)}")
+            raise BlockingIOError(f"{path} is locked by {describe_holder(path)}")
         time.sleep(ASK_AGAIN_SECONDS)
     with file:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -73,7 +73,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def holder_of(path: Path) -> str:
+def describe_holder(path: Path) -> str:
     """The holder of a lock, since when it holds it, and how to end it; "another process" where it isn't known."""
     if _is_mine(path):
         return f"this process ({os.getpid()})"

@@ -117,7 +117,7 @@ class Table:
         """The names that several columns have."""
         return [name for name, number in Counter(self.names).items() if number > 1 and name]
 
-    def demand_one(self, name: str) -> None:
+    def require_one(self, name: str) -> None:
         """Raise DataError where several columns have a name that is read: which is meant can't be told."""
         if name in self.repeated:
             raise DataError(f"{self.path}: several columns are called {name!r}; rename all but the one to read")

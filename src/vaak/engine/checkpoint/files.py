@@ -6,7 +6,7 @@
                   average.safetensors    the averaged weights, where training.ema keeps them
                   loss.safetensors       parameters and buffers of losses, where they have some
                   state.json             position, loss scale, what callbacks remember
-                  config.yml  prepared/  what opens it without its run (companions.py)
+                  config.yml  prepared/  what opens it without its run (bundled_files.py)
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
                   completed.json         state.json after the work that was due at this step (an evaluation)
 
@@ -33,22 +33,22 @@ from torch import nn
 
 from vaak.core.errors import CheckpointError, catching_panics
 from vaak.core.storage import files
-from vaak.core.storage.links import demand_no_link
-from vaak.engine.checkpoint.companions import (
+from vaak.core.storage.links import require_no_link
+from vaak.engine.checkpoint.bundled_files import (
     FROZEN,
     OF_THE_STATE,
     STATE,
     TENSORS,
-    demand_frozen,
     frozen_tensors,
     keep_second_copy,
-    restore_companions,
+    require_frozen,
+    restore_bundled_files,
     share_large,
-    write_companions,
+    write_bundled_files,
 )
-from vaak.engine.checkpoint.companions import SET_ASIDE as SET_ASIDE
+from vaak.engine.checkpoint.bundled_files import SET_ASIDE as SET_ASIDE
 from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
-from vaak.engine.checkpoint.names import Entry, listed_files, step_of, write_manifest
+from vaak.engine.checkpoint.names import Entry, listed_files, parse_step, write_manifest
 from vaak.engine.checkpoint.names import about_checkpoint as about_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
@@ -85,24 +85,24 @@ def save_checkpoint(
     folder: str | Path,
     snapshot: Snapshot,
     about: dict[str, Any] | None = None,
-    companions: Mapping[str, str | Path] | None = None,
+    bundled_files: Mapping[str, str | Path] | None = None,
 ) -> Path:
     """Write ``folder``/step-N completely or not at all and return it; an existing one is replaced.
 
     ``about`` goes into the manifest: facts about this checkpoint that are not part of the run's state.
-    ``companions`` are further files by their path in it: texts, or files to copy, those that are still there.
+    ``bundled_files`` are further files by their path in it: texts, or files to copy, those that are still there.
 
     Raises CheckpointError where the disk is full or can't be written; existing files are unharmed.
     """
     folder = Path(folder)
     final = folder / step_folder(snapshot.step)
-    temporary = files.temporary_of(final)
+    temporary = files.name_temporary(final)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        demand_no_link(temporary)
+        require_no_link(temporary)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        _write_files(temporary, snapshot, about or {}, companions or {})
+        _write_files(temporary, snapshot, about or {}, bundled_files or {})
         replaced = folder / f".{final.name}{REPLACED}"
         if final.exists():
             final.rename(replaced)
@@ -146,7 +146,7 @@ def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others
         # flushed before they are hashed: the manifest vouches for bytes that survive a power cut
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
-    written = write_companions(folder, others)
+    written = write_bundled_files(folder, others)
     listed = {name: Entry.of(folder / name) for name in (*names, STATE, *written)}
     share_large(folder, listed)
     if FROZEN in names and not snapshot.base_is_enough:
@@ -160,14 +160,14 @@ def complete_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
     Its tensors are the same. The hash of what is replaced is stored too, so that it can't belong to another checkpoint.
     """
-    files.write_json(path / COMPLETED, {"state": state, "completes": files.sha256_of(path / STATE)})
+    files.write_json(path / COMPLETED, {"state": state, "completes": files.hash_file(path / STATE)})
 
 
 def read_state(path: Path) -> dict[str, Any]:
     """The state of a checkpoint, completed if it was; a completion that can't be read leaves what was due pending."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         completed = files.read_json(path / COMPLETED)
-        if completed["completes"] == files.sha256_of(path / STATE):
+        if completed["completes"] == files.hash_file(path / STATE):
             return dict(completed["state"])
     return dict(files.read_json(path / STATE))
 
@@ -175,23 +175,23 @@ def read_state(path: Path) -> dict[str, Any]:
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file of the state has the size and SHA-256 that the manifest gives.
 
-    Frozen weights may be in another copy (companions.py); other companions don't matter.
+    Frozen weights may be in another copy (bundled_files.py); other bundled_files don't matter.
     """
     listed = listed_files(path)
-    _demand_state(path, listed)
-    demand_frozen(path, listed)
+    _require_state(path, listed)
+    require_frozen(path, listed)
 
 
 def restore_checkpoint(path: Path, run: Path, base: nn.Module) -> None:
-    """Verify a checkpoint that the run in a directory resumes from, and restore its companions.
+    """Verify a checkpoint that the run in a directory resumes from, and restore its bundled_files.
 
     ``base`` is its model before any checkpoint is restored. Raises CheckpointError where it can't be resumed from.
     """
-    _demand_state(path, listed_files(path))
-    restore_companions(path, run, base)
+    _require_state(path, listed_files(path))
+    restore_bundled_files(path, run, base)
 
 
-def _demand_state(path: Path, listed: Mapping[str, Entry]) -> None:
+def _require_state(path: Path, listed: Mapping[str, Entry]) -> None:
     for name in (STATE, *(f"{part}.safetensors" for part in ALWAYS_WRITTEN)):
         if name not in listed:
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is not in its {MANIFEST}")
@@ -215,7 +215,7 @@ def load_checkpoint(
     if not path.is_dir():
         raise CheckpointError(f"no checkpoint at {path}")
     if verify:
-        _demand_state(path, listed_files(path))
+        _require_state(path, listed_files(path))
     parts = ("model", "average") if weights_only else TENSORS
     try:
         with catching_panics():
@@ -304,7 +304,7 @@ def pointed(folder: Path, name: str) -> Path | None:
     """The checkpoint that best or last names, if it is there."""
     try:
         target = folder / (folder / name).read_text().strip()
-        return target if step_of(target) is not None and target.parent == folder and target.is_dir() else None
+        return target if parse_step(target) is not None and target.parent == folder and target.is_dir() else None
     except (OSError, ValueError):  # no file, or no text
         return None
 
@@ -339,7 +339,7 @@ def resolve_checkpoint(path: Path) -> Path:
 class CheckpointWriter:
     """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
 
-    ``companions`` are files copied into each checkpoint, by their path in it, so that it opens without the run.
+    ``bundled_files`` are files copied into each checkpoint, by their path in it, so that it opens without the run.
 
     Of those written periodically (or asked for) it keeps the newest ``total_limit``, and all at multiples of
     ``keep_every`` steps; of those written only because they were the best, the best.
@@ -350,7 +350,7 @@ class CheckpointWriter:
         self.metrics = metrics
         self.total_limit, self.keep_every = total_limit, keep_every
         self.session: int | None = None
-        self.companions: Mapping[str, str | Path] = {}
+        self.bundled_files: Mapping[str, str | Path] = {}
         self.finished: list[Path] = []
         """Complete checkpoints that were not reported yet, oldest first."""
         self.thread: threading.Thread | None = None
@@ -432,7 +432,7 @@ class CheckpointWriter:
             about: dict[str, Any] = {"periodic": is_periodic or (before.is_dir() and _is_periodic(before))}
             if self.session is not None:
                 about["session"] = self.session
-            path = save_checkpoint(self.folder, snapshot, about, self.companions)
+            path = save_checkpoint(self.folder, snapshot, about, self.bundled_files)
             point(self.folder, "last", path.name)
             if is_best:
                 point(self.folder, "best", path.name)
@@ -452,7 +452,7 @@ class CheckpointWriter:
         named = {pointed(self.folder, "best"), pointed(self.folder, "last")}
         whole = [path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()]
         every = self.keep_every
-        forever = [path for path in whole if every is not None and (step_of(path) or 0) % every == 0]
+        forever = [path for path in whole if every is not None and (parse_step(path) or 0) % every == 0]
         periodic = [path for path in whole if _is_periodic(path) and path not in forever]
         kept = {*periodic[-self.total_limit :], *named, *forever}
         for path in whole:

@@ -22,10 +22,10 @@ def step_folder(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def step_of(path: Path) -> int | None:
+def parse_step(path: Path) -> int | None:
     """The step of the checkpoint with this name, None for a name that isn't a checkpoint's (a user's copy of one).
 
-    >>> step_of(Path("step-00001000")), step_of(Path("step-00001000-copy"))
+    >>> parse_step(Path("step-00001000")), parse_step(Path("step-00001000-copy"))
     (1000, None)
     """
     match = STEP_FOLDER.fullmatch(path.name)
@@ -41,7 +41,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a folder, oldest first; neither half-written nor set-aside ones."""
     if not folder.is_dir():
         return []
-    found = [(step_of(path), path) for path in folder.iterdir() if path.is_dir()]
+    found = [(parse_step(path), path) for path in folder.iterdir() if path.is_dir()]
     return [path for _, path in sorted((step, path) for step, path in found if step is not None)]
 
 
@@ -54,12 +54,12 @@ class Entry(NamedTuple):
     @classmethod
     def of(cls, file: Path) -> Entry:
         """Return the entry of a file's present contents."""
-        return cls(file.stat().st_size, files.sha256_of(file))
+        return cls(file.stat().st_size, files.hash_file(file))
 
     def describes(self, file: Path) -> bool:
         """Return whether a file is there, can be read, and has this content."""
         try:
-            return file.is_file() and file.stat().st_size == self.size and files.sha256_of(file) == self.sha256
+            return file.is_file() and file.stat().st_size == self.size and files.hash_file(file) == self.sha256
         except OSError:
             return False
 

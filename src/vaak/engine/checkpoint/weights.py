@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from vaak.core.errors import CheckpointError
-from vaak.engine.distributed.sharding import part_of
+from vaak.engine.distributed.sharding import slice_for_rank
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -61,7 +61,7 @@ def _stage(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.dev
     size = min(STAGING_BYTES, sum(copy.nbytes for copy, _ in pairs))
     buffer, other = _StagingBuffer(size), _StagingBuffer(size)
     for copy, tensor in pairs:
-        place, source = _bytes_of(copy), _bytes_of(tensor)
+        place, source = _view_bytes(copy), _view_bytes(tensor)
         while len(place):
             count = buffer.fill(place, source, stream)
             place, source = place[count:], source[count:]
@@ -106,7 +106,7 @@ class _StagingBuffer:
         self._used, self._pieces = 0, []
 
 
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, of any type and shape, in the order of a contiguous one; of such a one, a view."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # reshape(-1) leaves a single number its stride
@@ -166,4 +166,4 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
         raise CheckpointError(f"{source} is from another model: {shown}")
     with torch.no_grad():
         for name, tensor in wanted.items():
-            tensor.copy_(part_of(tensors[name], tensor))
+            tensor.copy_(slice_for_rank(tensors[name], tensor))

@@ -102,7 +102,7 @@ class ExactGradients(OwnGradients):
         if self._exponents is None:  # this rank has no microbatch
             self._agree_on_exponents(self._highest, set(), None)
         assert self._exponents is not None
-        own = exponents_of(self._highest, self._reached)
+        own = get_exponents(self._highest, self._reached)
         every = self._world.gather([own, self._parts, units])
         highest = [max(column) for column in zip(*(codes for codes, _, _ in every), strict=True)]
         if any(
@@ -118,7 +118,7 @@ class ExactGradients(OwnGradients):
         for parameter, view, code, exponent in zip(self._trained, self._views, highest, self._exponents, strict=True):
             if code == UNREACHED:
                 continue
-            rounded = view.to(precise_of(parameter)).view(parameter.shape)  # the only rounding of a sum
+            rounded = view.to(choose_dtype(parameter)).view(parameter.shape)  # the only rounding of a sum
             parameter.grad = scale_exactly(rounded, exponent - PLACES).to(parameter.dtype)
             if code >= NOT_FINITE:
                 parameter.grad.fill_(torch.nan)
@@ -138,19 +138,19 @@ class ExactGradients(OwnGradients):
 
         ``number`` is that of this rank's, which had those ``highest`` where it ``reached``; None: it has none.
         """
-        codes = exponents_of(highest, [place in reached for place in range(len(self._trained))])
+        codes = get_exponents(highest, [place in reached for place in range(len(self._trained))])
         firsts = [one for one in self._world.gather(None if number is None else [number, codes]) if one is not None]
         self._exponents = _filled_in(min(firsts)[1] if firsts else codes)
 
 
-def precise_of(x: Tensor) -> torch.dtype:
+def choose_dtype(x: Tensor) -> torch.dtype:
     """Return 64 bits for what has them, else 32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 def scale_exactly(x: Tensor, power: int) -> Tensor:
     """Return x · 2^power, in 32 bits where it fits and ``x`` has no more: the digits are the same."""
-    precise = precise_of(x) if abs(power) < FARTHEST else torch.float64
+    precise = choose_dtype(x) if abs(power) < FARTHEST else torch.float64
     return x.to(precise) * 2.0**power
 
 
@@ -163,7 +163,7 @@ def sum_in_order(parts: Iterable[Sequence[Any]]) -> dict[str, float]:
     return total
 
 
-def exponents_of(highest: Tensor, reached: list[bool]) -> list[int]:
+def get_exponents(highest: Tensor, reached: list[bool]) -> list[int]:
     """Return the exponents e of numbers below 2^e, or a marker in their place."""
     values = highest.tolist()
     exponents = torch.frexp(highest).exponent.tolist()

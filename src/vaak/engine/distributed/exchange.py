@@ -402,7 +402,7 @@ class Exchange:
         return sorted(set(self._units).union(*counts))
 
 
-def hash_of(value: Any) -> int:
+def hash_value(value: Any) -> int:
     """64 bits that tell JSON values apart; 0 for what is empty."""
     if not value:
         return 0
@@ -418,7 +418,7 @@ def _row(message: StepMessage, units: list[str]) -> bytes:
             flags |= 1 << PRESENT + number
             slots[number] = message.counts[unit]
     texts = message.texts()
-    return ROW.pack(hash_of(units), hash_of(texts if any(texts) else None), flags, message.saved, *slots)
+    return ROW.pack(hash_value(units), hash_value(texts if any(texts) else None), flags, message.saved, *slots)
 
 
 def _message(row: tuple[Any, ...], units: list[str]) -> StepMessage:

@@ -26,9 +26,16 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import LAUNCHED, end_with_launcher
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.engine.distributed.exact import ExactGradients
-from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
+from vaak.engine.distributed.exchange import (
+    BUCKET_BYTES,
+    Exchange,
+    GradientBuckets,
+    OwnGradients,
+    StepMessage,
+    hash_value,
+)
 from vaak.engine.distributed.launcher import (
     RankMonitor,
     canonical,
@@ -114,7 +121,7 @@ class Ranks:
         """
         if self.world_size == 1:
             return
-        own = hash_of(canonical(values)).to_bytes(8, "little", signed=True)
+        own = hash_value(canonical(values)).to_bytes(8, "little", signed=True)
         if len(set(self._gather_bytes(own))) == 1:
             return
         differences = describe_differences(self.gather(json.loads(canonical(values))))
@@ -428,7 +435,7 @@ def accelerate_tracker(name: str) -> Any:
     with optional_import(f"training.logging.trackers: {name} requires accelerate", "accelerate"):
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    demand_known([name], LOGGER_TYPE_TO_CLASS, "training.logging.trackers: unknown tracker", error=UserError)
+    require_known([name], LOGGER_TYPE_TO_CLASS, "training.logging.trackers: unknown tracker", error=UserError)
     if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
         raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
     return LOGGER_TYPE_TO_CLASS[name]
@@ -438,7 +445,7 @@ PATIENCE_SECONDS = 10.0
 """A network file system may take so long to show other machines a new file."""
 
 
-def demand_shared(ranks: Ranks, folder: Path) -> None:
+def require_shared(ranks: Ranks, folder: Path) -> None:
     """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs."""
     if ranks.world_size == 1:
         return

@@ -139,7 +139,7 @@ def made_in_parts(
     try:
         with drawing:
             model = make()
-        parts = drawing.parts_of(model)
+        parts = drawing.slice_parameters(model)
     except Exception as error:  # of the user's, too: then it comes again
         why = drawing.refusal or str(error)
     else:
@@ -178,7 +178,7 @@ class _PartsOfParameters(TorchDispatchMode):
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._hook.remove()
 
-    def parts_of(self, model: nn.Module) -> dict[str, Tensor]:
+    def slice_parameters(self, model: nn.Module) -> dict[str, Tensor]:
         """The parts of a model's parameters, which then are all on the device meta. Raises RuntimeError."""
         found, replaced, used = dict[str, Tensor](), dict[nn.Parameter, nn.Parameter](), set[int]()
         for name, parameter in [*model.named_parameters(remove_duplicate=False)]:
@@ -475,7 +475,7 @@ class DividedUpdate(GradientBuckets):
     def __init__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
         super().__init__(parameters, ranks, ranks.bucket_bytes, ranks.sum_dtype)
         self._ranks = ranks
-        self._parts = parts_of(self.parameters, ranks.world_size)
+        self._parts = assign_to_ranks(self.parameters, ranks.world_size)
         self.of_others = frozenset(self.parameters) - frozenset(self._parts[ranks.rank])
 
     @contextlib.contextmanager
@@ -487,10 +487,11 @@ class DividedUpdate(GradientBuckets):
             self._ranks.share([one.data for one in part if one.requires_grad], rank)
 
 
-def parts_of(parameters: Sequence[nn.Parameter], world_size: int) -> list[list[nn.Parameter]]:
+def assign_to_ranks(parameters: Sequence[nn.Parameter], world_size: int) -> list[list[nn.Parameter]]:
     """The parameters that each rank updates: the largest first, each to the rank that has least so far.
 
-    >>> [[one.numel() for one in part] for part in parts_of([nn.Parameter(torch.zeros(n)) for n in (5, 9, 3, 1)], 2)]
+    >>> parameters = [nn.Parameter(torch.zeros(n)) for n in (5, 9, 3, 1)]
+    >>> [[one.numel() for one in part] for part in assign_to_ranks(parameters, 2)]
     [[9], [5, 3, 1]]
     """
     parts: list[list[nn.Parameter]] = [[] for _ in range(world_size)]
@@ -517,7 +518,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def part_of(value: Tensor, like: Tensor) -> Tensor:
+def slice_for_rank(value: Tensor, like: Tensor) -> Tensor:
     """The part of a whole tensor that this rank has of ``like``; all of it where that isn't divided."""
     if not is_sharded(like) or is_sharded(value):
         return value

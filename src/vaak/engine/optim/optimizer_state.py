@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from vaak.config.training import EmaConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.distributed.sharding import part_of
+from vaak.engine.distributed.sharding import slice_for_rank
 
 WITHOUT_STATE = "without_state"
 GROUPS = "groups"
@@ -262,7 +262,7 @@ def _place_value(value: Any, key: str, group: dict[str, Any], parameter: nn.Para
     if value.shape != parameter.shape:
         return value.to(parameter.device, copy=True)
     # laid out in memory as the parameter is, which kernels over many tensors take for granted
-    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(part_of(value, parameter))
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(slice_for_rank(value, parameter))
 
 
 class WeightAverage:
@@ -340,7 +340,7 @@ class WeightAverage:
             )
         self._averages = [
             # copied, not kept: the checkpoint's tensors may be on another device, and whole where the model is divided
-            torch.empty_like(_exact(parameter)).copy_(part_of(tensors[name], parameter))
+            torch.empty_like(_exact(parameter)).copy_(slice_for_rank(tensors[name], parameter))
             for name, parameter in self._parameters.items()
         ]
 

@@ -38,11 +38,13 @@ from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.sharding import is_sharded
-from vaak.engine.optim.schedules import pattern_of
+from vaak.engine.optim.schedules import compile_pattern
 from vaak.engine.precision import muon_dtype
 
 
-def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
+def build_parameter_optimizers(
+    parameters: list[NamedParameter], config: OptimizerConfig, folder: Path
+) -> list[Optimizer]:
     """The optimizers of these parameters: one, or for muon two.
 
     Raises UserError without parameters, where fused kernels are wanted and don't exist, or where a user's class
@@ -356,7 +358,7 @@ def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) 
     """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter."""
     names = [item.name for item in parameters]
     for group in config.groups:
-        pattern_of(group.match, names, "training.optimizer.groups", "trained parameter")
+        compile_pattern(group.match, names, "training.optimizer.groups", "trained parameter")
 
 
 class Lion(Optimizer):

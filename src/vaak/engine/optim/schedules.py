@@ -32,7 +32,7 @@ from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
 from vaak.core.figures import improves
-from vaak.core.names import demand_known, list_names, nearest_name
+from vaak.core.names import list_names, nearest_name, require_known
 
 Schedule = Callable[[int], float]
 
@@ -228,7 +228,7 @@ class Freezing:
         self.rules = tuple(rules)
         names = _names(model)
         every = [name for own in names.values() for name in own]
-        patterns = [pattern_of(rule.match, every, "training.freeze") for rule in self.rules]
+        patterns = [compile_pattern(rule.match, every, "training.freeze") for rule in self.rules]
         self._held: list[list[nn.Parameter]] = [[] for _ in self.rules]
         free = not self.rules
         for parameter, own_names in names.items():
@@ -294,7 +294,7 @@ def _require_gradients(model: nn.Module, names: Iterable[str], required: bool) -
     parts = list_names(path for path, _ in model.named_children())
     modules = [path for path, module in model.named_modules() if path and next(module.parameters(), None) is not None]
     what = "the model has no parameter or module"
-    demand_known(wanted, [*modules, *holding], what, remedy=f"it has {parts}", error=UserError)
+    require_known(wanted, [*modules, *holding], what, remedy=f"it has {parts}", error=UserError)
     for parameter, own in known.items():
         if any(one == name or one.startswith(f"{name}.") for one in own for name in wanted):
             parameter.requires_grad_(required)
@@ -308,7 +308,7 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def pattern_of(match: str, names: Iterable[str], key: str, what: str = "parameter") -> re.Pattern[str]:
+def compile_pattern(match: str, names: Iterable[str], key: str, what: str = "parameter") -> re.Pattern[str]:
     """The regular expression ``match``. Raises UserError, naming ``key``, where it is invalid or matches no name."""
     try:
         pattern = re.compile(match)

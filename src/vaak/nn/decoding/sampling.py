@@ -80,7 +80,7 @@ def next_tokens(
     """One token for each row of ``logits`` ``(rows, vocab)``, on their device: ``(rows,)``; -1 where they are NaN.
 
     ``contexts`` are the tokens that each row has read. ``uniforms`` ``(rows,)`` decide the draws; greedy needs none.
-    A logit of minus infinity is a token that can't follow. ``demand_tokens`` looks for -1, once they are read.
+    A logit of minus infinity is a token that can't follow. ``require_tokens`` looks for -1, once they are read.
     """
     scored = penalised(logits, contexts, settings.repetition_penalty)
     is_finite = logits.amax(-1).isfinite()
@@ -92,7 +92,7 @@ def next_tokens(
     return torch.where(is_finite, places if tokens is None else tokens.gather(-1, places[:, None])[:, 0], -1)
 
 
-def demand_tokens(tokens: Tensor) -> list[int]:
+def require_tokens(tokens: Tensor) -> list[int]:
     """The tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError where the scores weren't finite."""
     found: list[int] = tokens.tolist()
     if -1 in found:
@@ -286,7 +286,7 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
         gained = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
         # one transfer: each one waits for the device
         read, gains = read_together(tokens, gained)
-        for row, token, gain in zip(writing, demand_tokens(read), gains.tolist(), strict=True):
+        for row, token, gain in zip(writing, require_tokens(read), gains.tolist(), strict=True):
             log_probabilities[row] += gain
             ended[row] = token in settings.stop_ids
             texts[row] += [] if ended[row] else [token]

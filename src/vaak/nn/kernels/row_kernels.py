@@ -54,7 +54,7 @@ def cross_entropy_rows(
     losses, log_z = (torch.empty(len(logits), dtype=torch.float32, device=logits.device) for _ in range(2))
     written = logits if out is None else out
     assert logits.stride(1) == written.stride(1) == 1, "the kernel goes along the classes"
-    with _device_of(logits):
+    with _on_device(logits):
         _cross_entropy_kernel()[(len(logits),)](
             logits, logits.stride(0), targets, rates, square_rates, losses, log_z, written, written.stride(0),
             logits.shape[1], smoothing, HAS_RATES=rates is not None, HAS_SQUARES=square_rates is not None,
@@ -93,7 +93,7 @@ def _rotate(x: Tensor, cosine: Tensor, sine: Tensor, dtype: torch.dtype) -> Tens
     cosine, sine = cosine.contiguous(), sine.contiguous()
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     table_stride = 0 if len(cosine) == 1 else cosine.stride(0)
-    with _device_of(x):
+    with _on_device(x):
         _rotation_kernel()[(batch * time,)](
             x, x.stride(0), x.stride(1), x.stride(2), cosine, sine, table_stride, out, time, heads, width,
             HEADS=power_of_2(heads), WIDTH=power_of_2(width),
@@ -101,7 +101,7 @@ def _rotate(x: Tensor, cosine: Tensor, sine: Tensor, dtype: torch.dtype) -> Tens
     return out
 
 
-def _device_of(x: Tensor) -> AbstractContextManager[object]:
+def _on_device(x: Tensor) -> AbstractContextManager[object]:
     """Within this context, kernels start on the GPU that has ``x``, which may not be the current one."""
     return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
 

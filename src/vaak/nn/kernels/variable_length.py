@@ -27,7 +27,7 @@ from torch import Tensor
 from vaak.core.torch_internals import constant_when_compiled, is_fake
 from vaak.nn.kernels.device_paths import paths_on
 from vaak.nn.kernels.softmax_attention import attend
-from vaak.nn.kernels.visibility import Segments, attention_mask, segments_of
+from vaak.nn.kernels.visibility import Segments, attention_mask, find_segments
 
 log = logging.getLogger("vaak")
 WIDEST_HEAD = 192
@@ -119,7 +119,7 @@ def _compare(device: str, dtype: torch.dtype, num_heads: int, num_key_heads: int
 
 def _agrees_with_mask(drawn: list[Tensor], documents: Tensor, causal: bool) -> bool:
     """Return whether results and gradients are alike, up to rounding, one empty document at the end included."""
-    segments, mask = segments_of(documents, 5), attention_mask(documents, documents, causal)
+    segments, mask = find_segments(documents, 5), attention_mask(documents, documents, causal)
 
     def results(with_segments: bool) -> list[Tensor]:
         query, key, value = (one.clone().requires_grad_() for one in drawn[:3])

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vaak.core.batch import places_of
+from vaak.core.batch import find_places
 
 
 class Segments(NamedTuple):
@@ -100,18 +100,18 @@ def positions_in_documents(documents: Tensor) -> Tensor:
     return index - torch.where(begins, index, 0).cummax(1).values
 
 
-def segments_of(documents: Tensor, at_most: int) -> Segments:
+def find_segments(documents: Tensor, at_most: int) -> Segments:
     """Return the runs of equal numbers in ``documents`` ``(batch, time)``, ``at_most`` of them.
 
     The device isn't waited for: how many there are isn't read, and more are an error on the device.
 
-    >>> segments_of(torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]]), 5).bounds.tolist()
+    >>> find_segments(torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]]), 5).bounds.tolist()
     [0, 2, 3, 4, 8, 8]
     """
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     torch._assert_async(begins.sum() <= at_most, "a row has more documents than at_most")
-    return Segments(F.pad(places_of(begins, at_most), (0, 1), value=documents.numel()).int(), documents.shape[1])
+    return Segments(F.pad(find_places(begins, at_most), (0, 1), value=documents.numel()).int(), documents.shape[1])
 
 
 def attention_mask(documents: Tensor, key_documents: Tensor, causal: bool) -> Tensor:

@@ -57,7 +57,7 @@ def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: T
 @torch.no_grad()
 def _search(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
     if frame_lengths.device.type == "cpu":
-        _demand_enough_frames(frame_lengths.numpy(), symbol_lengths.numpy())  # a dry pass has numbers for NumPy alone
+        _require_enough_frames(frame_lengths.numpy(), symbol_lengths.numpy())  # a dry pass has numbers for NumPy alone
     batch, time, width = scores.shape
     logs, _ = _levelled(scores, frame_lengths, symbol_lengths)
     best = _towards(logs, torch.maximum).add_(logs)[:, :-1]
@@ -93,7 +93,7 @@ def _followed_back(moved: Tensor, last: Tensor) -> Tensor:
     return _in_rows(torch.stack(path[::-1]), time)[..., 0]
 
 
-def _demand_enough_frames(frames: np.ndarray, symbols: np.ndarray) -> None:
+def _require_enough_frames(frames: np.ndarray, symbols: np.ndarray) -> None:
     for row, (of_frames, of_symbols) in enumerate(zip(frames, symbols, strict=True)):
         if of_frames < of_symbols or of_symbols < 1:
             raise DataError(

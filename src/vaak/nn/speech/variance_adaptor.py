@@ -245,7 +245,7 @@ def pitch_values(pitch: Tensor, voiced: Tensor) -> Tensor:
     return torch.stack((pitch.masked_fill(~voiced, 0.0), voiced.to(pitch.dtype)), -1)
 
 
-def frames_of(log_durations: Tensor) -> Tensor:
+def to_frames(log_durations: Tensor) -> Tensor:
     """The durations, in frames and fractions of one, that a predictor's ``log(1 + frames)`` means; at least 0."""
     return exact(log_durations).expm1().clamp(min=0)
 

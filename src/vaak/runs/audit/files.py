@@ -13,11 +13,11 @@ from vaak.config.trust import CODE, HASHES
 from vaak.core.artifact import HASHES as HASHES_OF_DATA
 from vaak.core.artifact import altered_in
 from vaak.core.errors import CheckpointError, DataError
-from vaak.core.storage.files import inside, read_json, sha256_of
+from vaak.core.storage.files import hash_file, inside, read_json
 from vaak.core.storage.json_lines import read_json_lines
-from vaak.engine.checkpoint.companions import FROZEN, OF_THE_STATE, STATE
+from vaak.engine.checkpoint.bundled_files import FROZEN, OF_THE_STATE, STATE
 from vaak.engine.checkpoint.files import COMPLETED, pointed, read_state, verify
-from vaak.engine.checkpoint.names import MANIFEST, about_checkpoint, list_checkpoints, listed_files, step_of
+from vaak.engine.checkpoint.names import MANIFEST, about_checkpoint, list_checkpoints, listed_files, parse_step
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.state import PieceRule
 from vaak.runs.audit.inventory import Inventory
@@ -62,7 +62,7 @@ def _check_checkpoint(found: Inventory, checkpoint: Path, step: Any) -> None:
         found.compare(
             checkpoint / name, None if is_there else f"{checkpoint / name}: this isn't what was written there"
         )
-    named, said = step_of(checkpoint), about_checkpoint(checkpoint).get("step")
+    named, said = parse_step(checkpoint), about_checkpoint(checkpoint).get("step")
     wrong = f"{checkpoint} is of step {step}, by its manifest of {said}"
     found.compare(checkpoint / MANIFEST, None if step == said == named else wrong)
     for name in sorted({*OF_THE_STATE, FROZEN} - listed.keys()):
@@ -83,7 +83,7 @@ def _wrong_completion(found: Inventory, checkpoint: Path) -> Iterator[str]:
     if not isinstance(about, dict) or not isinstance(state, dict) or not isinstance(state.get("position"), dict):
         yield f"{path}: this is damaged"
         return
-    if about.get("completes") != sha256_of(checkpoint / STATE):
+    if about.get("completes") != hash_file(checkpoint / STATE):
         yield f"{path}: this completes another state than that of {checkpoint.name}"
         return
     for name in sorted((state.keys() | before.keys()) - set(CHANGED_BY_AN_EVALUATION)):
@@ -104,7 +104,7 @@ def _wrong_completion(found: Inventory, checkpoint: Path) -> Iterator[str]:
 
 def _check_second_copies(found: Inventory) -> None:
     for path in sorted((found.directory / "checkpoints").glob("frozen-*.safetensors")):
-        same = sha256_of(path).startswith(path.stem.removeprefix("frozen-"))
+        same = hash_file(path).startswith(path.stem.removeprefix("frozen-"))
         found.compare(path, None if same else f"{path}: this isn't what was written there")
 
 
@@ -199,7 +199,7 @@ def _check_pointers(found: Inventory) -> None:
         return
     newest = list_checkpoints(folder)[-1]
     best = (read_state(found.sound[-1]).get("best") or {}).get("step")
-    there = {step_of(path): path for path in list_checkpoints(folder)}
+    there = {parse_step(path): path for path in list_checkpoints(folder)}
     ended = read_status(found.directory).get("state") in ("finished", "stopped")
     for name, expected in (("last", newest), ("best", there.get(best))):
         path = folder / name
@@ -225,7 +225,7 @@ def _check_status(found: Inventory) -> None:
     state, step, total = (
         (status.get(name) for name in ("state", "step", "total_steps")) if isinstance(status, dict) else (None,) * 3
     )
-    newest = max(filter(None, map(step_of, list_checkpoints(found.directory / "checkpoints"))), default=None)
+    newest = max(filter(None, map(parse_step, list_checkpoints(found.directory / "checkpoints"))), default=None)
     wrong = None
     if type(step) is not int or type(total) is not int or state not in ("finished", "stopped", "failed"):
         wrong = f"{path}: this is damaged"
@@ -293,7 +293,7 @@ def _rule(entry: Mapping[str, Any]) -> PieceRule | None:
 def _unknown_splits(found: Inventory, path: Path, entries: list[dict[str, Any]]) -> Iterator[str]:
     if not found.sound:
         return
-    step = step_of(found.sound[-1]) or 0
+    step = parse_step(found.sound[-1]) or 0
     known = [PieceRule.from_json(one) for one in read_state(found.sound[-1]).get("splits", ())]
     for rule in filter(None, map(_rule, entries)):
         if rule.step <= step and rule not in known and not any(one.covers(rule) for one in known):

@@ -15,7 +15,7 @@ from typing import Any
 
 from vaak.core.artifact import LOCK
 from vaak.core.storage.files import read_json
-from vaak.engine.checkpoint.companions import SET_ASIDE
+from vaak.engine.checkpoint.bundled_files import SET_ASIDE
 from vaak.runs.folder.directory import TASKS
 
 ONE_BY_ONE = ("checkpoints", "prepared", "code", "sessions", TASKS)

@@ -22,9 +22,9 @@ from typing import Any
 from vaak.core.figures import improves
 from vaak.core.storage.files import read_json
 from vaak.core.storage.json_lines import parse_json_lines
-from vaak.engine.checkpoint.companions import STATE
+from vaak.engine.checkpoint.bundled_files import STATE
 from vaak.engine.checkpoint.files import COMPLETED, read_state
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import Span, list_spans
 
@@ -122,7 +122,7 @@ def check_log(found: Inventory) -> LogAudit:
     path = found.directory / METRICS
     content = path.read_bytes() if path.is_file() else b""
     records = list(_read_records(found, content))
-    newest = step_of(found.sound[-1]) or 0 if found.sound else 0
+    newest = parse_step(found.sound[-1]) or 0 if found.sound else 0
     last = max([newest, *(one.step for one in records)])
     log = LogAudit(records, list_spans(found.directory), last)
     if not path.is_file():
@@ -135,7 +135,7 @@ def check_log(found: Inventory) -> LogAudit:
             state = read_json(checkpoint / STATE) if name == STATE else _completed(found, checkpoint)
             if state is not None:
                 about = f"{checkpoint.name}/{name}"
-                found.compare(path, *_wrong_length(log, content, state, about, step_of(checkpoint) or 0))
+                found.compare(path, *_wrong_length(log, content, state, about, parse_step(checkpoint) or 0))
                 found.compare(checkpoint / name, *_wrong_figures(log, state, about))
         found.compare(checkpoint / STATE, _lost_completion(log, checkpoint))
     _name_what_is_not_computed(found, log, content)
@@ -214,16 +214,18 @@ def _off_schedule(log: LogAudit) -> Iterator[str]:
 
 def _missing(log: LogAudit, found: Inventory) -> Iterator[str]:
     yield from _named_missing("record", [step for step in _due_steps(log) if ("step", step) not in log.logged])
-    if not log.of_kind("evaluation") and not any(_figures_of(read_state(one)) for one in found.sound):
+    if not log.of_kind("evaluation") and not any(_collect_figures(read_state(one)) for one in found.sound):
         return  # the task evaluates nothing
-    done = {step_of(one) for one in found.sound if not read_state(one)["position"].get("duties_pending")}
+    done = {parse_step(one) for one in found.sound if not read_state(one)["position"].get("duties_pending")}
     due = {step for span in log.spans for step in _due_evaluations(log, span)}
     # the last one may not have been made yet, or be left to a resume
     lost = sorted(step for step in due - log.steps("evaluation") if step < log.last or step in done)
     yield from _named_missing("evaluation", lost)
     epochs = log.steps("epoch")
     ended = {
-        step_of(one) for one in found.sound if step_of(one) in done and read_state(one)["position"].get("place") == 0
+        parse_step(one)
+        for one in found.sound
+        if parse_step(one) in done and read_state(one)["position"].get("place") == 0
     }
     yield from _named_missing("epoch's record", sorted(step for step in ended - epochs if step is not None))
 
@@ -259,7 +261,7 @@ def _named_missing(what: str, steps: Sequence[int]) -> Iterator[str]:
 def _lost_completion(log: LogAudit, checkpoint: Path) -> str | None:
     """Report that the run continued from a checkpoint that lacks work that was due there."""
     pending = read_json(checkpoint / STATE)["position"].get("duties_pending")
-    if pending and log.last > (step_of(checkpoint) or 0) and not (checkpoint / COMPLETED).exists():
+    if pending and log.last > (parse_step(checkpoint) or 0) and not (checkpoint / COMPLETED).exists():
         return f"{checkpoint / COMPLETED} is missing: the run continued from there"
     return None
 
@@ -288,7 +290,7 @@ def _wrong_length(log: LogAudit, content: bytes, state: Mapping[str, Any], about
         yield f"{before} wasn't there when {about} was written"
 
 
-def _figures_of(state: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_figures(state: Mapping[str, Any]) -> dict[str, Any]:
     metrics = state.get("metrics") or {}
     return dict(metrics.get("figures", {}) if "scheduled" in metrics else metrics)
 
@@ -300,7 +302,7 @@ def _wrong_figures(log: LogAudit, state: Mapping[str, Any], about: str) -> Itera
     evaluations = [one for one in log.of_kind("evaluation") if one.step <= done]
     begins_here = log.spans[0].first == 1
     if evaluations or begins_here:
-        figures = {name: _as_logged(value) for name, value in _figures_of(state).items()}
+        figures = {name: _as_logged(value) for name, value in _collect_figures(state).items()}
         logged = evaluations[-1].figures if evaluations else {}
         for name in sorted(figures.keys() | logged.keys()):
             if figures.get(name) != logged.get(name):

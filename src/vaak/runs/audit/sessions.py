@@ -15,10 +15,10 @@ from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
-from vaak.core.storage.files import sha256_of
+from vaak.core.storage.files import hash_file
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.files import read_state
-from vaak.engine.checkpoint.names import about_checkpoint, listed_files, step_folder, step_of
+from vaak.engine.checkpoint.names import about_checkpoint, listed_files, parse_step, step_folder
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.folder.directory import read_identity
 from vaak.runs.folder.sessions import SESSIONS, configuration_of_session, sessions_of_run
@@ -117,7 +117,7 @@ def _check_against_checkpoints(found: Inventory, known: Mapping[int, dict[str, A
     """Compare each sound checkpoint with the session that made it; return the sessions that have one."""
     vouched = set()
     for checkpoint in found.sound:
-        number, step = about_checkpoint(checkpoint).get("session"), step_of(checkpoint) or 0
+        number, step = about_checkpoint(checkpoint).get("session"), parse_step(checkpoint) or 0
         if number is None:  # made before there were sessions, or by another program
             continue
         session = known.get(number)
@@ -195,7 +195,7 @@ def _check_newest(found: Inventory, known: Mapping[int, dict[str, Any]]) -> None
     if not newest:
         return
     file, current = configuration_of_session(directory, newest), directory / "config.yml"
-    if file.exists() and sha256_of(file) == sha256_of(current):
+    if file.exists() and hash_file(file) == hash_file(current):
         found.compare(current)
     elif "parent" in read_identity(directory) and _read(file).get("run_dir") != _read(current).get("run_dir"):
         found.leave_out("config.yml: this fork hasn't trained under it yet", current)

@@ -17,7 +17,7 @@ from vaak.core.task import DataFinding, Dataset, Task
 from vaak.core.terminal import progress
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.runs.doctor import DoctorFinding, Mark
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import require_trust
 
 ABOUT = "all data"
 MOST_NAMED = 10
@@ -32,7 +32,7 @@ def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
         except UserError as error:
             yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
             return
-        for split, dataset in datasets_of(task):
+        for split, dataset in iterate_datasets(task):
             if isinstance(dataset, UserError):
                 yield DoctorFinding(ABOUT, split, "problem", str(dataset))
             else:
@@ -47,7 +47,7 @@ def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
     and for code that requires trust; with ``checking``, the task leaves to its findings what it can.
     """
     with scratch_folder("doctor") as folder:
-        demand_trust(loaded)
+        require_trust(loaded)
         task = loaded.task(folder)
         with loaded.naming_lines():
             if checking:
@@ -57,7 +57,7 @@ def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
         yield task
 
 
-def datasets_of(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
+def iterate_datasets(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
     """The splits that training, evaluations and tests read, or what is wrong with one; test may not exist."""
     for split in dict.fromkeys(("train", *task.evaluation_splits, "test")):
         try:
@@ -121,7 +121,7 @@ def check_data(loaded: Loaded) -> Iterator[CheckedSplit]:
     """
     experiment = loaded.experiment
     with prepared_task(loaded, checking=True) as task:
-        for split, dataset in datasets_of(task):
+        for split, dataset in iterate_datasets(task):
             if isinstance(dataset, UserError):
                 yield CheckedSplit(split, 0, iter([DataFinding("", "unreadable", str(dataset))]))
                 continue

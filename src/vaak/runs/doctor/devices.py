@@ -25,7 +25,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, host_memory
 from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.packages import look_up, short, try_imports, version_of
+from vaak.runs.doctor.packages import get_version, look_up, short, try_imports
 
 ABOUT = "what would run"
 PATIENCE_SECONDS = 5.0
@@ -62,10 +62,10 @@ def nvidia_devices() -> list[Device]:
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
-    return [device for row in rows if (device := _device_of(row)) is not None]
+    return [device for row in rows if (device := _parse_device(row)) is not None]
 
 
-def _device_of(row: list[str]) -> Device | None:
+def _parse_device(row: list[str]) -> Device | None:
     try:
         name, free, total, capability, driver = row
         major, _, minor = capability.partition(".")
@@ -160,7 +160,7 @@ def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
 
 def weights_and_biases() -> DoctorFinding:
     """Return whether Weights & Biases could be logged to. For a key, only its presence is shown."""
-    if version_of("wandb") is None:
+    if get_version("wandb") is None:
         return DoctorFinding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
     mode = os.environ.get("WANDB_MODE", "online")
     key = "with an API key" if has_wandb_key() else "without an API key"

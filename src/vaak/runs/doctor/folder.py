@@ -24,17 +24,17 @@ from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.downloads import READERS
-from vaak.audio.corpora.entries import CorpusReader, manifest_lines, place_of
+from vaak.audio.corpora.entries import CorpusReader, manifest_lines, resolve_path
 from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
 from vaak.audio.corpora.transcripts import TranscriptsReader, lists_speakers
-from vaak.audio.cuts.reading import language_of
+from vaak.audio.cuts.reading import get_language
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.doctor.columns import MOST_ROWS, find_columns
 from vaak.runs.doctor.text_layouts import use_of_texts
-from vaak.runs.doctor.texts import Dialect, FoundTexts, find_texts, said_of_tables, texts_of
+from vaak.runs.doctor.texts import Dialect, FoundTexts, find_texts, read_texts, said_of_tables
 from vaak.runs.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
@@ -214,7 +214,7 @@ def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurve
     for find in (_options_by_files, find_texts):  # what has audio first: a list of it is no text
         for root in (folder, *subfolders(folder)):
             if is_new(root) and (by_files := find(root, dialect)):
-                found.append(_survey_of(root, by_files))
+                found.append(_survey(root, by_files))
                 if root == folder:
                     break
     return found[:MOST_CORPORA]
@@ -231,7 +231,7 @@ def recognised_file(path: Path, dialect: Dialect | None = None) -> list[CorpusSu
     else:
         options = None
     found = find_texts(path, dialect) if options is None else options
-    return [] if found is None else [_survey_of(path, found)]
+    return [] if found is None else [_survey(path, found)]
 
 
 def _with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str,
     return options | ({"dialect": {**dialect}} if dialect and options["type"] in extra["only_for"] else {})
 
 
-def _survey_of(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
+def _survey(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
     if isinstance(found, dict):
         return CorpusSurvey(place, str(found["type"]), found)
     kind = USES.get(found.corpus["type"]) or USES[use_of_texts(found.corpus)]
@@ -364,7 +364,7 @@ def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
     """The values of a row that name a file of audio in a folder, with its ending or without."""
     for value in row.values():
         if isinstance(value, str) and 0 < len(value) < 256:
-            path = place_of((folder,), value)
+            path = resolve_path((folder,), value)
             try:
                 if is_audio(path) and path.is_file():
                     yield value
@@ -375,14 +375,14 @@ def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
 def _opens(options: dict[str, Any]) -> bool:
     """Whether the options describe a corpus of which something can be read."""
     try:
-        reader = _reader_of(options)
+        reader = _make_reader(options)
         first = islice(reader.read(reader.given[0]), FIRST_RECORDINGS)
         return any(one.cut is not None for one in first)
     except UserError:
         return False
 
 
-def _reader_of(options: dict[str, Any]) -> CorpusReader:
+def _make_reader(options: dict[str, Any]) -> CorpusReader:
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     return AudioCorpus(DatasetConfig(**{"name": "data", **plain}), AudioConfig()).reader
 
@@ -394,7 +394,7 @@ def _examine(corpus: CorpusSurvey, seconds: float) -> None:
         if corpus.is_text:
             _examine_texts(corpus, begun + seconds)
         else:
-            _examine_recordings(corpus, _reader_of(corpus.options), seconds)
+            _examine_recordings(corpus, _make_reader(corpus.options), seconds)
     except UserError as error:
         corpus.problem = str(error)
     except OSError as error:
@@ -410,7 +410,7 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
     order = sorted(reader.given, key=lambda split: split == "train")
     for number, split in enumerate(order):
         left = begun + seconds / 2 - time.monotonic()
-        drawn[split] = _count_entries(corpus.splits[split], entries_of(reader, split), left / (len(order) - number))
+        drawn[split] = _count_entries(corpus.splits[split], read_entries(reader, split), left / (len(order) - number))
     for number, split in enumerate(order):
         until = time.monotonic() + (begun + seconds - time.monotonic()) / (len(order) - number)
         for entry in drawn[split]:
@@ -438,7 +438,7 @@ def _count_entries(found: SplitSurvey, entries: Iterator[CorpusEntry], seconds: 
     return sample
 
 
-def entries_of(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
+def read_entries(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
     """The recordings of a split as described; those of a layout without their audio being touched."""
     if isinstance(reader, LayoutReader):
         for part in reader.parts[split]:
@@ -457,7 +457,7 @@ def entries_of(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
         labels = reading.cut.supervisions if reading.cut is not None else []
         speakers = tuple(one.speaker for one in labels if one.speaker)
         texts = tuple(one.text for one in labels if one.text)
-        language = language_of(reading.cut) if reading.cut is not None else None
+        language = get_language(reading.cut) if reading.cut is not None else None
         yield CorpusEntry(reading.name, speakers, texts, language, partial(lambda one: one, reading))
 
 
@@ -467,7 +467,7 @@ def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
         if split not in options:
             continue
         found = corpus.splits[split] = SplitSurvey()
-        for one in texts_of(options, split):
+        for one in read_texts(options, split):
             found.num_entries += 1
             found.broken += [one.problem] if one.problem else []
             if one.text.strip():

@@ -124,7 +124,7 @@ def _is_there(name: str) -> bool:
 
 
 def _all_names() -> list[str]:
-    return [*map(module_of, required()), *OPTIONAL, *OTHERS]
+    return [*map(find_module, required()), *OPTIONAL, *OTHERS]
 
 
 def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
@@ -146,10 +146,10 @@ def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict
                 if time.monotonic() > end:
                     process.kill()
                     ending = f"it takes more than {PATIENCE_SECONDS:.0f} s"
-                read, before = len(_lines_of(said)), read
+                read, before = len(_read_lines(said)), read
                 advance(read - before)
                 time.sleep(POLLING_SECONDS)
-        lines = _lines_of(said)
+        lines = _read_lines(said)
     found = {}
     for line in lines:
         try:
@@ -161,16 +161,16 @@ def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict
     return found or {names[0]: Import(True, ending)}
 
 
-def _lines_of(file: IO[bytes]) -> list[str]:
+def _read_lines(file: IO[bytes]) -> list[str]:
     """The lines so far; where the process writes next is not changed."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), size, 0).decode("utf-8", "replace").splitlines()
 
 
-def module_of(package: str) -> str:
+def find_module(package: str) -> str:
     """The module that a package brings.
 
-    >>> module_of("ruamel.yaml"), module_of("ruamel-yaml"), module_of("flash-attn")
+    >>> find_module("ruamel.yaml"), find_module("ruamel-yaml"), find_module("flash-attn")
     ('ruamel.yaml', 'ruamel.yaml', 'flash_attn')
     """
     return MODULES.get(canonicalize_name(package), package.replace("-", "_"))
@@ -194,7 +194,7 @@ def _examine_required(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Yield whether the packages that Vaak requires are there, importable, and of a version that will do."""
     right = []
     for name, requirement in required().items():
-        found, version = imports[module_of(name)], version_of(name)
+        found, version = imports[find_module(name)], get_version(name)
         again = f"pip install '{requirement}'"
         if not found.there:
             yield DoctorFinding(ABOUT, name, "problem", "not installed", again)
@@ -219,7 +219,7 @@ def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
             said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
             yield DoctorFinding(ABOUT, name, "warning", said, f"{again} again")
         else:
-            yield DoctorFinding(ABOUT, name, "ok", f"{version_of(name.replace('_', '-'))}, for {purpose}")
+            yield DoctorFinding(ABOUT, name, "ok", f"{get_version(name.replace('_', '-'))}, for {purpose}")
 
 
 def _other_than_tested() -> Iterator[DoctorFinding]:
@@ -233,7 +233,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
     other = [
         f"{name} {version} (tested: {last})"
         for name in (*required(), *OPTIONAL)
-        if (last := tested.get(canonicalize_name(name))) and (version := version_of(name)) and version != last
+        if (last := tested.get(canonicalize_name(name))) and (version := get_version(name)) and version != last
     ]
     if other:
         advice = "if something fails: pip install -r requirements.txt installs the tested versions"
@@ -245,7 +245,7 @@ def required() -> dict[str, Requirement]:
     return {requirement.name: requirement for extra, requirement in requirements() if extra is None}
 
 
-def version_of(package: str) -> str | None:
+def get_version(package: str) -> str | None:
     """The installed version."""
     try:
         return importlib.metadata.version(package)

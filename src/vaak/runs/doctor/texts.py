@@ -314,7 +314,7 @@ class _Sides(AsTheyAre):
         self.source_column, self.target_column = corpus.get("source_column", ""), corpus.get("target_column", "")
 
 
-def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
+def read_texts(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     """Yield the texts of a split, blank ones too."""
     files = find_files(corpus[split], split)
     text = corpus.get("text_column", "text")

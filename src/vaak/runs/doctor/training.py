@@ -44,10 +44,10 @@ from vaak.runs.doctor.devices import (
     weights_and_biases,
     what_compiling_lacks,
 )
-from vaak.runs.doctor.packages import short, version_of
+from vaak.runs.doctor.packages import get_version, short
 from vaak.runs.estimate import at_rest
-from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.directory import checkpoints_elsewhere, holds_a_run, is_being_written, require_room
+from vaak.runs.folder.user_code import require_trust
 
 CONFIGURATION = "configuration"
 
@@ -197,7 +197,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
     place, said, advice = nearest_existing(run), "", ""
     try:
-        demand_room(run, checkpoints, resumes=checkpointing.resume is not None)
+        require_room(run, checkpoints, resumes=checkpointing.resume is not None)
     except UserError as error:
         said, _, advice = str(error).rpartition(": ")
     if is_being_written(run):
@@ -216,7 +216,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     if not experiment.training.logging.wandb:
         return
     mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
-    if version_of("wandb") is None:
+    if get_version("wandb") is None:
         yield DoctorFinding(
             CONFIGURATION, "W&B", "problem", "asked for, but wandb isn't installed", "pip install 'vaak[wandb]'"
         )
@@ -232,7 +232,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
     """The task's data and model, as far as ``sources()`` and ``meta_model()`` describe them."""
     experiment = loaded.experiment
     try:
-        demand_trust(loaded)
+        require_trust(loaded)
         task = loaded.task()
         sources = task.sources()
     except UserError as error:

@@ -34,9 +34,9 @@ from vaak.config.yaml.tree import find
 from vaak.core.artifact import LOCK, only_writer
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.core.storage.links import demand_own_files, make_link
+from vaak.core.storage.links import make_link, require_own_files
 from vaak.core.storage.lock import is_locked
-from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
+from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, parse_step
 
 TASKS = "tasks"
 PREPARED = "prepared"
@@ -64,7 +64,7 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
                 if not link.exists():
                     make_link(link, checkpoints)
             for folder in (path, link.resolve()):
-                demand_writable(folder)
+                require_writable(folder)
     except OSError as error:
         if checkpoints is not None and Path(str(error.filename)).resolve().is_relative_to(checkpoints.resolve()):
             raise UserError(
@@ -91,7 +91,7 @@ def _remove_unused(link: Path, checkpoints: Path) -> None:
         shutil.rmtree(link)
 
 
-def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = True) -> None:
+def require_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = True) -> None:
     """Raise UserError where something in a run leads out of it, or is a pipe or a device; ours may lead out.
 
     Those are RUN/checkpoints, to the ``checkpoints`` that the options name or to a folder with its owner's name;
@@ -109,9 +109,9 @@ def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = 
             return not aim.is_dir()
         return path.parent.name == "snapshots" and aim.parent == path.resolve().parent.parent / "blobs"
 
-    demand_own_files(path, is_ours, deep=deep)
+    require_own_files(path, is_ours, deep=deep)
     if (there := path / "checkpoints").is_symlink() and there.is_dir():
-        demand_own_files(there.resolve(), deep=deep)
+        require_own_files(there.resolve(), deep=deep)
 
 
 def _leads_to_own_checkpoints(path: Path, aim: Path, wanted: Path | None) -> bool:
@@ -134,7 +134,7 @@ def _is_in_a_cache(aim: Path) -> bool:
     return isinstance(about, dict) and about.get("fingerprint") == aim.name
 
 
-def demand_writable(folder: Path) -> None:
+def require_writable(folder: Path) -> None:
     """Raises OSError where nothing can be written to a folder."""
     if not os.access(folder, os.W_OK):
         read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & os.ST_RDONLY
@@ -157,10 +157,10 @@ def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
     return Path(save_dir) / name if save_dir else None
 
 
-def demand_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
+def require_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
     """Raises UserError where a run can't be there: one is there already, or its files would replace a user's."""
     if checkpoints is not None:
-        demand_free(path, checkpoints)
+        require_free(path, checkpoints)
     if not resumes and (holds_a_run(path) or (checkpoints is not None and list_checkpoints(checkpoints))):
         where = path if holds_a_run(path) else checkpoints
         raise UserError(
@@ -181,7 +181,7 @@ def the_only_writer(path: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(only_writer(path, "give another run_dir="))
         if checkpoints.is_dir():
-            stack.enter_context(only_writer(checkpoints, save_dir, lambda: f" ({owner_of(checkpoints)})"))
+            stack.enter_context(only_writer(checkpoints, save_dir, lambda: f" ({find_owner(checkpoints)})"))
         yield
 
 
@@ -203,7 +203,7 @@ def configurations_below(folder: Path) -> Iterator[Path]:
         place / "config.yml"
         for place in places
         # a checkpoint may be half-written, damaged, or copied under another name
-        if not (place.name.startswith(".step-") or step_of(place) is not None or is_checkpoint(place))
+        if not (place.name.startswith(".step-") or parse_step(place) is not None or is_checkpoint(place))
     )
 
 
@@ -235,7 +235,7 @@ Older runs have none in their run.json, and are read with defaults for missing k
 """
 
 
-def demand_known_format(path: Path) -> None:
+def require_known_format(path: Path) -> None:
     """Raise UserError where a run was written by a later version of Vaak, in a format that this one doesn't read."""
     said = str(read_identity(path).get("format", RUN_FORMAT))
     if said.partition(".")[0] != RUN_FORMAT.partition(".")[0]:
@@ -243,7 +243,7 @@ def demand_known_format(path: Path) -> None:
         raise UserError(f"{path} was written by a later version of Vaak, in run format {said}; {known}: update Vaak")
 
 
-def demand_free(path: Path, checkpoints: Path) -> None:
+def require_free(path: Path, checkpoints: Path) -> None:
     """Raises UserError where a folder of checkpoints is that of another run than the one in ``path``."""
     owner = _read(checkpoints / OWNER)
     if owner is None or checkpoints.resolve().is_relative_to(path.resolve()) or owner["id"] == _identity(path)["id"]:
@@ -263,8 +263,8 @@ def claim(path: Path) -> str | None:
     Its writer holds the locks of both. Raises UserError where the checkpoints are another run's.
     """
     checkpoints = (path / "checkpoints").resolve()
-    demand_known_format(path)
-    demand_free(path, checkpoints)
+    require_known_format(path)
+    require_free(path, checkpoints)
     identity, owner = _identity(path), _read(checkpoints / OWNER)
     mine = {"id": identity["id"], "directory": identity["directory"]}
     if _read(path / RUN) != identity:
@@ -317,7 +317,7 @@ def command_to_finish(path: Path) -> str | None:
     return said if isinstance(said, str) else None
 
 
-def demand_finished(path: Path) -> None:
+def require_finished(path: Path) -> None:
     """Raise UserError where a directory is a fork that isn't finished: it would continue with its parent's options."""
     command = command_to_finish(path)
     if command is not None and not _finishing.get():
@@ -339,7 +339,7 @@ def owner_at_home(checkpoints: Path) -> Path | None:
     return Path(owner["directory"]) if owner is not None and _is_at_home(owner) else None
 
 
-def owner_of(checkpoints: Path) -> str:
+def find_owner(checkpoints: Path) -> str:
     """The directory of the run that a folder of checkpoints belongs to, if known."""
     owner = _read(checkpoints / OWNER)
     return "another run" if owner is None else str(owner["directory"])
@@ -375,7 +375,7 @@ def _read(file: Path) -> dict[str, Any] | None:
     return found if known else None
 
 
-def places_of(directory: Path) -> Iterator[str]:
+def iterate_run_dirs(directory: Path) -> Iterator[str]:
     """Yield the ``run_dir`` of each session of a run, as given by the user."""
     for path in (directory / "config.yml", *directory.glob("sessions/*.yml")):
         place = find(read_yaml(path), ("run_dir",)) if path.exists() else None
@@ -389,7 +389,7 @@ def places_of_another(path: Path, directory: Path) -> list[Path]:
     These are: the path from the working folder; its place relative to the run, if both moved together; and a relative
     path from any folder above the run, such as the project's.
     """
-    places = [Path(place) for place in places_of(directory)]
+    places = [Path(place) for place in iterate_run_dirs(directory)]
     moved = [directory / os.path.relpath(path, was) for was in places if was.is_absolute() == path.is_absolute()]
     around = [] if path.is_absolute() else [folder / path for folder in directory.absolute().parents]
     return list(dict.fromkeys(Path(os.path.normpath(place)) for place in (path, *moved, *around)))

@@ -21,9 +21,9 @@ from vaak.config.trust import CODE, run_of_configuration
 from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.core.storage.links import LinkError, demand_own_files
+from vaak.core.storage.links import LinkError, require_own_files
 from vaak.core.storage.lock import is_locked
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.metrics_file import read_records
 from vaak.runs.folder.directory import (
     OWNER,
@@ -31,11 +31,11 @@ from vaak.runs.folder.directory import (
     RUN,
     command_to_go_on,
     configurations_below,
-    demand_own_run,
     holds_a_run,
     is_being_written,
     read_identity,
     read_status,
+    require_own_run,
     the_only_writer,
 )
 
@@ -100,21 +100,21 @@ def list_runs(folder: Path) -> list[RunSummary]:
     """
     configs = [config.relative_to(folder) for config in configurations_below(folder)]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
-    return sorted((summary_of(run, folder) for run in filter(_is_readable, runs)), key=lambda run: -run.changed)
+    return sorted((summarize(run, folder) for run in filter(_is_readable, runs)), key=lambda run: -run.changed)
 
 
 def _is_readable(run: Path) -> bool:
     """Whether what a listing reads of a run is in it; a warning where it isn't."""
     try:
-        demand_own_run(run, deep=False)
-        demand_own_files(run / "checkpoints")
+        require_own_run(run, deep=False)
+        require_own_files(run / "checkpoints")
     except LinkError as error:
         log.warning("%s", error)
         return False
     return True
 
 
-def summary_of(run: Path, folder: Path) -> RunSummary:
+def summarize(run: Path, folder: Path) -> RunSummary:
     """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
     steps, seconds, parameters = [0], [0.0], None
     records: list[dict[str, Any]] = []
@@ -189,7 +189,7 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
     whole: dict[int, Path] = {}
     damaged = []
     for path in sorted((run / "checkpoints").glob("step-*")):
-        step, problem = step_of(path), next(_damage(path), None)
+        step, problem = parse_step(path), next(_damage(path), None)
         if step is not None and problem is not None:
             damaged.append(f"{path.name} is damaged: {problem}")
         elif step is not None:

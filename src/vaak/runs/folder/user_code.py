@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vaak.config.components import adopt_module, module_of, source_file, users_files
+from vaak.config.components import adopt_module, import_file, source_file, users_files
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.config.resolved import resolved_values
@@ -31,7 +31,7 @@ OF_THE_LOOP = ("training.callbacks", "wandb")
 """Options whose objects only training builds."""
 
 
-def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:
+def require_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:
     """Raises UserError where code would be executed that isn't the user's own, and isn't trusted.
 
     ``sections`` are the keys of those of which code is executed; None: all, as in training.
@@ -42,7 +42,7 @@ def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> Non
         raise UserError(refusal(doubtful[0][0], references))
 
 
-def demand_secrets(loaded: Loaded, but: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
+def require_secrets(loaded: Loaded, but: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
     """Return remarks on the secrets of a run, where they come from and how its directory refers to them.
 
     Options below ``but`` aren't needed; with ``only``, no others are. Raises UserError where the variable of one that
@@ -69,7 +69,7 @@ def _is_below(key: str, sections: Collection[str]) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
-def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
+def require_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:
     """Raises UserError where using a run's model would execute code from outside Vaak."""
     inner: Iterable[Experiment[Any, Any]] = getattr(experiment.data, "inner_experiments", {}).values()
     names = [_type_at(one, key) for one in (experiment, *inner) for key in one.spec.used_by_models]
@@ -89,7 +89,7 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     copies: dict[Path, str] = {}
     made = directory / CODE / HASHES  # of the copies, by their names, as they were made
     noted = files.read_json(made) if holds_a_run(directory) and made.exists() else {}
-    hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
+    hashes = {name: files.hash_file(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
     for where, key in ((values, "task"), *_types(values)):  # every place that may name a class
         file = source_file(where[key], folder)
         if file is None:
@@ -107,7 +107,7 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
 def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
     """The name of a file's copy, made unless there is one with this content; ``hashes`` are those of all copies."""
     folder.mkdir(exist_ok=True)
-    wanted = files.sha256_of(file)
+    wanted = files.hash_file(file)
     name, number = file.name, 1
     while hashes.get(name, wanted) != wanted:
         number += 1
@@ -120,7 +120,7 @@ def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
 
 def imported_files() -> dict[str, ModuleType]:
     """Return the modules that this program has imported from users' files, by the hashes of these files."""
-    return {files.sha256_of(file): module_of(file) for file in users_files()}
+    return {files.hash_file(file): import_file(file) for file in users_files()}
 
 
 def adopt_copies(directory: Path, imported: Mapping[str, ModuleType]) -> None:

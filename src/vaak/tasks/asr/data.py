@@ -18,26 +18,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaak.audio.audio_file import HEARD, LONGEST_HEARD, wav_of
+from vaak.audio.audio_file import HEARD, LONGEST_HEARD, encode_wav
 from vaak.audio.augmentation.pipeline import (
     augmented,
     drawn_masks,
     longest_factor,
+    make_voices,
     masked,
     padded_masks,
-    voices_of,
 )
 from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.sources import BoundedCache, CutSource
 from vaak.audio.segments import Alignment, Interval, LabelledAudio
 from vaak.core.batch import Batch
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME
 from vaak.tasks.asr.utterances import SEGMENT, Utterances
-from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, Vocabulary, positions_of
+from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, Vocabulary, count_positions
 from vaak.tasks.base import pad_rows
 
 
@@ -105,12 +105,12 @@ class AsrDataset(Dataset):
         factor = 1.0 if augmentation is None else longest_factor(augmentation)
         self.lengths = features.lengths(utterances.durations * factor)
         self.strata = utterances.groups
-        self.fingerprint = fingerprint_of([utterances.fingerprint, *features.key])
+        self.fingerprint = compute_fingerprint([utterances.fingerprint, *features.key])
         num_bytes = features.num_bytes(utterances.durations)
         changes_audio = augmentation is not None and augmentation.changes_audio
         self.useful_workers = 2 if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
-        self._voices = voices_of(self.source)
+        self._voices = make_voices(self.source)
 
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         """Utterance ``index``. Raises DataError, naming the file, where it can't be read."""
@@ -133,17 +133,17 @@ class AsrDataset(Dataset):
         group = self.utterances.group_names[self.utterances.groups[index]]
         has_times = timing is not None and rng.random() < timing.share
         if timing is not None and has_times:
-            timed = timed_ids(self.vocabulary, segments_of(spoken.text or "", alignment or {}, seconds))
+            timed = timed_ids(self.vocabulary, split_segments(spoken.text or "", alignment or {}, seconds))
             has_times = len(timed) <= timing.most_tokens
             ids = np.array(timed, np.int64) if has_times else ids
         is_transcribed = index < self.num_transcribed
         return AsrExample(spoken.name, spoken.text or "", group, features, ids, is_transcribed, masks, has_times)
 
-    def features_of(self, example: AsrExample) -> np.ndarray:
+    def compute_features(self, example: AsrExample) -> np.ndarray:
         """Return an example's features ``(bin, frame)``, made here where a device would make them."""
         if not self.features.on_device:
             return example.features
-        features: np.ndarray = self.features.of_batch(samples_of([example]))[0].numpy()
+        features: np.ndarray = self.features.of_batch(stack_samples([example]))[0].numpy()
         return features
 
     def changed(
@@ -175,16 +175,16 @@ class AsrDataset(Dataset):
 
     def _wav(self, index: int) -> bytes:
         samples = self.source.load(int(self.utterances.used[index]), np.random.default_rng(0)).samples
-        return wav_of(samples[: LONGEST_HEARD * self.features.sampling_rate], self.features.sampling_rate)
+        return encode_wav(samples[: LONGEST_HEARD * self.features.sampling_rate], self.features.sampling_rate)
 
 
-def segments_of(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
+def split_segments(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
     """The segments of an utterance of ``seconds``: the utterances of which it was made, or its phrases.
 
     >>> words = {"word": (Interval(0.1, 0.3, "so"), Interval(0.3, 0.5, "it"), Interval(1.4, 1.9, "is"))}
-    >>> segments_of("So it is.", words, 2.0)
+    >>> split_segments("So it is.", words, 2.0)
     [Interval(start=0.1, end=0.5, text='So it'), Interval(start=1.4, end=1.9, text='is.')]
-    >>> segments_of("So it is.", {}, 2.0)
+    >>> split_segments("So it is.", {}, 2.0)
     [Interval(start=0.0, end=2.0, text='So it is.')]
     """
     if SEGMENT in alignment:
@@ -229,7 +229,7 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
         targets[row, first : first + len(ids)] = ids
         targets[row, first + len(ids)] = end
     numbers = torch.tensor([len(one.ids) + 1 for one in examples])
-    of_audio = positions_of(num_frames / FRAMES_PER_SECOND)
+    of_audio = count_positions(num_frames / FRAMES_PER_SECOND)
     counts = {
         "token": numbers,
         "position": of_audio + len(whole) - 1 + numbers,
@@ -243,11 +243,11 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
     if examples[0].features.ndim > 1:
         audio = {"features": torch.from_numpy(np.stack([one.features for one in examples]))}
     else:
-        audio = samples_of(examples)
+        audio = stack_samples(examples)
     return Batch({**audio, "inputs": inputs, "targets": targets}, counts, extra=extra)
 
 
-def samples_of(examples: Sequence[AsrExample]) -> dict[str, Tensor]:
+def stack_samples(examples: Sequence[AsrExample]) -> dict[str, Tensor]:
     """The tensors of which a device makes the features of examples: ``samples``, and ``masks`` if there are some."""
     found = {"samples": torch.from_numpy(pad_rows([one.features for one in examples], dtype=np.float32))}
     masks = [one.masks for one in examples if one.masks is not None]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from vaak.nn.lora import DTYPES, demand_layers, keep_frozen_weights_in, linear_layers
+from vaak.nn.lora import DTYPES, keep_frozen_weights_in, linear_layers, require_layers
 from vaak.nn.lora_experts import Choice, Gate, LoraExperts, Routing, add_experts, choices_by, top_k_weights
 from vaak.nn.speech.masks import exact, length_mask, masked
 from vaak.tasks.asr.config import ExpertsConfig
@@ -58,7 +58,7 @@ class WithExperts(nn.Module):
         linear, sizes = linear_layers(base, also_trained), (options.num_experts, options.rank, options.scale)
         self.experts, self.routing = options, add_experts(base, options.targets, *sizes, options.dropout, also_trained)
         layers = [name for name, one in base.named_modules() if isinstance(one, LoraExperts)]
-        demand_layers("model.experts", linear, options)
+        require_layers("model.experts", linear, options)
         keep_frozen_weights_in(DTYPES[options.base_dtype], base)
         self.gate = Gate(width, options.num_experts, options.gate_width, options.balancing_bias)
         return layers

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.core.storage.files import whole_folder, write_json, write_text
-from vaak.engine.checkpoint.names import step_of
+from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora_experts import LoraExperts
@@ -47,13 +47,13 @@ from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.whisper import ABOUT, NO_TIMES, PURPOSE, START, TOKENIZER, Vocabulary
 from vaak.tasks.ct2 import write_ct2
-from vaak.tasks.pretrained import config_of_tokenizer, transformers_of
+from vaak.tasks.pretrained import config_of_tokenizer, import_transformers
 from vaak.text.tokenizer import BYTES
 
 log = logging.getLogger("vaak")
 
 
-def demand_one(model: WithExperts, expert: int | None) -> None:
+def require_one(model: WithExperts, expert: int | None) -> None:
     """Raises UserError where a model has experts, and no expert is chosen."""
     experts = model.experts
     if experts is None and expert is not None:
@@ -70,7 +70,7 @@ def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     found = None
     if (run / "metrics.jsonl").exists():
         for record in read_records(run / "metrics.jsonl"):
-            if record["kind"] == "evaluation" and record["step"] <= step_of(checkpoint):
+            if record["kind"] == "evaluation" and record["step"] <= parse_step(checkpoint):
                 found = record.get(f"val_{EXPERT_WEIGHT}/{expert}")
     if not isinstance(found, float):
         raise UserError(
@@ -89,11 +89,11 @@ def write_whisper(transcriber: Transcriber, folder: Path, expert: int | None = N
     Raises UserError where the folder has something in it, or no ``expert`` is chosen of several.
     """
     model, vocabulary = transcriber.model, transcriber.vocabulary
-    demand_one(model, expert)
+    require_one(model, expert)
     merged = lora.merged(model.whisper, expert, weight)
     with whole_folder(folder) as temporary:
         merged.save_pretrained(temporary)
-        generation_of(model, vocabulary, transcriber.decoding).save_pretrained(temporary)
+        make_generation_config(model, vocabulary, transcriber.decoding).save_pretrained(temporary)
         write_processor(vocabulary, transcriber.features, temporary)
 
 
@@ -118,14 +118,16 @@ def write_adapter(
     """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
     Those of an ``expert`` are multiplied by ``weight``.
-    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.whisper.name_of``).
+    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.whisper.name_base``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """
-    demand_one(model, expert)
+    require_one(model, expert)
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
-    lora.write_adapter(list(lora.adapters_of(model.whisper, expert, weight)), section, targets, options.base, folder)
+    lora.write_adapter(
+        list(lora.iterate_adapters(model.whisper, expert, weight)), section, targets, options.base, folder
+    )
 
 
 OWN = "vocabulary"
@@ -142,7 +144,7 @@ def exported_vocabulary(source: Path) -> Vocabulary | None:
 
 def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: Path) -> None:
     """Write tokenizer and options of features to ``folder``; warns where transformers can't have one of them."""
-    transformers = transformers_of(PURPOSE, "asr")
+    transformers = import_transformers(PURPOSE, "asr")
     seconds = int(features.seconds) if float(features.seconds).is_integer() else features.seconds
     if seconds != int(seconds):
         log.warning("transformers reads whole seconds only; data.max_duration is %g, so only Vaak can use it", seconds)
@@ -172,8 +174,8 @@ def _as_bytes(vocabulary: Vocabulary) -> Backend | None:
     """A tokenizer of bytes that writes the same text for the same ids; None where two would be the same token."""
     ids, backend = vocabulary.ids, vocabulary.backend
     special = {ids.prompt[0]: START, ids.end: END, ids.size: NO_TIMES}
-    special |= {one: _name_of(backend, one) for one in ids.never if one not in special}
-    names = [special.get(one) or _bytes_of(backend, one) for one in range(ids.size + 1)]
+    special |= {one: _name_token(backend, one) for one in ids.never if one not in special}
+    names = [special.get(one) or _spell_bytes(backend, one) for one in range(ids.size + 1)]
     if len(set(names)) < len(names):
         return None
     made = Backend(models.BPE({name: number for number, name in enumerate(names)}, []))
@@ -183,9 +185,9 @@ def _as_bytes(vocabulary: Vocabulary) -> Backend | None:
     return made
 
 
-def _bytes_of(backend: Backend, token: int) -> str:
+def _spell_bytes(backend: Backend, token: int) -> str:
     """A token by the characters of its bytes; a byte that is also a character keeps its name, and is never written."""
-    name = _name_of(backend, token)
+    name = _name_token(backend, token)
     if isinstance(backend.decoder, decoders.ByteLevel):
         return name
     if (byte := _BYTE.fullmatch(name)) is not None:
@@ -198,11 +200,11 @@ def _bytes_of(backend: Backend, token: int) -> str:
     return "".join(_CHARACTERS[one] for one in content)
 
 
-def _name_of(backend: Backend, token: int) -> str:
+def _name_token(backend: Backend, token: int) -> str:
     return backend.id_to_token(token) or ""
 
 
-def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecodingConfig) -> Any:
+def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecodingConfig) -> Any:
     """The ``generation_config.json``: the base's, with the prompt that was trained, and the run's search."""
     ids, base = vocabulary.ids, cast("Any", model.whisper.generation_config).to_dict()
     beams = decoding.beam_size if decoding.method == "beam" else 1
@@ -231,7 +233,7 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
         never -= {*before, *vocabulary.times, *_languages(special).values()}
     values["suppress_tokens"] = sorted(never)
     given = {name: value for name, value in base.items() if not name.startswith("_")}
-    return transformers_of(PURPOSE, "asr").GenerationConfig(**{**given, **values})
+    return import_transformers(PURPOSE, "asr").GenerationConfig(**{**given, **values})
 
 
 def _prompt_options(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
@@ -299,7 +301,7 @@ def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Pa
 
     Raises UserError for a model without experts, or where the folder has something in it.
     """
-    about, readme = about_of(model, vocabulary, base), (OF_WHISPER, SAMPLING_RATE)
+    about, readme = describe_mixture(model, vocabulary, base), (OF_WHISPER, SAMPLING_RATE)
     _write_mixture(_added_to(model, model.whisper), about, vocabulary, readme, folder)
 
 
@@ -314,7 +316,7 @@ def write_encoder_mixture(
 
 def _added_to(model: WithExperts, network: nn.Module) -> dict[str, Tensor]:
     """The tensors of the experts in a network, and of the gate."""
-    experts = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(network) for part in LORA}
+    experts = {f"{name}.{part}": getattr(layer, part) for name, layer in list_expert_layers(network) for part in LORA}
     return experts | {f"gate.{name}": one for name, one in cast("nn.Module", model.gate).state_dict().items()}
 
 
@@ -336,7 +338,7 @@ def _write_mixture(
 LORA = ("lora_a", "lora_b")
 
 
-def layers_of(model: nn.Module) -> list[tuple[str, LoraExperts]]:
+def list_expert_layers(model: nn.Module) -> list[tuple[str, LoraExperts]]:
     """The layers of a network that have experts, by name."""
     return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraExperts)]
 
@@ -345,7 +347,7 @@ def _about_mixture(model: WithExperts, network: nn.Module, vocabulary: Vocabular
     """Return what ``mixture.json`` says of every mixture. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
-    layers = layers_of(network)
+    layers = list_expert_layers(network)
     return {
         "format": "vaak mixture of low-rank experts",
         "version": 1,
@@ -358,7 +360,7 @@ def _about_mixture(model: WithExperts, network: nn.Module, vocabulary: Vocabular
     }
 
 
-def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
+def describe_mixture(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
     """Return what it says of one on a Whisper. Raises UserError for a model without experts."""
     ids, config = vocabulary.ids, model.whisper.config
     return {
@@ -414,7 +416,7 @@ def gathered(model: WithExperts, network: str, chosen: ChosenExperts) -> Any:
     """Return a copy of a model for an exporter, on the CPU; the experts of its ``network`` are those ``chosen``."""
     whole = copy.deepcopy(model).cpu().eval()
     layers = whole.get_submodule(network)
-    for name, layer in layers_of(layers):
+    for name, layer in list_expert_layers(layers):
         layers.set_submodule(name, _GatheredExperts(layer, chosen, cast("Any", model.experts).top_k))
     return whole
 
@@ -425,7 +427,7 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
     Returns how far their outputs are from PyTorch's at most. Raises UserError as ``write_onnx`` does, and where the
     folder has something in it.
     """
-    about = about_of(model, vocabulary, base)
+    about = describe_mixture(model, vocabulary, base)
     chosen = ChosenExperts()
     whole: AsrModel = gathered(model, "whisper", chosen)
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vaak.audio.augmentation.pipeline import masked_on_device
 from vaak.core.batch import send
 from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, PURPOSE
-from vaak.tasks.pretrained import transformers_of
+from vaak.tasks.pretrained import import_transformers
 
 SAMPLING_RATE = 16_000
 
@@ -65,7 +65,7 @@ class WhisperFeatures:
 
     @cached_property
     def _extractor(self) -> Any:
-        return transformers_of(PURPOSE, "asr").WhisperFeatureExtractor(feature_size=self.num_mel_bins)
+        return import_transformers(PURPOSE, "asr").WhisperFeatureExtractor(feature_size=self.num_mel_bins)
 
     @property
     def num_frames(self) -> int:

@@ -23,7 +23,7 @@ from vaak.audio.audio_file import AudioFile
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.core.errors import UserError
 from vaak.tasks.asr.features import SAMPLING_RATE
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME, pieces_of
+from vaak.tasks.asr.times import SECONDS_OF_A_TIME, split_segments
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.whisper import FRAMES_PER_SECOND
 from vaak.tasks.batches import Batches
@@ -79,7 +79,7 @@ class Listener:
         return int(self.features.shape[1]) - self.seek
 
 
-def windows_of(
+def cut_windows(
     read: Callable[[float, float], np.ndarray], duration: float, longest: float, sampling_rate: int = SAMPLING_RATE
 ) -> Iterator[tuple[float, float, float, np.ndarray]]:
     """The windows of a recording, cut where it is quietest; silent ones are left out.
@@ -170,7 +170,7 @@ def listen_on(transcriber: Transcriber, listeners: list[Listener]) -> list[None]
     for row, (one, window, heard) in enumerate(zip(listeners, windows, found, strict=True)):
         frames = window.shape[1]
         if not heard.is_silence:
-            pieces, end = pieces_of(heard.tokens, transcriber.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
+            pieces, end = split_segments(heard.tokens, transcriber.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
             begin = one.seek / FRAMES_PER_SECOND
             one.segments += transcriber.segments_of_pieces(heard, pieces, begin, encoded, row, one.frames_left)
             one.said += [list(heard.tokens[piece.first : piece.last]) for piece in pieces]

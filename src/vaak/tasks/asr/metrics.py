@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
-from vaak.core.summaries import ExampleLog, summary_of
+from vaak.core.summaries import ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
-from vaak.nn.lora_experts import uses_of
+from vaak.nn.lora_experts import count_uses
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.base import means_of
+from vaak.tasks.base import compute_means
 from vaak.text.scoring.normalisers import Normaliser
 from vaak.text.scoring.word_errors import count_errors
 
@@ -51,18 +51,17 @@ class AsrMeters(Meters):
         normalise: Normaliser,
         transcribe: Transcribe,
         groups: Sequence[str],
-        features_of: Callable[[Batch], Tensor] = itemgetter("features"),
+        compute_features: Callable[[Batch], Tensor] = itemgetter("features"),
         heard: Sequence[Callable[[], bytes]] = (),
     ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
-        ``protocol`` says under which conditions; both sides are compared as ``normalise`` has them. ``features_of``
-        gives what a model reads.
-        ``heard`` give the audio of the first utterances, as WAV.
+        ``protocol`` has the conditions; both sides are compared as ``normalise`` has them. ``compute_features``
+        gives the input of a model, and ``heard`` the audio of the first utterances, as WAV.
         """
         self._log, self._heard = ExampleLog("wer"), heard
         self.protocol, self.groups, self._transcribe = {**protocol, "normaliser": normalise.name}, groups, transcribe
-        self._features_of = features_of
+        self._features_of = compute_features
         self._normalise = normalise
         self._sums: dict[str, float] = {}
 
@@ -117,7 +116,7 @@ class AsrMeters(Meters):
         return self._log.seen()
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        return summary_of("wer", seen)
+        return make_summary("wer", seen)
 
     def audio(self) -> dict[str, bytes]:
         """The first utterances."""
@@ -127,7 +126,7 @@ class AsrMeters(Meters):
         return self._sums
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        found = means_of(sums)
+        found = compute_means(sums)
         uses = [value for name, value in found.items() if name.startswith("expert_use/")]
         return {**found, "dead_experts": float(uses.count(0.0))} if uses else found
 
@@ -138,7 +137,7 @@ def _routed(gate: Tensor | None, weights: Tensor | None) -> Iterator[tuple[str, 
         return
     number = float(len(gate))
     yield "routing_entropy", float(-(gate.softmax(-1) * gate.log_softmax(-1)).sum()), number
-    for name, times in uses_of(weights).items():
+    for name, times in count_uses(weights).items():
         yield name, float(times), number
     for expert, of_rows in enumerate(weights.float().unbind(1)):
         chosen = float((of_rows > 0).sum())

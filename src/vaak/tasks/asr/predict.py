@@ -31,14 +31,14 @@ from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.features import WhisperFeatures
-from vaak.tasks.asr.long_form import Recording, Window, frames_in, speech_seconds, transcripts_by_seeking, windows_of
+from vaak.tasks.asr.long_form import Recording, Window, cut_windows, frames_in, speech_seconds, transcripts_by_seeking
 from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, pieces_of, token_times, words_of
+from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, read_words, split_segments, token_times
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, NO_TIMES, PURPOSE, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.batches import Batches, Done
-from vaak.tasks.pretrained import transformers_of
+from vaak.tasks.pretrained import import_transformers
 
 Channels = Any
 """``mix`` or ``first``."""
@@ -110,7 +110,7 @@ class Transcriber:
         rate = self.features.sampling_rate
         with AudioFile(recording.path, rate, self.channels) as file:
             recording.duration = file.duration
-            for begin, start, end, samples in windows_of(file.read, file.duration, self.features.seconds, rate):
+            for begin, start, end, samples in cut_windows(file.read, file.duration, self.features.seconds, rate):
                 yield Window(begin, start, end, self.features(samples), frames_in(samples))
 
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
@@ -146,7 +146,9 @@ class Transcriber:
             times = [begin + one for one in self._token_times(heard, encoded.rows(slice(row, row + 1)), frames)]
         for first, last, start, end in pieces:
             tokens = heard.tokens[first:last]
-            words = words_of(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
+            words = (
+                read_words(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
+            )
             segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
             segments.append(Segment(*segment, words, self._found_language(heard)))
         return segments
@@ -188,7 +190,7 @@ class Transcriber:
             text for at in range(0, len(features), size) for text in self.texts_of_windows(features[at : at + size])
         ]
 
-    def texts_of(self, encoded: Any) -> list[str]:
+    def decode_texts(self, encoded: Any) -> list[str]:
         """The transcript of each row of encoded audio."""
         size = self.decoding.batch_size
         parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
@@ -243,7 +245,7 @@ class Transcriber:
         """The probability of silence in each row, after the first token of its prompt proper."""
         first = self.vocabulary.ids.prompt[0]
         token = self.vocabulary.no_speech
-        assert token is not None, "demand_decoding asked for it"
+        assert token is not None, "require_decoding asked for it"
         found = list[float]()
         with without_dropout(self.model), torch.inference_mode():
             for row, prompt in enumerate(prompts):
@@ -325,7 +327,7 @@ class Transcriber:
         return write(writer, begin, SamplingSettings(longest, temperature=temperature, stop_ids=(ids.end,)), keys)
 
 
-def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
+def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
     """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
     known, key = vocabulary.languages, "data.decoding"
     if options.language not in (None, AUTO, *known) or (options.language == AUTO and not known):
@@ -344,7 +346,7 @@ def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
 
 def _complete_pieces(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:
     """The segments of a window's tokens, with the last one where it isn't complete; none is beyond its ``seconds``."""
-    pieces, end = pieces_of(tokens, times, seconds)
+    pieces, end = split_segments(tokens, times, seconds)
     first = pieces[-1].last - 1
     if end is not None and any(token not in times for token in tokens[first:]):
         pieces[-1] = pieces[-1]._replace(last=first)
@@ -381,7 +383,7 @@ class TranscriptWriter:
         self.model, self.encoded, device = model, encoded, encoded.states.device
         self.rows = torch.arange(len(encoded.states))
         """The row that each hypothesis belongs to."""
-        dynamic = transformers_of(PURPOSE, "asr")
+        dynamic = import_transformers(PURPOSE, "asr")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
         self.rules, self.written = rules, torch.empty(len(encoded.states), 0, dtype=torch.long, device=device)
         never = [one for one in vocabulary.ids.never if rules is None or one not in rules.times]

@@ -37,14 +37,14 @@ from vaak.tasks.asr.utterances import (
     label_of_groups,
     write_utterances,
 )
-from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
-from vaak.tasks.pretrained import fetch_model, transformers_of
+from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, resolve_base
+from vaak.tasks.pretrained import fetch_model, import_transformers
 from vaak.tasks.speech_task import (
     PLACES,
     Datasets,
     PreparedAudio,
     contents_of_corpora,
-    corpora_of,
+    make_corpora,
     report_shared_speakers,
 )
 from vaak.text.coverage import measure
@@ -81,7 +81,7 @@ class PreparedUtterances(PreparedAudio):
     @property
     def base_config(self) -> WhisperConfig:
         """The sizes of a base that isn't trained from scratch."""
-        config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(self.folder / BASE)
+        config: WhisperConfig = import_transformers(PURPOSE, "asr").WhisperConfig.from_pretrained(self.folder / BASE)
         return config
 
     def cut_stores(self, split: str) -> list[CutStore]:
@@ -109,14 +109,14 @@ class AsrSources:
         return cls(datasets, audio, experiment.model, experiment.data, skip_bad, folder)
 
     def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
+        return make_corpora(self.datasets, self.audio)
 
     @property
     def tokenizer(self) -> TokenizerFactory | None:
         """The maker of the tokenizer of a model trained from scratch; None for another."""
         return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
 
-    def vocabulary_of(self, tokenizer: Tokenizer) -> Vocabulary:
+    def make_vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
         """Return that of a model trained from scratch."""
         return Vocabulary.of_tokenizer(tokenizer)
 
@@ -124,8 +124,8 @@ class AsrSources:
         """Return that of the base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
         if self.model.base == SCRATCH:
             return None
-        transformers = transformers_of(PURPOSE, "asr")
-        source = base_of(self.model, self.folder)
+        transformers = import_transformers(PURPOSE, "asr")
+        source = resolve_base(self.model, self.folder)
         config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
         try:
             generation = transformers.GenerationConfig.from_pretrained(source)
@@ -201,7 +201,7 @@ def _make(
             raise _is_empty(split, left_out.listed[UNUSABLE])
         if vocabulary is None:  # this is train, which is the first
             assert sources.tokenizer is not None
-            vocabulary = sources.vocabulary_of(sources.tokenizer.create_tokenizer(writings[split].texts()))
+            vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
     assert vocabulary is not None
     if base is not None and "train" in writings:
         vocabulary = sources.adapted(vocabulary, writings["train"].texts)

@@ -15,7 +15,7 @@ from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
-from vaak.nn.lora_experts import USE, load_balancing, uses_of
+from vaak.nn.lora_experts import USE, count_uses, load_balancing
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
@@ -25,7 +25,7 @@ from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import TOLERANCE
-from vaak.tasks.asr.whisper import base_of, run_of
+from vaak.tasks.asr.whisper import find_run, resolve_base
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask, results_of_files
 from vaak.text.scoring.normalisers import Normaliser, normaliser
@@ -36,7 +36,7 @@ HEARD = "heard"
 """The tensor of a batch that has what the gate of experts reads."""
 
 
-class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
+class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     """Transcribes speech.
 
     OF_BEAMS
@@ -59,15 +59,15 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
             self.first_pass = self.count_choices
         if experts is not None and experts.balancing_bias:
-            self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
+            self.logged_terms = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     def sources(self) -> list[Path]:
         """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
         path = self.data.tokenizer.path
         if self.options.base == SCRATCH:
             return [*super().sources(), *([Path(path).expanduser()] if path else [])]
-        run = run_of(self.options.base, self.folder)
-        base = Path(base_of(self.options, self.folder)) if run is None else resolve_checkpoint(run)
+        run = find_run(self.options.base, self.folder)
+        base = Path(resolve_base(self.options, self.folder)) if run is None else resolve_checkpoint(run)
         return [*super().sources(), *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
 
     def examples_at_most(self) -> Iterator[float] | None:
@@ -104,32 +104,32 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         raise NotImplementedError
 
     @property
-    def samples_of(self) -> AudioFeatures:
+    def feature_maker(self) -> AudioFeatures:
         """Makes features on the device."""
         raise NotImplementedError
 
     def read_by(self, split: str) -> AudioFeatures:
         """Return what the loader makes of a split's audio."""
-        return self.samples_of if split == "train" and self.data.features_on == "device" else self.features
+        return self.feature_maker if split == "train" and self.data.features_on == "device" else self.features
 
-    def features_of(self, batch: Batch) -> Tensor:
+    def compute_features(self, batch: Batch) -> Tensor:
         """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
-        return batch["features"] if "features" in batch.tensors else self.samples_of.of_batch(batch.tensors)
+        return batch["features"] if "features" in batch.tensors else self.feature_maker.of_batch(batch.tensors)
 
-    def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
+    def get_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return what of a batch the model's encoder reads."""
-        return (self.features_of(batch),)
+        return (self.compute_features(batch),)
 
     @property
     def states_shape(self) -> tuple[int, int]:
         """The positions of the longest utterance, and the width, of what the encoder makes of it."""
         raise NotImplementedError
 
-    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+    def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
         """The encoder's states ``(row, position, width)`` of features, and how many are real; None where all are."""
         raise NotImplementedError
 
-    def demand_transcribing_base(self) -> None:
+    def require_transcribing_base(self) -> None:
         """Raises UserError where the base has no tokenizer, as a Whisper always has."""
 
     def meta_model(self, fetches: bool = False) -> nn.Module | None:
@@ -151,8 +151,8 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""
         listener: Any = model
-        heard = listener.hear(*self.inputs_of(batch))
-        return FirstPass(uses_of(listener.route(heard).weights), {HEARD: heard})
+        heard = listener.hear(*self.get_inputs(batch))
+        return FirstPass(count_uses(listener.route(heard).weights), {HEARD: heard})
 
     def routing_terms(self, gate: Tensor | None, weights: Tensor | None, batch: Batch) -> dict[str, Term]:
         """Return what balances experts: the loss, and how often each was chosen, by the gate's logits and weights."""
@@ -161,10 +161,10 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
             return terms
         if LOAD_BALANCING in self.experiment.training.loss.auxiliary:
             alone = batch.step_sums is None  # outside of a step, a batch is all of it
-            uses = uses_of(weights) if batch.step_sums is None else batch.step_sums
+            uses = count_uses(weights) if batch.step_sums is None else batch.step_sums
             terms[LOAD_BALANCING] = Term(load_balancing(gate, uses), "example", splittable=not alone)
-        if self.observed:
-            terms |= {name: Term(times, per="example") for name, times in uses_of(weights).items()}
+        if self.logged_terms:
+            terms |= {name: Term(times, per="example") for name, times in count_uses(weights).items()}
         return terms
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:

@@ -122,7 +122,12 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
     given = [inputs(0, 120, 4, 0), inputs(1, 30, 1, 4), inputs(2, 200, 3, 2)]
     mels, states = [one for one, _ in given], [other for _, other in given]
     encoder = OnnxModule(
-        ExportWrapper(whole, encoded), mels[0], {"mel": {2: "frame"}}, CROSS, mels[1:], metadata_of(config, vocabulary)
+        ExportWrapper(whole, encoded),
+        mels[0],
+        {"mel": {2: "frame"}},
+        CROSS,
+        mels[1:],
+        make_metadata(config, vocabulary),
     )
     outputs = ("logits", *(name.replace("in_", "out_", 1) for name in CACHES))
     decoder = OnnxModule(ExportWrapper(whole, decode), states[0], {"tokens": {1: "token"}}, outputs, states[1:])
@@ -134,7 +139,7 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
         write_text(made / "tokens.txt", "".join(f"{name} {number}\n" for number, name in written_tokens(vocabulary)))
 
 
-def metadata_of(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
+def make_metadata(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
     """Return what sherpa-onnx reads of a model's sizes and special tokens."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 

@@ -17,7 +17,7 @@ import numpy as np
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
-from vaak.tasks.asr.long_form import windows_of
+from vaak.tasks.asr.long_form import cut_windows
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import SpeakerTranscript
 from vaak.tasks.batches import Batches, Done
@@ -87,7 +87,7 @@ class SpeakerTranscriber:
 
     def _pieces(self, recording: _Recording) -> Iterator[_Piece]:
         segments, recording.duration = self.diarize(recording.path)
-        recording.turns = turns_of(segments)
+        recording.turns = join_turns(segments)
         features = self.recogniser.features
         with AudioFile(recording.path, features.sampling_rate, self.recogniser.channels) as file:
             for number, turn in enumerate(recording.turns):
@@ -96,7 +96,7 @@ class SpeakerTranscriber:
                 def read(first: float, last: float, start: float = start) -> np.ndarray:
                     return file.read(start + first, start + last)
 
-                for *_, samples in windows_of(read, end - start, features.seconds, features.sampling_rate):
+                for *_, samples in cut_windows(read, end - start, features.seconds, features.sampling_rate):
                     yield _Piece(number, len(samples) / features.sampling_rate, features(samples))
 
     def _texts(self, pieces: list[_Piece]) -> list[tuple[int, str]]:
@@ -104,10 +104,10 @@ class SpeakerTranscriber:
         return [(piece.number, text) for piece, text in zip(pieces, texts, strict=True)]
 
 
-def turns_of(segments: Iterable[Segment]) -> list[Segment]:
+def join_turns(segments: Iterable[Segment]) -> list[Segment]:
     """The turns of speakers, by start: segments with a short pause between them are one, unless another speaks there.
 
-    >>> turns_of([Segment(0, 1, "A"), Segment(1.5, 3, "A"), Segment(3.2, 4, "B"), Segment(4.1, 5, "A")])[1:]
+    >>> join_turns([Segment(0, 1, "A"), Segment(1.5, 3, "A"), Segment(3.2, 4, "B"), Segment(4.1, 5, "A")])[1:]
     [Segment(start=3.2, end=4, speaker='B'), Segment(start=4.1, end=5, speaker='A')]
     """
     found: list[Segment] = []

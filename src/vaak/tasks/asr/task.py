@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Outputs as TaskOutputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
@@ -40,34 +40,34 @@ from vaak.tasks.asr.export import (
 from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
-from vaak.tasks.asr.predict import Transcriber, demand_decoding
+from vaak.tasks.asr.predict import Transcriber, require_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import HEARD, Recogniser
+from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
 from vaak.tasks.asr.sherpa import write_whisper_sherpa
 from vaak.tasks.asr.spec import ONLY_WHISPERS
 from vaak.tasks.asr.whisper import (
     Vocabulary,
-    base_of,
     config_before,
+    count_positions,
     ids_of_size,
     loaded_whisper,
-    name_of,
-    positions_of,
+    name_base,
     random_whisper,
+    resolve_base,
     scratch_config,
 )
 from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import Datasets
 
 
-class AsrTask(Recogniser):
+class AsrTask(SpeechRecognitionTask):
     """Trains a Whisper model to transcribe speech; experiments with ``model.architecture: ctc`` are of ``CtcTask``."""
 
-    OF_BEAMS = (*Recogniser.OF_BEAMS, "length_penalty", "early_stopping")
+    OF_BEAMS = (*SpeechRecognitionTask.OF_BEAMS, "length_penalty", "early_stopping")
 
     # Data.
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
     ) -> Recipe:
         return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
@@ -100,7 +100,7 @@ class AsrTask(Recogniser):
         return WhisperFeatures(num_bins, self.data.max_duration)
 
     @cached_property
-    def samples_of(self) -> WhisperSamples:
+    def feature_maker(self) -> WhisperSamples:
         """The samples of which a device makes features."""
         return WhisperSamples(self.features.num_mel_bins, self.features.seconds)
 
@@ -115,7 +115,7 @@ class AsrTask(Recogniser):
         config, seconds = config_before(self.experiment, self.folder), self.data.max_duration
         if config is None:
             return None
-        features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
+        features = np.zeros((config.num_mel_bins, 2 * count_positions(seconds)), np.float32)
         example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
         rows = largest_rows(self.experiment.training, seconds)
         return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
@@ -126,7 +126,7 @@ class AsrTask(Recogniser):
         Where a run has checkpoints, which have all weights, its base may have gone.
         """
         options, seconds = self.options, self.data.max_duration
-        demand_decoding(self.prepared.vocabulary, self.data.decoding)
+        require_decoding(self.prepared.vocabulary, self.data.decoding)
         if options.base == SCRATCH:
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
@@ -134,12 +134,12 @@ class AsrTask(Recogniser):
 
         def random() -> Any:
             config = self.prepared.base_config
-            config.max_source_positions = positions_of(seconds)
+            config.max_source_positions = count_positions(seconds)
             return random_whisper(config)
 
         whisper = load_or_init(
             self.directory,
-            lambda: loaded_whisper(base_of(options, self.folder), seconds),
+            lambda: loaded_whisper(resolve_base(options, self.folder), seconds),
             random,
         )
         return AsrModel(whisper, options.lora, options.experts)
@@ -148,12 +148,12 @@ class AsrTask(Recogniser):
     def states_shape(self) -> tuple[int, int]:
         return self.features.num_frames // 2, self.prepared.base_config.d_model
 
-    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+    def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
         rows = torch.from_numpy(np.stack(features)).to(next(model.parameters()).device)
         return cast("AsrModel", model).encode(rows).states, None
 
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
-        outputs: AsrOutputs = model(self.features_of(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
+        outputs: AsrOutputs = model(self.compute_features(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
         return outputs
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -173,7 +173,7 @@ class AsrTask(Recogniser):
     def outputs(self) -> TaskOutputs:
         vocabulary, features = self.prepared.vocabulary, self.features
         ids = asdict(vocabulary.ids)
-        reading = fingerprint_of([vocabulary.content, ids, features.num_mel_bins, features.seconds])
+        reading = compute_fingerprint([vocabulary.content, ids, features.num_mel_bins, features.seconds])
         return TaskOutputs({"token": vocabulary.tokens()}, "token", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -191,11 +191,11 @@ class AsrTask(Recogniser):
 
     def meters(self, split: str) -> AsrMeters:
         def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
-            return self.transcriber(model).texts_of(encoded)
+            return self.transcriber(model).decode_texts(encoded)
 
         groups = self.dataset(split).utterances.group_names
         return AsrMeters(
-            self.protocol(split), self.normalise, transcribe, groups, self.features_of, self.dataset(split).heard()
+            self.protocol(split), self.normalise, transcribe, groups, self.compute_features, self.dataset(split).heard()
         )
 
     # Use.
@@ -204,10 +204,10 @@ class AsrTask(Recogniser):
         """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         vocabulary = self.prepared.vocabulary
-        demand_decoding(vocabulary, decoding)
+        require_decoding(vocabulary, decoding)
         heads = () if self.options.base == SCRATCH else getattr(self.prepared.base_config, ALIGNMENT_HEADS, None) or ()
         # a GPU makes the features of a batch in less time than a processor those of one recording
-        features = self.samples_of if next(model.parameters()).device.type == "cuda" else self.features
+        features = self.feature_maker if next(model.parameters()).device.type == "cuda" else self.features
         return Transcriber(
             cast("AsrModel", model), vocabulary, features, decoding, self.audio.channels, tuple(map(tuple, heads))
         )
@@ -234,17 +234,17 @@ class AsrTask(Recogniser):
     def export_peft(
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
-        options = self.options.model_copy(update={"base": base or name_of(self.options.base, self.folder)})
+        options = self.options.model_copy(update={"base": base or name_base(self.options.base, self.folder)})
         write_adapter(cast("AsrModel", model), options, folder, expert, weight)
 
     def export_mixture(self, model: nn.Module, folder: Path) -> None:
         """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
-        base = name_of(self.options.base, self.folder)
+        base = name_base(self.options.base, self.folder)
         write_mixture(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write the encoder and the decoder of a mixture, gate and base in them, for onnxruntime."""
-        base = name_of(self.options.base, self.folder)
+        base = name_base(self.options.base, self.folder)
         write_mixture_onnx(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
 
     def refused_exports(self) -> dict[str, str]:

@@ -80,14 +80,14 @@ class Piece(NamedTuple):
     end: float
 
 
-def pieces_of(tokens: Sequence[int], times: range, seconds: float) -> tuple[list[Piece], float | None]:
+def split_segments(tokens: Sequence[int], times: range, seconds: float) -> tuple[list[Piece], float | None]:
     """The segments in the tokens of a window of ``seconds``, and how much of it they are: None for all of it.
 
     What follows the last complete segment isn't in them, if there is one.
 
-    >>> pieces_of([100, 7, 103, 103, 8, 9], range(100, 200), 30.0)
+    >>> split_segments([100, 7, 103, 103, 8, 9], range(100, 200), 30.0)
     ([Piece(first=0, last=4, start=0.0, end=0.06)], 0.06)
-    >>> pieces_of([100, 7, 103, 103, 8, 110], range(100, 200), 30.0)[0][1]
+    >>> split_segments([100, 7, 103, 103, 8, 110], range(100, 200), 30.0)[0][1]
     Piece(first=3, last=6, start=0.06, end=0.2)
     """
 
@@ -152,7 +152,7 @@ def warped(costs: np.ndarray) -> list[int]:
     return begins
 
 
-def words_of(
+def read_words(
     vocabulary: Vocabulary, tokens: Sequence[int], times: Sequence[float], language: str | None, start: float = 0.0
 ) -> tuple[Interval, ...]:
     """The words in the tokens of a segment, each from the time at which the token before it is read, to its last one's.

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from vaak.audio.cuts.reading import alignment_of, get_label, list_labels, text_of
-from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
+from vaak.audio.cuts.reading import get_label, get_text, list_labels, merge_alignments
+from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, split_utterances
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import Interval
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError
-from vaak.core.names import demand_known, list_names, nearest_name, quote_unmatched
-from vaak.core.storage.files import fingerprint_of, sync_file, write_text
+from vaak.core.names import list_names, nearest_name, quote_unmatched, require_known
+from vaak.core.storage.files import compute_fingerprint, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.data.plan import sample_size, stratified_sample
 from vaak.tasks.asr.config import AsrDataConfig
@@ -98,7 +98,7 @@ class Utterances:
         self.group_names: tuple[str, ...] = tuple(about["groups"])
         self.groups: np.ndarray = mapped(self.folder / GROUPS, "<i4")[self.used]
         self.durations: np.ndarray = self.cuts.durations[self.used]
-        self.fingerprint = fingerprint_of([self.cuts.fingerprint, self.used.tolist(), about["groups"]])
+        self.fingerprint = compute_fingerprint([self.cuts.fingerprint, self.used.tolist(), about["groups"]])
 
     def __len__(self) -> int:
         return len(self.used)
@@ -124,7 +124,7 @@ class Writing:
 
     def texts(self) -> Iterator[str]:
         """All transcripts."""
-        return (text_of(cut) or "" for cut in self.store)
+        return (get_text(cut) or "" for cut in self.store)
 
     def finish(self, vocabulary: Vocabulary, tokens: TokenLimit, label: str | None) -> dict[str, Any]:
         """Split or leave out what has too many ``tokens``, draw the sample, and return the statistics.
@@ -138,7 +138,7 @@ class Writing:
             labels.append((get_label(cut.supervisions[0], label) or UNLABELLED) if label else NO_GROUP)
             if self.limits.data.groups and labels[index] not in self.limits.data.groups:
                 continue
-            reason = tokens.excess(vocabulary.encode(text_of(cut) or ""), cut.duration)
+            reason = tokens.excess(vocabulary.encode(get_text(cut) or ""), cut.duration)
             if reason is None:
                 fitting.append(index)
                 names.append(cut.id)
@@ -176,7 +176,7 @@ class Writing:
         parts = (
             part
             for cut in self.store
-            for part in ((not fits(text_of(cut) or "") and split_at_silences(cut, math.inf, fits)) or [cut])
+            for part in ((not fits(get_text(cut) or "") and split_at_silences(cut, math.inf, fits)) or [cut])
         )
         whole, split = self.folder / "cuts", self.folder / ".cuts.tmp"
         write_cuts(split, parts)
@@ -225,7 +225,7 @@ def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str |
     label = asked or next((name for name in LABELS if any(name in has for has in labels.values())), None)
     for split in (split for split, has in labels.items() if label and label not in has):
         if asked:
-            demand_known([asked], sorted(labels[split]), f"data.group: no utterance of {split} has a label")
+            require_known([asked], sorted(labels[split]), f"data.group: no utterance of {split} has a label")
         log.warning(
             "%s: no utterance has the label %s, by which other splits are grouped: it is one group (data.group)",
             split,
@@ -264,8 +264,8 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
     """The utterances of a recording that have a transcript and fit the encoder."""
     longest, how = limits.data.max_duration, limits.data.too_long
     names = (limits.data.group,) if limits.data.group else LABELS
-    for one in joined(cut, longest, names) if limits.joins else utterances_of(cut):
-        if text_of(one) is None:
+    for one in joined(cut, longest, names) if limits.joins else split_utterances(cut):
+        if get_text(one) is None:
             left_out.without_text(one, cut)
         elif one.duration <= longest + TOLERANCE:
             yield one
@@ -312,7 +312,7 @@ def _as_one(cut: Any, labels: Sequence[Any], start: float, end: float) -> Any:
     part, own = section(cut, start, end), {label.id for label in labels}
     part.id = f"{cut.id}-{start:09.3f}"
     part.supervisions = [one for one in part.supervisions if one.id in own]
-    tiers, text, whole = dict(alignment_of(part) or {}), text_of(part), part.supervisions[0]
+    tiers, text, whole = dict(merge_alignments(part) or {}), get_text(part), part.supervisions[0]
     tiers[SEGMENT] = tuple(
         Interval(one.start - start, min(one.end, end) - start, (one.text or "").strip()) for one in labels
     )
@@ -338,8 +338,8 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
 
     The text of each part ``fits``. Nothing where its words have no times, or one of them is too long.
     """
-    words = [word for word in (alignment_of(cut) or {}).get("word", ()) if word.text]
-    said = (text_of(cut) or "").split()
+    words = [word for word in (merge_alignments(cut) or {}).get("word", ()) if word.text]
+    said = (get_text(cut) or "").split()
     texts = said if len(said) == len(words) else [word.text for word in words]  # with their punctuation, if they agree
     parts = list[Any]()
     for first, last, start, end in parts_at_pauses(words, texts, longest, fits, stop=cut.duration):

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known, list_names
+from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
-from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, source_of, transformers_of
+from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, import_transformers, resolve_source
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer
 
@@ -41,15 +41,15 @@ log = logging.getLogger("vaak")
 PURPOSE, KEY = "speech recognition", "model.base"
 
 
-def base_of(options: AsrModelConfig, folder: Path) -> str:
+def resolve_base(options: AsrModelConfig, folder: Path) -> str:
     """The folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
 
     Raises UserError for a folder that isn't there, or one without weights.
     """
-    return source_of(KEY, VERSIONS.get(options.base, options.base), folder)
+    return resolve_source(KEY, VERSIONS.get(options.base, options.base), folder)
 
 
-def name_of(base: str, folder: Path) -> str:
+def name_base(base: str, folder: Path) -> str:
     """Return the name of a base for other software: its whole name on the Hub, or the absolute path of its folder."""
     name = VERSIONS.get(base, base)
     return next((str(path.resolve()) for path in _places(name, folder) if path.is_dir()), name)
@@ -59,14 +59,14 @@ def _places(name: str, folder: Path) -> tuple[Path, Path]:
     return Path(name).expanduser(), folder / name
 
 
-def run_of(base: str, folder: Path) -> Path | None:
+def find_run(base: str, folder: Path) -> Path | None:
     """Return the run directory that a base is, if it is one of Vaak's."""
     return next((path.resolve() for path in _places(base, folder) if (path / "config.yml").is_file()), None)
 
 
 def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:
     """A Whisper of the given sizes, for ``ids`` of a vocabulary and ``seconds`` of audio in ``num_mel_bins`` bins."""
-    transformers = transformers_of(PURPOSE, "asr")
+    transformers = import_transformers(PURPOSE, "asr")
     width = options.d_ff or 4 * options.d_model
     config: WhisperConfig = transformers.WhisperConfig(
         vocab_size=ids.size,
@@ -78,7 +78,7 @@ def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, s
         decoder_attention_heads=options.num_heads,
         encoder_ffn_dim=width,
         decoder_ffn_dim=width,
-        max_source_positions=positions_of(seconds),
+        max_source_positions=count_positions(seconds),
         max_target_positions=options.max_target_length,
         dropout=options.dropout,
         pad_token_id=ids.pad,
@@ -100,23 +100,23 @@ def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False
     if options.base == SCRATCH:
         ids, num_bins = ids_of_size(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
         return scratch_config(options.scratch, ids, num_bins, data.max_duration)
-    source = base_of(options, folder)
+    source = resolve_base(options, folder)
     if not fetches and not Path(source).is_dir():
         return None
-    sizes = transformers_of(PURPOSE, "asr").WhisperConfig
+    sizes = import_transformers(PURPOSE, "asr").WhisperConfig
     config: WhisperConfig = fetch_model(KEY, source, lambda: sizes.from_pretrained(source))
-    config.max_source_positions = positions_of(data.max_duration)
+    config.max_source_positions = count_positions(data.max_duration)
     return config
 
 
-def positions_of(seconds: float) -> int:
+def count_positions(seconds: float) -> int:
     """The encoder's positions in this many seconds."""
     return round(seconds * FRAMES_PER_SECOND) // 2
 
 
 def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
     """A Whisper whose weights are drawn from torch's default generator."""
-    transformers = transformers_of(PURPOSE, "asr")
+    transformers = import_transformers(PURPOSE, "asr")
     model: WhisperForConditionalGeneration = transformers.WhisperForConditionalGeneration(config)
     return model
 
@@ -128,12 +128,12 @@ def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGenerati
     """
     import torch
 
-    transformers = transformers_of(PURPOSE, "asr")
+    transformers = import_transformers(PURPOSE, "asr")
     whisper = transformers.WhisperForConditionalGeneration
     model: WhisperForConditionalGeneration = fetch_model(
         KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
-    shorten(model, positions_of(seconds), source)
+    shorten(model, count_positions(seconds), source)
     return model
 
 
@@ -355,7 +355,7 @@ class Vocabulary:
         prompt = [config.decoder_start_token_id]
         languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
-            demand_known([language], languages, "data.language: the base doesn't know", error=UserError)
+            require_known([language], languages, "data.language: the base doesn't know", error=UserError)
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
         times = _find_times(backend, config.vocab_size)
         if NO_TIMES in known:

@@ -36,7 +36,7 @@ from vaak.core.batch import Batch
 from vaak.core.class_names import ClassNames, number_names
 from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents
-from vaak.core.storage.files import fingerprint_of, read_json, write_json
+from vaak.core.storage.files import compute_fingerprint, read_json, write_json
 from vaak.core.task import Dataset, Padding
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.nn.cross_entropy import IGNORED
@@ -44,7 +44,7 @@ from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, i
 from vaak.tasks.base import pad_rows
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
-from vaak.tasks.pretrained import source_of
+from vaak.tasks.pretrained import resolve_source
 from vaak.text.augmentation import OF_SYNONYMS
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
 from vaak.text.corpora.readers import find_files
@@ -111,7 +111,7 @@ class LabelSources:
     def base(self) -> str | None:
         """The folder or the name of the pretrained model."""
         name = self.experiment.model.pretrained_model
-        return None if name is None or self.classes is not None else source_of(KEY, name, self.code)
+        return None if name is None or self.classes is not None else resolve_source(KEY, name, self.code)
 
     @property
     def factory(self) -> TokenizerFactory:
@@ -185,7 +185,7 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     stores = {split: TextStore.write(folder / split, corpus.read(split)) for split in known}
     statistics = {split: corpus.statistics[split].to_json() for split in known}
     classes = sources.classes or sources.begun
-    classes = classes or _classes_of(data.corpus.label_columns, stores["train"], model.num_labels)
+    classes = classes or _collect_classes(data.corpus.label_columns, stores["train"], model.num_labels)
     write_json(folder / CLASSES, classes)
     _report_overlap({split: stores[split] for split in known if split not in corpus.cut_splits})
     if OUT_OF_SCOPE in wanted:
@@ -195,7 +195,7 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         about[CONTENTS] = SplitContents("texts", about["texts"], about.get("dropped", {})).to_json()
     tokenizer = _tokenizer(sources, stores, folder)
     if sources.vectors is not None:
-        np.save(folder / "vectors.npy", vectors_of(Path(sources.vectors), tokenizer))
+        np.save(folder / "vectors.npy", load_vectors(Path(sources.vectors), tokenizer))
     if sources.base is not None and sources.has_neighbours:
         words = whole_words(tokenizer)
         vectors = loaded_embeddings(sources.base)[[*words.values()]]
@@ -247,7 +247,7 @@ def _number_labels(column: str, classes: Sequence[str], names: Sequence[str]) ->
     return named or {label: number for number, label in enumerate(classes)}
 
 
-def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
+def _collect_classes(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
     """The classes of the training texts. Raises DataError for fewer than two, or another number than is expected."""
     classes = {}
     for index, column in enumerate(columns):
@@ -273,7 +273,7 @@ def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path
     return tokenizer
 
 
-def vectors_of(path: Path, tokenizer: Tokenizer) -> np.ndarray:
+def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
     """The vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
 
     Raises UserError where the file can't be read, or its lines differ in length.
@@ -406,7 +406,7 @@ class TextDataset(Dataset):
         self._starts = np.cumsum([0, *(len(one.tokens) for one in stores)])
         num_tokens = np.concatenate([one.tokens.lengths for one in stores])
         self.lengths = rows.lengths(np.ceil(num_tokens * (1 + growth)).astype(np.int64) if change else num_tokens)
-        self.fingerprint = fingerprint_of([[one.tokens.fingerprint for one in stores], rows.max_length, rows.ends])
+        self.fingerprint = compute_fingerprint([[one.tokens.fingerprint for one in stores], rows.max_length, rows.ends])
 
     def example(self, index: int, rng: np.random.Generator) -> TextExample:
         part, place = self._place(index)
@@ -438,13 +438,13 @@ class TextDataset(Dataset):
         part, place = self._place(index)
         return part.texts[place].where
 
-    def text_of(self, index: int) -> str:
+    def get_text(self, index: int) -> str:
         part, place = self._place(index)
         return part.texts[place].text
 
-    def content_of(self, index: int) -> str:
+    def get_content(self, index: int) -> str:
         part, place = self._place(index)
-        return fingerprint_of([part.texts[place].text, part.texts[place].labels])
+        return compute_fingerprint([part.texts[place].text, part.texts[place].labels])
 
 
 def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeights | None = None) -> Batch:
@@ -460,7 +460,7 @@ def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeigh
     counts = {"example": torch.ones(len(examples), dtype=torch.int64), "position": torch.from_numpy(lengths)}
     labels = targets.numpy()
     for index, (column, weight) in enumerate((class_weights or {}).items()):  # a row without a class has no weight
-        counts[unit_of(column)] = torch.from_numpy(np.where(labels[:, index] < 0, 0.0, weight[labels[:, index]]))
+        counts[name_unit(column)] = torch.from_numpy(np.where(labels[:, index] < 0, 0.0, weight[labels[:, index]]))
     return Batch(tensors, counts)
 
 
@@ -498,6 +498,6 @@ def balanced(counts: np.ndarray) -> np.ndarray:
     return found
 
 
-def unit_of(column: str) -> str:
+def name_unit(column: str) -> str:
     """The unit that a weighted loss of a column is a sum of."""
     return f"class weight of {column}"

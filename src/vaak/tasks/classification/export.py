@@ -16,12 +16,12 @@ from torch import nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
-from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_head, write_head
-from vaak.tasks.pretrained import transformers_of, write_base_tokenizer
+from vaak.tasks.pretrained import import_transformers, write_base_tokenizer
 from vaak.text.tokenizer import Tokenizer
 
 TOLERANCE = 1e-3
@@ -47,7 +47,7 @@ def why_not_hf(base: Any, pooling: str, classes: Classes) -> str:
     return ""
 
 
-def _base_of(model: nn.Module) -> Any:
+def _get_base(model: nn.Module) -> Any:
     """The pretrained encoder; None where a model isn't on one."""
     base = model.transformer if isinstance(model, TransformerClassifier) else None
     return base.base if isinstance(base, Pretrained) else None
@@ -79,9 +79,9 @@ def export_peft(
 
     ``classes``, ``multi_label`` and ``vocab_size`` are those of ``export_hf``.
     """
-    adapters, names = list(adapters_of(classifier)), list(chain(*classes.values()))
+    adapters, names = list(iterate_adapters(classifier)), list(chain(*classes.values()))
     files: dict[str, Any] = {}
-    if why_not_hf(_base_of(classifier).config, classifier.config.pooling, classes):
+    if why_not_hf(_get_base(classifier).config, classifier.config.pooling, classes):
         prefix, whole, kind = "", {}, README_OF_ENCODER
         layer = {"weight": classifier.class_weights(), "bias": classifier.head.bias}
         files[OF_HEAD] = {name: one.detach().cpu() for name, one in layer.items()}
@@ -137,14 +137,14 @@ The classes, in the order of the logits: {names}.
 @torch.no_grad()
 def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: int) -> Any:
     """The classifier of transformers that says the same. Raises UserError where there is none, or outputs differ."""
-    base, model = _base_of(trained), cast("TransformerClassifier", trained)
+    base, model = _get_base(trained), cast("TransformerClassifier", trained)
     if reason := why_not_hf(base and base.config, model.config.pooling, classes):
         raise UserError(f"--format hf: {reason}; use --format onnx")
     head, (names,) = HEADS[base.config.model_type], classes.values()
     config = configure_head(copy.deepcopy(base.config), head, model.config.pooling)
     config.update({"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}})
     config.problem_type = "multi_label_classification" if multi_label else "single_label_classification"
-    peer: Any = transformers_of("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()
+    peer: Any = import_transformers("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()
     weights = {name: one for name, one in base.state_dict().items() if not name.startswith("pooler.")}
     peer.base_model.load_state_dict(weights, strict=False)
     write_head(peer, head, model.class_weights(), model.head.bias)

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.errors import optional_import
-from vaak.core.summaries import LONGEST, ExampleLog, summary_of
+from vaak.core.summaries import LONGEST, ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.report.charts import MOST_NAMED, confusion_png, reliability_png
 from vaak.report.tables import csv_text
@@ -122,10 +122,10 @@ class ClassMeters(Meters):
         classes: Classes,
         multi_label: bool,
         weights: Sequence[float] = (),
-        text_of: Callable[[int], str] | None = None,
+        get_text: Callable[[int], str] | None = None,
     ) -> None:
-        """``weights`` are those of the label columns' losses; none: all 1. ``text_of`` gives the text of an example."""
-        self.protocol, self.classes, self.multi_label, self._text_of = protocol, classes, multi_label, text_of
+        """``weights`` are those of the label columns' losses; none: all 1. ``get_text`` gives an example's text."""
+        self.protocol, self.classes, self.multi_label, self._get_text = protocol, classes, multi_label, get_text
         self.weights = tuple(weights) or (1.0,) * len(classes)
         self.totals: Sums = defaultdict(float)
         self.rows: list[tuple[int, list[str]]] = []
@@ -185,7 +185,7 @@ class ClassMeters(Meters):
             column: {
                 "accuracy": sums[f"exact\t{index}"] / sums["texts"],
                 **f1_scores(self._figures(index, sums)),
-                "ece": ece(bins_of(index, sums)),
+                "ece": ece(get_bins(index, sums)),
             }
             for index, column in enumerate(self.classes)
         }
@@ -227,9 +227,9 @@ class ClassMeters(Meters):
         return {**log.seen(), "confusions": [] if self.multi_label else counts}
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        found = summary_of("accuracy", seen)
+        found = make_summary("accuracy", seen)
         for one in found.get("examples", ()):
-            one["text"] = "" if self._text_of is None else self._text_of(one["index"])[:LONGEST]
+            one["text"] = "" if self._get_text is None else self._get_text(one["index"])[:LONGEST]
         confusions = {}
         for place, (column, names) in enumerate(self.classes.items()):
             own = [row[1:] for row in seen.get("confusions", ()) if row[0] == place]
@@ -237,7 +237,7 @@ class ClassMeters(Meters):
                 counts = np.zeros((len(names), len(names)), np.int64)
                 np.add.at(counts, tuple(np.array(own).T[:2]), np.array(own)[:, 2])
                 confusions[column] = {"classes": list(names), "counts": counts.tolist()}
-        calibration = {column: bins_of(place, sums).round(4).tolist() for place, column in enumerate(self.classes)}
+        calibration = {column: get_bins(place, sums).round(4).tolist() for place, column in enumerate(self.classes)}
         return {**found, "confusions": confusions, "calibration": calibration}
 
     def pictures(self) -> dict[str, bytes]:
@@ -246,7 +246,7 @@ class ClassMeters(Meters):
         for index, (column, end) in enumerate(self._endings().items()):
             if not self.multi_label:
                 found[f"confusion{end}"] = confusion_png(self.confusions[index], self.classes[column])
-            found[f"reliability{end}"] = reliability_png(bins_of(index, self.sums()))
+            found[f"reliability{end}"] = reliability_png(get_bins(index, self.sums()))
         return found
 
     def tables(self) -> dict[str, str]:
@@ -313,7 +313,7 @@ def targets_by_column(targets: Tensor, classes: Classes, multi_label: bool) -> d
     return dict(zip(classes, targets.unbind(1), strict=True))
 
 
-def bins_of(place: int, sums: dict[str, float]) -> np.ndarray:
+def get_bins(place: int, sums: dict[str, float]) -> np.ndarray:
     """Decisions, summed confidence and right ones of each bin, ``(15, 3)``."""
     names = ("n", "confidence", "hit")
     return np.array([[sums.get(f"{name}\t{place}\t{number}", 0.0) for name in names] for number in range(BINS)])
@@ -342,7 +342,7 @@ class Scores(nn.Module):
         return found
 
 
-def figures_of(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
+def compute_figures(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
     """The figures of a dataset that scores ``(text, class)`` give, by the meters of a model."""
     model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
     for start in range(0, size, ROWS):

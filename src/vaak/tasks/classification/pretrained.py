@@ -25,14 +25,14 @@ from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
     DROPOUTS,
     SAFELY,
-    config_of,
     fetch_model,
+    import_transformers,
     is_decoder,
+    iterate_tensors,
+    load_config,
+    load_tokenizer,
     quiet_transformers,
     save_tokenizer,
-    tensors_of,
-    tokenizer_of,
-    transformers_of,
     write_tokenizer_config,
 )
 from vaak.text.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     Raises UserError where they can't be loaded, or the model isn't one that reads ``max_length`` tokens and can
     represent a text by ``pooling``.
     """
-    config = config_of(KEY, source)
+    config = load_config(KEY, source)
     if config.is_encoder_decoder:
         raise UserError(
             f"{KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
@@ -69,7 +69,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     if decodes:
         config.save_pretrained(folder / "base")
         return save_tokenizer(source, folder, key=KEY)  # which often has one special token for all roles
-    found = tokenizer_of(KEY, source)
+    found = load_tokenizer(KEY, source)
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
     config.save_pretrained(folder / "base")
@@ -79,7 +79,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
 
 def saved_config(folder: Path) -> Any:
     """The configuration in prepared data."""
-    return transformers_of(KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
+    return import_transformers(KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
 
 
 def longest_input(config: Any) -> int | None:
@@ -123,7 +123,7 @@ class Pretrained(nn.Module):
         """
         import torch
 
-        auto, config = transformers_of(KEY), config_of(KEY, source)
+        auto, config = import_transformers(KEY), load_config(KEY, source)
         how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": set_dropout(config, options)}
         with quiet_transformers(auto):
             base, found = fetch_model(
@@ -139,7 +139,7 @@ class Pretrained(nn.Module):
     @classmethod
     def drawn(cls, folder: Path, vocab_size: int, options: ClassifierConfig) -> Pretrained:
         """Return one of the sizes that were saved in ``folder``, of prepared data, with random weights."""
-        auto = transformers_of(KEY)
+        auto = import_transformers(KEY)
         config = set_dropout(saved_config(folder), options)
         config.vocab_size = max(vocab_size, config.vocab_size)
         return cls(auto.AutoModel.from_config(config))
@@ -152,7 +152,7 @@ class Pretrained(nn.Module):
 
 def loaded_embeddings(source: str) -> np.ndarray:
     """The input embeddings ``(token, width)`` of a model. Raises UserError where they can't be loaded."""
-    auto = transformers_of(KEY)
+    auto = import_transformers(KEY)
     with quiet_transformers(auto):
         model: Any = fetch_model(
             KEY, source, lambda: auto.AutoModel.from_pretrained(source, **SAFELY, use_safetensors=True)
@@ -183,7 +183,7 @@ def load_head(head: nn.Linear, source: str, pooling: str, names: Sequence[str]) 
 
 def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list[str], Tensor, Tensor] | None:
     """The names, weights and biases of the classes of ``source``; None where they aren't those of any of ``names``."""
-    config = config_of(KEY, source)
+    config = load_config(KEY, source)
     architecture = next(iter(config.architectures or ()), "")
     if not architecture.endswith("ForSequenceClassification"):
         if "For" in architecture:
@@ -198,7 +198,7 @@ def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list
         reason = f"its {config.model_type} represents a text otherwise than pooling {pooling}"
     else:
         wanted = tuple(f"{name}." for name in head.modules)
-        tensors = {name: one.float() for name, one in tensors_of(source, lambda name: name.startswith(wanted))}
+        tensors = {name: one.float() for name, one in iterate_tensors(source, lambda name: name.startswith(wanted))}
         found = read_head(head, tensors, getattr(config, "norm_eps", 0.0))
         reason = f"{head.before} is a layer that classifiers here don't have"
     if found is None:

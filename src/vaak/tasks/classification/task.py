@@ -41,9 +41,9 @@ from vaak.tasks.classification.data import (
     TextExample,
     class_weights,
     collate,
+    name_unit,
     read_classes_of_run,
     recipe,
-    unit_of,
     write_targets,
 )
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
@@ -52,14 +52,14 @@ from vaak.tasks.classification.metrics import (
     ScopeMeters,
     baseline_scores,
     by_column,
-    figures_of,
+    compute_figures,
     targets_by_column,
 )
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.pretrained import KEY, Pretrained, load_head, saved_config
 from vaak.tasks.classification.spec import SPEC
-from vaak.tasks.pretrained import find_model, load_or_init, source_of
+from vaak.tasks.pretrained import find_model, load_or_init, resolve_source
 from vaak.tasks.text_task import TextTask
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
@@ -136,7 +136,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         weights = self.class_weights if split == "train" else None  # evaluations count texts
         return TextDataset(stores, self.rows, change, growth, weights)
 
-    def dataset_of(self, data: Iterable[Any]) -> TextDataset:
+    def make_dataset_from(self, data: Iterable[Any]) -> TextDataset:
         """Rows such as {"text": …, "label": …}, or (text, label, …), read as those of an evaluation."""
         corpus = self.data.corpus
         columns = (corpus.text_column, *corpus.label_columns)
@@ -222,7 +222,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         name, options = self.options.pretrained_model, self.options
 
         def loaded() -> TransformerClassifier:
-            source = source_of(KEY, name, self.folder)
+            source = resolve_source(KEY, name, self.folder)
             model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options), num_classes)
             load_head(model.head, source, options.pooling, [*chain(*self.prepared.classes.values())])
             return model
@@ -274,7 +274,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             for name, term in terms.items():
                 one = name, "example"
                 if self.class_weights is not None and name == self.main_loss.name:  # these can't be added up
-                    one = name if len(self.class_weights) == 1 else f"{name}/{column}", unit_of(column)
+                    one = name if len(self.class_weights) == 1 else f"{name}/{column}", name_unit(column)
                 totals[one] = totals.get(one, torch.zeros_like(term.total)) + weight * term.total
         return {name: Term(total, per=unit) for (name, unit), total in totals.items()}
 
@@ -294,8 +294,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         rows, classes = self.rows, self.prepared.classes
         weights = dict(zip(classes, self.weights, strict=True))
         if self.multi_label:
-            classes = {_each_label_of(column): names for column, names in classes.items()}
-            weights = {_each_label_of(column): weight for column, weight in weights.items()}
+            classes = {_name_label_logits(column): names for column, names in classes.items()}
+            weights = {_name_label_logits(column): weight for column, weight in weights.items()}
         reading = f"{rows.tokenizer.fingerprint}-{rows.ends}-{rows.max_length}"
         return Outputs(classes, "example", reading, weights)
 
@@ -304,7 +304,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         scores = by_column(model(batch["inputs"], batch["mask"]), self.prepared.classes)
         if not self.multi_label:
             return scores
-        return {_each_label_of(name): torch.stack([torch.zeros_like(one), one], -1) for name, one in scores.items()}
+        return {_name_label_logits(name): torch.stack([torch.zeros_like(one), one], -1) for name, one in scores.items()}
 
     def readable_elsewhere(self, split: str) -> list[Any]:
         texts = self.prepared.stores(split).texts
@@ -318,7 +318,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         texts = [row.text for row in prepared.stores(split).texts]
         scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label)
         for name, one in scores:
-            found[name] = figures_of(one, dataset, self.meters(split))
+            found[name] = compute_figures(one, dataset, self.meters(split))
         return Baselines("accuracy", True, found)
 
     def meters(self, split: str) -> Meters:
@@ -326,8 +326,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         if split == OUT_OF_SCOPE:
             return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes, self.weights)
         protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())
-        text_of = self.dataset(split).text_of
-        return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights, text_of)
+        get_text = self.dataset(split).get_text
+        return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights, get_text)
 
     def show(self, batch: Batch) -> list[str]:
         """The text of each row, special tokens written out, as the model reads it."""
@@ -379,6 +379,6 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         ]
 
 
-def _each_label_of(column: str) -> str:
+def _name_label_logits(column: str) -> str:
     """The name of a group of logits that chooses for each label whether a text has it."""
     return f"each label of {column}"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.audio.augmentation.pipeline import augmented, drawn_masks, longest_factor, masked, voices_of
+from vaak.audio.augmentation.pipeline import augmented, drawn_masks, longest_factor, make_voices, masked
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.audio.corpora.folders import labelled_cut
 from vaak.audio.cuts.sources import BoundedCache, CutSource, UtteranceSources, WindowSource
@@ -28,7 +28,7 @@ from vaak.audio.segments import AudioSource
 from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversations, at_speeds
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.diarization.config import DiarizationDataConfig
@@ -61,7 +61,7 @@ def audio_source(
     ``prepared`` has the cuts of ``datasets``; ``audio`` says how audio is read, and ``data`` how long windows are.
     """
     sources: list[AudioSource] = []
-    conversations = conversations_of(prepared, split, datasets, audio)
+    conversations = make_conversations(prepared, split, datasets, audio)
     for number, store in prepared.stores(split):
         dataset = datasets[number]
         if number in conversations:
@@ -77,7 +77,7 @@ def audio_source(
     return sources[0] if len(sources) == 1 else UtteranceSources(sources)
 
 
-def conversations_of(
+def make_conversations(
     prepared: PreparedRecordings, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig
 ) -> dict[int, SimulatedConversations]:
     """The simulated conversations of a split, by the number of their dataset.
@@ -152,7 +152,7 @@ class DiarizationDataset(Dataset):
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
         self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
-        self.fingerprint = fingerprint_of([feature_fingerprint(source, features.config), drawn])
+        self.fingerprint = compute_fingerprint([feature_fingerprint(source, features.config), drawn])
         self._features = BoundedCache(features.config.cache_gigabytes * 2**30)
         self._without_features: dict[int, DiarizationExample] = {}
 
@@ -202,9 +202,9 @@ class DiarizationDataset(Dataset):
         samples = audio.samples
         if options is not None:
             if options.changes_audio:
-                audio = augmented(audio, options, rng, voices_of(self.source))
+                audio = augmented(audio, options, rng, make_voices(self.source))
             samples = dithered(audio.samples, self.features.config.dither, rng)
-        made = self.features.section_of(samples) if self.on_device else self.features(samples)
+        made = self.features.extract_section(samples) if self.on_device else self.features(samples)
         return LabelledFeatures(audio.name, made, audio.duration, audio.segments, audio.uem), samples
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:

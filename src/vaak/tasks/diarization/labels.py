@@ -57,7 +57,7 @@ class DiarizationExample:
     uem: tuple[tuple[float, float], ...] | None = None
     """The regions to score; None: from the first to the last segment."""
     samples: np.ndarray | None = None
-    """``(time,)``, what a device makes features of (``Features.section_of``); ``features`` are ``(time, 0)`` then."""
+    """``(time,)``, for features on a device (``Features.extract_section``); ``features`` are ``(time, 0)`` then."""
     masks: np.ndarray | None = None
     """``(mask, 4)``, which it sets to the mean."""
     audio: Callable[[], np.ndarray] | None = None

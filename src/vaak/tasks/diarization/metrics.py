@@ -31,10 +31,10 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.diarization_errors import score_segments
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped, shifted
-from vaak.audio.speech_regions import frame_levels, joined_over_gaps, runs_of
+from vaak.audio.speech_regions import find_runs, frame_levels, joined_over_gaps
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import optional_import
-from vaak.core.summaries import ExampleLog, summary_of
+from vaak.core.summaries import ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.report.audio import timelines_png
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
@@ -106,7 +106,7 @@ class DiarizationMeters(Meters):
         found = dict.fromkeys(self.totals, 0.0)
         examples: list[DiarizationExample] = batch.extra["examples"]
         windows = [
-            (row, first, window_of(example, first, last, diarizer.frame_shift))
+            (row, first, cut_window(example, first, last, diarizer.frame_shift))
             for row, example in enumerate(examples)
             for first, last in diarizer.windows(len(example.features))
         ]
@@ -190,7 +190,7 @@ class DiarizationMeters(Meters):
         return self._log.seen()
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        return summary_of("der", seen)
+        return make_summary("der", seen)
 
     def audio(self) -> dict[str, bytes]:
         """The first recordings."""
@@ -208,7 +208,7 @@ class DiarizationMeters(Meters):
         results: dict[str, float] = {}
         if sums["frame"]:
             results |= {"loss": sums["loss"] / sums["frame"], "frame_accuracy": sums["right"] / sums["frame"]}
-        results |= rates_of(sums)
+        results |= compute_rates(sums)
         if sums["recordings"]:
             results["speaker_error"] = sums["miscounted"] / sums["recordings"]
             results["speaker_ceiling"] = sums["at_ceiling"] / sums["recordings"]
@@ -237,7 +237,7 @@ def add_score(
         sums[name] = sums.get(name, 0.0) + value
 
 
-def rates_of(sums: Mapping[str, float]) -> dict[str, float]:
+def compute_rates(sums: Mapping[str, float]) -> dict[str, float]:
     """DER with its parts, and JER, as far as there are speakers."""
     results: dict[str, float] = {}
     if sums.get("scored"):
@@ -248,7 +248,7 @@ def rates_of(sums: Mapping[str, float]) -> dict[str, float]:
     return results
 
 
-def window_of(example: DiarizationExample, first: int, last: int, frame_shift: float) -> DiarizationExample:
+def cut_window(example: DiarizationExample, first: int, last: int, frame_shift: float) -> DiarizationExample:
     """Frames ``first`` to ``last`` of an example, with their segments."""
     if (first, last) == (0, len(example.features)):
         return example
@@ -317,7 +317,7 @@ def loud_regions(samples: np.ndarray) -> list[tuple[int, int]]:
     if not len(levels):
         return []
     quiet, loud = np.percentile(levels, (5, 95))
-    regions = joined_over_gaps(runs_of(levels > quiet + SPEECH_LEVEL * (loud - quiet)), round(SHORTEST_PAUSE / FRAME))
+    regions = joined_over_gaps(find_runs(levels > quiet + SPEECH_LEVEL * (loud - quiet)), round(SHORTEST_PAUSE / FRAME))
     return [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
 
 
@@ -332,7 +332,7 @@ def window_means(features: np.ndarray, is_speech: np.ndarray) -> tuple[np.ndarra
     return middles, (means - means.mean(0)) / (means.std(0) + 1e-6)
 
 
-def clusters_of(means: np.ndarray, number: int) -> np.ndarray:
+def cluster_windows(means: np.ndarray, number: int) -> np.ndarray:
     """A cluster for each window; the similarity of two falls with their distance relative to the median of all."""
     with optional_import("the baseline of a diarizer requires scikit-learn", "audio"):
         from sklearn.cluster import SpectralClustering
@@ -356,13 +356,13 @@ def energy_and_clustering(conversation: Conversation) -> list[Segment]:
     middles, means = window_means(features, is_speech)
     if not len(middles):
         return []
-    labels = clusters_of(means, len({segment.speaker for segment in conversation.reference}) or 1)
+    labels = cluster_windows(means, len({segment.speaker for segment in conversation.reference}) or 1)
     nearest = np.abs(np.arange(len(features))[:, None] - middles).argmin(1)
     spoken = np.where(is_speech, labels[nearest], -1)
     return [
         Segment(first * FRAME, last * FRAME, f"speaker_{label}")
         for label in np.unique(labels)
-        for first, last in runs_of(spoken == label)
+        for first, last in find_runs(spoken == label)
     ]
 
 

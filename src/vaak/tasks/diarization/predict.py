@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
-from vaak.audio.config import AudioConfig, samples_of
+from vaak.audio.config import AudioConfig, to_samples
 from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped
@@ -42,7 +42,7 @@ from vaak.tasks.batches import Batches, Done
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
-from vaak.tasks.diarization.segments import segments_of, tune_segments
+from vaak.tasks.diarization.segments import make_segments, tune_segments
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder
 from vaak.tasks.diarization.stitching import WindowOutput, blend_windows, stitch_windows
 
@@ -126,7 +126,7 @@ class Diarizer:
 
     def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
         """The model's output on each window of features that are read window by window."""
-        return list(self.outputs_of(Window(first, read(first, last)) for first, last in self.windows(num_frames)))
+        return list(self.compute_outputs(Window(first, read(first, last)) for first, last in self.windows(num_frames)))
 
     def of_example(self, example: DiarizationExample) -> list[WindowOutput]:
         """The model's output on each window of a recording."""
@@ -169,7 +169,7 @@ class Diarizer:
     def segments(self, probabilities: np.ndarray) -> list[Segment]:
         """The segments of speech of a recording's ``probabilities (frames, speakers)``."""
         names = self.collator.names
-        return segments_of(probabilities, self.inference, self.frame_seconds, names)
+        return make_segments(probabilities, self.inference, self.frame_seconds, names)
 
     def diarize_file(self, path: Path, audio: AudioConfig) -> Diarized:
         """Return who speaks when in an audio file; only a few windows of it are in memory at once.
@@ -191,7 +191,7 @@ class Diarizer:
         batches = Batches(next(self.model.parameters()).device, batch_size, WINDOWS_AT_ONCE)
         outputs: list[WindowOutput] = []
         read = partial(self._read, Features(audio), audio)
-        for one in batches.of_sources((_File(*file) for file in files), read, _frames_of, self._together):
+        for one in batches.of_sources((_File(*file) for file in files), read, _count_frames, self._together):
             if not isinstance(one, Done):
                 outputs.append(one[1])
                 continue
@@ -226,7 +226,7 @@ class Diarizer:
                 before = min(first, margin)
                 samples = opened.read((first - before) * shift, (last + margin) * shift)
                 inside = slice(
-                    *(samples_of(frame * shift, audio.sampling_rate) for frame in (before, before + last - first))
+                    *(to_samples(frame * shift, audio.sampling_rate) for frame in (before, before + last - first))
                 )
                 own = samples[inside] if hears else None
                 yield Window(first, features(samples)[before : before + last - first], own)
@@ -238,10 +238,10 @@ class Diarizer:
         most, threshold = self.model.config.max_speakers, self.inference.threshold
         return any(int((one.probabilities >= threshold).any(0).sum()) >= most for one in outputs)
 
-    def outputs_of(self, windows: Iterable[Window]) -> Iterator[WindowOutput]:
+    def compute_outputs(self, windows: Iterable[Window]) -> Iterator[WindowOutput]:
         """The model's output on windows of features, several at a time."""
         batches = Batches(next(self.model.parameters()).device, WINDOWS_AT_ONCE, ahead=WINDOWS_AT_ONCE)
-        return batches.results(windows, _frames_of, self._together)
+        return batches.results(windows, _count_frames, self._together)
 
     def _together(self, windows: list[Window]) -> list[WindowOutput]:
         """The model's output on each window, all computed at once."""
@@ -270,7 +270,7 @@ class Diarizer:
         ]
 
 
-def _frames_of(window: Window) -> int:
+def _count_frames(window: Window) -> int:
     return len(window.features)
 
 

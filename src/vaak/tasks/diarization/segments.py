@@ -27,7 +27,7 @@ Example = tuple[np.ndarray, Sequence[Segment], Sequence[tuple[float, float]] | N
 """Probabilities ``(frames, speakers)`` of a recording, its reference, and its scored regions (None: as in scoring)."""
 
 
-def segments_of(
+def make_segments(
     probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float, names: Sequence[str] | None = None
 ) -> list[Segment]:
     """The segments of ``probabilities (frames, speakers)``, by start; their times are whole frames.
@@ -83,7 +83,7 @@ def tune_segments(
 
 
 def decide_frames(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
-    """Return who speaks in each frame, ``(frames, speakers)`` bool: as ``segments_of`` in frames."""
+    """Return who speaks in each frame, ``(frames, speakers)`` bool: as ``make_segments`` in frames."""
     changes = np.zeros((len(probabilities) + 1, probabilities.shape[1]), np.int8)
     for column, speaker in enumerate(probabilities.T):
         starts, ends = _turns(speaker, inference, frame_seconds)

@@ -28,7 +28,7 @@ from vaak.audio.features.extractors import Features
 from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
 from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
-from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
+from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
 KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
 RATE = 16000
@@ -101,7 +101,7 @@ def _at_least(samples: np.ndarray, length: int) -> np.ndarray:
 
 def _xvector_encoder(source: str, device: torch.device) -> Embed:
     """A model of transformers with an x-vector head. Raises UserError where there is none."""
-    auto = transformers_of(KEY, "asr")
+    auto = import_transformers(KEY, "asr")
     extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
     load = auto.AutoModelForAudioXVector.from_pretrained

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.audio.audio_file import LONGEST_HEARD, wav_of
+from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
@@ -35,7 +35,7 @@ from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Baselines, Outputs
 from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan, largest_rows
@@ -47,7 +47,7 @@ from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.report.audio import draw_timelines
 from vaak.runs.prepared import Recipe
-from vaak.runs.use import demand_format
+from vaak.runs.use import require_format
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.diarization.config import (
     DiarizationDataConfig,
@@ -60,8 +60,8 @@ from vaak.tasks.diarization.data import (
     DiarizationDataset,
     PreparedRecordings,
     audio_source,
-    conversations_of,
     given_cut,
+    make_conversations,
     store_features,
     training_speakers,
 )
@@ -81,7 +81,7 @@ from vaak.tasks.diarization.metrics import (
     ScoredBatch,
     ScoredRecording,
     add_score,
-    rates_of,
+    compute_rates,
 )
 from vaak.tasks.diarization.model import (
     ATTRACTOR,
@@ -134,7 +134,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def longest_example(self) -> float:
         return longest_example(self.experiment) * longest_factor(self.data.augmentation)
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedRecordings | None = None
     ) -> Recipe:
         return recipe(datasets, self.audio, splits, skip_bad=self.experiment.skips_bad_examples)
@@ -143,7 +143,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         self.speaker_encoder(self.data.inference, torch.device("cpu"))  # reports what can't be read now
         super().prepare()
         for split in self.prepared.about["statistics"]:  # reports too few speakers now, not at the first evaluation
-            conversations_of(self.prepared, split, self.datasets, self.audio)
+            make_conversations(self.prepared, split, self.datasets, self.audio)
         if self.audio.storage_path is not None:
             device = pick_device(self.experiment.training.device)
             skip_bad = self.experiment.skips_bad_examples
@@ -185,7 +185,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         hears = self.data.inference.speaker_encoder is not None
         return DiarizationDataset(*made, on_device=on_device, with_audio=hears)
 
-    def dataset_of(self, data: Iterable[Any]) -> DiarizationDataset:
+    def make_dataset_from(self, data: Iterable[Any]) -> DiarizationDataset:
         """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
 
         Raises UserError for anything else, DataError for a recording without labels.
@@ -254,7 +254,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         collator, auxiliary, mask = model.collator, self.experiment.training.loss.auxiliary, batch["mask"]
         encoder_mask = frame_mask(batch["feature_mask"], self.options.subsampling)
         norms = SquaredNorms(encoder_mask) if NORM_REG in auxiliary else None
-        outputs = model(self.features_of(batch), batch["feature_mask"], norms)
+        outputs = model(self.compute_features(batch), batch["feature_mask"], norms)
         labels, numbers = batch["labels"], batch["speaker_numbers"]
         if collator.orders:
             scores = collator.speaker_scores(outputs.logits)
@@ -279,7 +279,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
         return ScoredBatch(outputs, terms, main.name, labels)
 
-    def features_of(self, batch: Batch) -> Tensor:
+    def compute_features(self, batch: Batch) -> Tensor:
         """Return the features of a batch ``(row, time, bins)``, made here, on its device, if it has samples."""
         if "features" in batch.tensors:
             return batch["features"]
@@ -306,11 +306,11 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         classes = {f"each of {self.options.max_speakers} speakers" if collator.orders else SPEECH: ["silent", "speaks"]}
         if collator.has_classes and not collator.orders:
             classes = {"speaker": ["nobody", *(collator.names or ())]}
-        return Outputs(classes, "frame", fingerprint_of([audio, steps, list(classes)]))
+        return Outputs(classes, "frame", compute_fingerprint([audio, steps, list(classes)]))
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the logits of real frames, speakers in the order of their labels, not in the model's."""
-        found = cast("DiarizationModel", model)(self.features_of(batch), batch["feature_mask"], None)
+        found = cast("DiarizationModel", model)(self.compute_features(batch), batch["feature_mask"], None)
         collator, labels, counted = self.collator, batch["labels"], batch["mask"]
         [name] = self.outputs().classes
         if labels.ndim == 2:
@@ -351,7 +351,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             conversation = ScoredRecording(samples, example.duration, reference)
             for name, diarize in BASELINES.items():
                 add_score(totals[name], reference, diarize(conversation), example.uem, self.data.scoring)
-        return Baselines("der", False, {name: rates_of(sums) for name, sums in totals.items()})
+        return Baselines("der", False, {name: compute_rates(sums) for name, sums in totals.items()})
 
     def meters(self, split: str) -> DiarizationMeters:
         return DiarizationMeters(self.data, split, self.diarizer, self.score, partial(self._heard, split))
@@ -362,7 +362,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             rate = self.audio.sampling_rate
             key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
             samples = self.dataset(split).source.load(index, np.random.default_rng(key)).samples
-            self._wavs[split, index] = wav_of(samples[: 2 * LONGEST_HEARD * rate], rate)
+            self._wavs[split, index] = encode_wav(samples[: 2 * LONGEST_HEARD * rate], rate)
         return self._wavs[split, index]
 
     def show(self, batch: Batch) -> list[str]:
@@ -436,7 +436,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
         Raises UserError for a model with attractors.
         """
-        demand_format(self, "onnx")
+        require_format(self, "onnx")
         export_onnx(self.diarizer(model), self.features.dims, self.audio.model_dump_json(), folder)
 
     def samples(self, model: nn.Module) -> list[str]:

@@ -17,7 +17,7 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.data.mixing import StepWeights
 from vaak.data.pieces import count_parts
@@ -103,7 +103,7 @@ class WindowDataset(Dataset):
             for index in range(len(self.lengths)):
                 yield tokenizer.decode(self.ids(index)[1:].tolist())
 
-        key = fingerprint_of([self.fingerprint, self.store.tokenizer_fingerprint])
+        key = compute_fingerprint([self.fingerprint, self.store.tokenizer_fingerprint])
         return kept_difficulties(self.store.folder, key, measure, texts, len(self.lengths))
 
 

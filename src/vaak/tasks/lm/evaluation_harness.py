@@ -42,7 +42,7 @@ from torch import nn
 
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known, quote_unmatched
+from vaak.core.names import quote_unmatched, require_known
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.files import scratch_folder, write_text
 from vaak.core.storage.spreadsheets import SPREADSHEETS
@@ -266,7 +266,7 @@ def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]
     if unmatched := [task for task, matching in found.items() if not matching]:
         raise UserError(f"--tasks: there is no task {quote_unmatched(unmatched, manager.all_tasks)}")
     names = list(dict.fromkeys(name for matching in found.values() for name in matching))
-    demand_known(questions.data, names, "--data: --tasks doesn't have", error=UserError)
+    require_known(questions.data, names, "--data: --tasks doesn't have", error=UserError)
     with scratch_folder("lm-eval") as folder:
         yield [_write_task(manager, name, questions.data.get(name), folder) for name in names]
 

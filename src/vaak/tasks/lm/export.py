@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
-from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.ct2 import write_ct2
@@ -39,7 +39,7 @@ from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, L
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
-from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, family_of
+from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family
 from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import template_in
@@ -90,7 +90,7 @@ def export_hf(
 
 def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
     """The family that a model is written as: its base's. Raises UserError where there is none."""
-    found = family_of(model.config)
+    found = find_family(model.config)
     return found if base is None else FAMILIES[base.config["model_type"]]
 
 
@@ -112,12 +112,12 @@ def export_peft(model: AnyLanguageModel, base: str | None, folder: Path) -> None
     Raises UserError where there are none, or the folder has something in it.
     """
     if isinstance(model, TransformersDecoder):
-        adapters = list(adapters_of(model.network))
+        adapters = list(iterate_adapters(model.network))
     else:
-        family = family_of(model.config)
+        family = find_family(model.config)
         adapters = [
             adapter._replace(name=family.theirs(f"{adapter.name}.weight")[0].removesuffix(".weight"))
-            for adapter in adapters_of(model)
+            for adapter in iterate_adapters(model)
         ]
     write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
 
@@ -166,12 +166,12 @@ def ct2_logits(model: AnyLanguageModel, longest: int, folder: Path) -> tuple[np.
 def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | None = None) -> dict[str, Any]:
     """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-    return exported_config(model.config, family or family_of(model.config), model.vocab_size, max_length, dtype)
+    return exported_config(model.config, family or find_family(model.config), model.vocab_size, max_length, dtype)
 
 
 def hf_weights(model: LanguageModel, family: DecoderFamily | None = None) -> dict[str, torch.Tensor]:
     """The weights under transformers' names, on the CPU; a tied head is not repeated."""
-    return (family or family_of(model.config)).exported(model.state_dict())
+    return (family or find_family(model.config)).exported(model.state_dict())
 
 
 def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
@@ -315,7 +315,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         if self.own.pretrained is not None:
             return pretrained.family_in(self.prepared.folder)
         try:
-            return family_of(self.options)
+            return find_family(self.options)
         except UserError as error:
             return str(error).rstrip(".")
 
@@ -344,5 +344,5 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_gguf(partial(self.export_hf, model), folder, quantization)
 
     def _longest(self) -> int:
-        base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
+        base = None if self.own.pretrained is None else pretrained.read_max_length(self.prepared.folder)
         return base or self.data.max_length

@@ -57,7 +57,7 @@ def write_gguf(write_hf: Callable[[Path], object], folder: Path, quantization: s
         source, file = made / "hf", made / "model.gguf"
         write_hf(source)
         config = read_json(source / "config.json")
-        _demand_llama(config)
+        _require_llama(config)
         writer = gguf.GGUFWriter(file, ARCHITECTURES[config["model_type"]])
         kind = TYPES[quantization or "f16"]
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
@@ -74,7 +74,7 @@ def write_gguf(write_hf: Callable[[Path], object], folder: Path, quantization: s
         shutil.rmtree(source)
 
 
-def _demand_llama(config: Mapping[str, Any]) -> None:
+def _require_llama(config: Mapping[str, Any]) -> None:
     """Raises UserError for an option that llama.cpp's Llama and Qwen don't have."""
     windows = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     said = {
@@ -165,7 +165,7 @@ def _write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types
     if not model["merges"]:
         raise UserError("--format gguf: llama.cpp requires a tokenizer with merges; raise data.tokenizer.vocab_size")
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_split_of(content))
+    writer.add_tokenizer_pre(_detect_splitting(content))
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in model["merges"]])
@@ -189,7 +189,7 @@ def _begins(content: Mapping[str, Any], token: int) -> bool:
     return bool(re.search(rf'"ids": \[{token}\]', after))
 
 
-def _split_of(content: Mapping[str, Any]) -> str:
+def _detect_splitting(content: Mapping[str, Any]) -> str:
     """Return llama.cpp's name of how a tokenizer splits a text before its merges."""
     found = content.get("pre_tokenizer") or {}
     parts = found.get("pretokenizers", [found])

@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, places_of
+from vaak.core.batch import Batch, find_places
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.archives import open_file
 from vaak.core.summaries import LONGEST, MOST_SCORES
@@ -65,9 +65,9 @@ class TextMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
         counts = batch.totals()
-        scored = places_of(batch["targets"] != IGNORED, counts["token"])
+        scored = find_places(batch["targets"] != IGNORED, counts["token"])
         targets = batch["targets"].flatten()[scored]
-        options = visibility_of(self.options, batch) | unless_many(model, targets)
+        options = get_visibility(self.options, batch) | unless_many(model, targets)
         with counted_loads(model) as loads:
             each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
         nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)  # mps has no float64
@@ -127,7 +127,7 @@ class PairMeters(Meters):
         return {"phenomena": {name: [sums[f"right/{name}"], sums[f"pairs/{name}"]] for name in names[:MOST_SCORES]}}
 
 
-def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]:
+def get_visibility(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]:
     """Return the model's options on which tokens see which: documents of packed rows; for an encoder, the padding."""
     if batch.extra["packed"]:
         documents = batch["documents"]

@@ -190,7 +190,7 @@ class TransformersDecoder(nn.Module):
     def _continues(self) -> bool:
         return self._tried(self._cached_and_again)
 
-    def demand_packing(self, section: str) -> None:
+    def require_packing(self, section: str) -> None:
         """Raises UserError where tokens of a row see other documents than their own; ``section`` is what asks."""
         tried = self._to_try
         if not (self._takes_positions and tried._tried(tried._packed_and_alone)):
@@ -199,7 +199,7 @@ class TransformersDecoder(nn.Module):
                 "training.batching: {type: bucketed}, or data.layout: stream"
             )
 
-    def demand_dtype(self, section: str) -> None:
+    def require_dtype(self, section: str) -> None:
         """Raises UserError where layers can't have weights of another type than what they read, as ``section`` asks."""
 
         def read() -> Iterator[tuple[Tensor, Tensor]]:

@@ -18,7 +18,7 @@ from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.ctc_search import END
-from vaak.nn.decoding.sampling import SamplingSettings, demand_tokens, next_tokens, uniform_numbers, without_dropout
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
 
@@ -216,7 +216,7 @@ def _draw_steps(reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray
     writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
         uniforms = uniform_numbers(keys[writing], position)
-        drawn = demand_tokens(next_tokens(reader.next_logits(), reader.contexts, settings, uniforms))
+        drawn = require_tokens(next_tokens(reader.next_logits(), reader.contexts, settings, uniforms))
         going_on = [place for place, token in enumerate(drawn) if token not in settings.stop_ids]
         if not going_on:
             return

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term, places_of
+from vaak.core.batch import Batch, Term, find_places
 from vaak.core.errors import DataError
 from vaak.core.storage.files import sync_file
 from vaak.core.task import Dataset, Meters, Padding
 from vaak.core.terminal import progress
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import without_dropout
-from vaak.nn.feed_forward import mixtures_of
+from vaak.nn.feed_forward import list_mixtures
 from vaak.nn.losses import Loss
 from vaak.nn.preferences import DirectPreference, OddsRatio
 from vaak.runs.prepared import Recipe, fingerprint_with_files
@@ -110,8 +110,8 @@ def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Te
     """The log-probability of each answer ``(pair, 2)``, and the number of its tokens ``(pair, 2)``."""
     inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
     scored = targets != IGNORED
-    places = places_of(scored, batch.totals()["answer_token"])
-    padding = {"mask": (batch["documents"] >= 0).flatten(0, 1)} if mixtures_of(model) else {}
+    places = find_places(scored, batch.totals()["answer_token"])
+    padding = {"mask": (batch["documents"] >= 0).flatten(0, 1)} if list_mixtures(model) else {}
     logits = model(inputs, select=places, **padding)
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     wanted = targets.flatten()[places]

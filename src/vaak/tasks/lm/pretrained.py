@@ -35,15 +35,15 @@ from vaak.tasks.pretrained import (
     DROPOUTS,
     KEY,
     SAFELY,
-    config_of,
     fetch_model,
+    import_transformers,
     is_decoder,
+    load_config,
     quiet_transformers,
     read_weights,
     save_config,
     save_tokenizer,
     saved_config,
-    transformers_of,
     write_generation,
 )
 from vaak.text.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
 
     Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
-    config = config_of(KEY, source)
+    config = load_config(KEY, source)
     ropes = getattr(config, "rope_parameters", None) or {}  # some models have one for each kind of layer
     said = ""
     if config.get_text_config() is not config:
@@ -73,7 +73,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
         said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
     if said:
         raise UserError(f"{KEY}: {source} is a {config.model_type}, which {said}")
-    found = options_of(config.to_dict())
+    found = convert_options(config.to_dict())
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(found, str):
         log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
@@ -88,27 +88,27 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
 def family_in(folder: Path) -> DecoderFamily | None:
     """The family of the base in prepared data, as ours has it; None where it is transformers' own module."""
     theirs = saved_config(folder)
-    return None if isinstance(options_of(theirs), str) else FAMILIES[theirs["model_type"]]
+    return None if isinstance(convert_options(theirs), str) else FAMILIES[theirs["model_type"]]
 
 
 def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
-    found = options_of(saved_config(folder))
+    found = convert_options(saved_config(folder))
     return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in OWN})
 
 
 def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     if family_in(folder) is None:
-        auto, config = transformers_of(KEY), _with_dropout(base_config(folder), own)
+        auto, config = import_transformers(KEY), _with_dropout(base_config(folder), own)
         return _sized(TransformersDecoder(auto.AutoModelForCausalLM.from_config(config), own), vocab_size)
     size = max(vocab_size, saved_config(folder)["vocab_size"])
-    return LanguageModel(options_in(folder, own), size, longest_of(folder))
+    return LanguageModel(options_in(folder, own), size, read_max_length(folder))
 
 
 def base_config(folder: Path) -> Any:
     """The configuration of the base in prepared data, as transformers has it."""
-    return transformers_of(KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
+    return import_transformers(KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
 
 
 def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
@@ -128,7 +128,7 @@ def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
     return model
 
 
-def longest_of(folder: Path) -> int | None:
+def read_max_length(folder: Path) -> int | None:
     """The number of tokens that the base in prepared data was made for; None where nothing says so."""
     theirs = saved_config(folder)
     family = FAMILIES.get(theirs["model_type"], LLAMA)
@@ -147,7 +147,7 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
         of_tokens = ("embedding.weight", "head.weight")
         read_weights(model, source, family.imported, lambda name: family.theirs(name)[0], of_tokens)
         return model
-    auto = transformers_of(KEY)  # its own module, in 32 bits
+    auto = import_transformers(KEY)  # its own module, in 32 bits
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
     with quiet_transformers(auto):
         network, found = fetch_model(
@@ -389,7 +389,7 @@ GPT2 = DecoderFamily(
 FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GLM4_MOE, GPT2)}
 
 
-def family_of(config: LanguageModelConfig) -> DecoderFamily:
+def find_family(config: LanguageModelConfig) -> DecoderFamily:
     """Return the family in transformers of a model with these options. Raises UserError where it isn't one of them.
 
     Of families that have the same options (Mistral), it is Llama.
@@ -479,7 +479,7 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
 _BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fast", "beta_slow")}
 
 
-def options_of(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
+def convert_options(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     """The options of our model that is one of transformers with the configuration ``theirs``.
 
     Where there is none, a string says what ours doesn't have.

@@ -21,9 +21,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term, places_of
+from vaak.core.batch import Batch, Term, find_places
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
 from vaak.data.mixing import StepWeights
@@ -59,9 +59,9 @@ from vaak.tasks.lm.metrics import (
     PairDataset,
     PairMeters,
     TextMeters,
+    get_visibility,
     ngram_figures,
     read_pairs,
-    visibility_of,
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.predict import WordScores, generate, generate_batch, pieces
@@ -106,7 +106,7 @@ class LanguageModelTask(ExportableTask):
             )
         moe = None if self.own.pretrained else self.own.moe
         if moe is not None and moe.balancing_bias:
-            self.observed = tuple(load_names(map(str, self.own.mixture_layers), moe.num_experts))
+            self.logged_terms = tuple(load_names(map(str, self.own.mixture_layers), moe.num_experts))
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
     # Data.
@@ -227,7 +227,7 @@ class LanguageModelTask(ExportableTask):
             store, self._special_tokens(), corruption, max_length=length, predicted=predicted, longer=longer
         )
 
-    def dataset_of(self, data: Iterable[str]) -> TextDataset:
+    def make_dataset_from(self, data: Iterable[str]) -> TextDataset:
         """Texts, each a document, read as those of an evaluation. Raises UserError for anything but text."""
         if self.preferences:
             raise UserError("a run of preferences is evaluated on pairs of answers: give files (data.corpus)")
@@ -268,7 +268,7 @@ class LanguageModelTask(ExportableTask):
         [vocab_size] = vocab_sizes
         model = LanguageModel(self.own, vocab_size, self.data.max_length)
         if isinstance(model.stack, OwnNetwork) and self.experiment.training.batching.type == "packed":
-            model.stack.demand_packing("training.batching.type is packed")
+            model.stack.require_packing("training.batching.type is packed")
         return model
 
     def meta_batch(self) -> Batch:
@@ -302,27 +302,27 @@ class LanguageModelTask(ExportableTask):
         if not isinstance(model, TransformersDecoder):
             return self.add_adapters(model)
         if self.experiment.training.batching.type == "packed":
-            model.demand_packing("training.batching.type is packed")
+            model.require_packing("training.batching.type is packed")
         add_lora(model.network, self.own.lora)
         if self.own.lora is not None and self.own.lora.base_dtype != "fp32":
-            model.demand_dtype(f"model.lora.base_dtype is {self.own.lora.base_dtype}")
+            model.require_dtype(f"model.lora.base_dtype is {self.own.lora.base_dtype}")
         return model
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         compute = partial(preference_losses, self.main_loss) if self.preferences else self._token_losses
-        if not self.observed:
+        if not self.logged_terms:
             return compute(model, batch)
         with counted_loads(model) as loads:
-            return compute(model, batch) | load_terms(loads, self.observed)
+            return compute(model, batch) | load_terms(loads, self.logged_terms)
 
     def _token_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
         targets, norms = batch["targets"], None
-        options: dict[str, object] = {**visibility_of(self.options, batch)}
+        options: dict[str, object] = {**get_visibility(self.options, batch)}
         if NORM_REG in auxiliary:
             norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
         if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
-            scored = options["select"] = places_of(targets != IGNORED, batch.totals()["token"])
+            scored = options["select"] = find_places(targets != IGNORED, batch.totals()["token"])
             targets = targets.flatten()[scored]
         logits = model(batch["inputs"], **options, **self.main_loss.model_options(model, targets))
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
@@ -346,7 +346,7 @@ class LanguageModelTask(ExportableTask):
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         scored = batch["targets"] != IGNORED
-        options = visibility_of(self.options, batch)
+        options = get_visibility(self.options, batch)
         if not self.causal:
             return {"token": model(batch["inputs"], **options, select=scored)}
         return {"token": model(batch["inputs"], **options)[scored]}
@@ -367,7 +367,7 @@ class LanguageModelTask(ExportableTask):
             pairs = {"pairs": ", ".join(self.data.minimal_pairs), "ties": "wrong"}
             return PairMeters(protocol | pairs, self.options)
         if self.preferences:
-            template = fingerprint_of(self.chat_template.content)
+            template = compute_fingerprint(self.chat_template.content)
             about = {"loss": self.main_loss.name, "longer": self.data.long_chats, "template": template}
             return PreferenceMeters({"split": split, "max_length": str(self.data.max_length), **about}, self.main_loss)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
@@ -378,7 +378,7 @@ class LanguageModelTask(ExportableTask):
         else:
             others["masked"] = f"{self.data.masking_probability:g}"
         if self.chats:
-            template = fingerprint_of(self.chat_template.content)
+            template = compute_fingerprint(self.chat_template.content)
             windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}
             ends = "answers and what ends them" if self.chat_template.doubt is None else "answers without an end"
             others |= {"newline": "as in the answers", "scored": ends, "template": template}

@@ -9,7 +9,7 @@ from pydantic import NonNegativeFloat, field_validator
 
 from vaak.config.base import Place, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.config.inner import InnerExperiment, experiment_of
+from vaak.config.inner import InnerExperiment, make_experiment
 
 DEFAULTS: dict[str, Any] = {
     "training": {
@@ -117,7 +117,7 @@ class MultiTaskDataConfig(Section):
         Raises UserError for a task that isn't known.
         """
         values = {name: task.model_dump(mode="json") for name, task in self.tasks.items()} or EMBEDDED
-        return {name: experiment_of(own) for name, own in values.items()} if all(values.values()) else {}
+        return {name: make_experiment(own) for name, own in values.items()} if all(values.values()) else {}
 
     @property
     def draws_features(self) -> bool:

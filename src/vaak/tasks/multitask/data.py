@@ -16,7 +16,7 @@ import numpy as np
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 
 PART = "task"
@@ -66,7 +66,7 @@ class JointDataset(Dataset):
         self.parts = np.repeat(np.arange(len(sizes), dtype=np.min_scalar_type(len(sizes))), sizes)
         strata = [one.strata for one in self.datasets if one.strata is not None]
         self.strata = np.concatenate([np.asarray(one) for one in strata]) if len(strata) == len(sizes) else None
-        self.fingerprint = fingerprint_of([[name, one.fingerprint] for name, one in datasets.items()])
+        self.fingerprint = compute_fingerprint([[name, one.fingerprint] for name, one in datasets.items()])
         self.length_of_position = max(one.length_of_position for one in self.datasets)
         self.draws_globally = any(one.draws_globally for one in self.datasets)
         self.is_constant = all(one.is_constant for one in self.datasets)
@@ -96,9 +96,9 @@ class JointDataset(Dataset):
         place = int(self.parts[index])
         return f"{self.names[place]}: {self.datasets[place].describe(index - int(self.starts[place]))}"
 
-    def content_of(self, index: int) -> str:
+    def get_content(self, index: int) -> str:
         place = int(self.parts[index])
-        return self.datasets[place].content_of(index - int(self.starts[place]))
+        return self.datasets[place].get_content(index - int(self.starts[place]))
 
 
 def own_batch(batch: Batch) -> tuple[str, Batch]:

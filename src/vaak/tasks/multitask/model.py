@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known, list_names
+from vaak.core.names import list_names, require_known
 
 KEY = "model.shared"
 WEIGHTED, REGULARISER = "_weighted", "uncertainty"
@@ -36,17 +36,17 @@ class MultiTaskModel(nn.Module):
             (first, path), *others = paths.items()
             module = self._module(first, path)
             for name, own in others:
-                _demand_same_shapes(f"{first}.{path}", module, f"{name}.{own}", self._module(name, own))
+                _require_same_shapes(f"{first}.{path}", module, f"{name}.{own}", self._module(name, own))
                 self.tasks[name].set_submodule(own, module)  # the same object: every task's gradient is added to it
 
     def _module(self, task: str, path: str) -> nn.Module:
         modules: dict[str, nn.Module] = {name: module for name, module in self.tasks[task].named_modules() if name}
         remedy = f"it has {list_names(name for name, _ in self.tasks[task].named_children())}"
-        demand_known([path], modules, f"{KEY}: the model of {task} has no module", remedy=remedy, error=UserError)
+        require_known([path], modules, f"{KEY}: the model of {task} has no module", remedy=remedy, error=UserError)
         return modules[path]
 
 
-def _demand_same_shapes(name: str, module: nn.Module, other: str, own: nn.Module) -> None:
+def _require_same_shapes(name: str, module: nn.Module, other: str, own: nn.Module) -> None:
     here, there = (
         {key: tuple(tensor.shape) for key, tensor in one.state_dict(keep_vars=True).items()} for one in (module, own)
     )

@@ -93,7 +93,7 @@ class JointTask(Task[Any]):
     def prepare(self) -> None:
         """Prepare the data of each task. Raises UserError for a task that can't be trained with others."""
         for name, part in self.parts.items():
-            if part.objectives or part.observed:
+            if part.objectives or part.logged_terms:
                 what = "several objectives" if part.objectives else "weights that follow its terms"
                 raise UserError(f"data.tasks.{name}: a model with {what} can't be trained with other tasks")
         for name, part in self.parts.items():
@@ -290,7 +290,7 @@ class MultiTask(JointTask):
                 paths if isinstance(paths, dict) else dict.fromkeys(experiments, paths)
                 for paths in experiment.model.shared
             ],
-            _shares_of(experiment),
+            _get_shares(experiment),
         )
 
     def _part(self, name: str, own: Experiment[Any, Any], tokenizer: str | None) -> AnyTask:
@@ -319,7 +319,7 @@ class MultiTask(JointTask):
         return MultiTaskModel(known, self.shared) if len(known) == len(models) else None
 
 
-def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
+def _get_shares(experiment: MultiTaskExperiment) -> Shares | None:
     """Return how often each task is trained on; None: in proportion to its data."""
     sampling = experiment.data.sampling
     if sampling.type == "proportional":

@@ -32,7 +32,7 @@ from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED
@@ -403,7 +403,7 @@ class PairDataset(Dataset):
         target_lengths = np.minimum(self.target.lengths[self.indices] + 1, self.max_target_length)
         self.lengths: np.ndarray = 2 * np.maximum(source_lengths, target_lengths)
         limits = [data.max_source_length, data.max_target_length, data.corpus.max_length_ratio]
-        self.fingerprint = fingerprint_of([self.source.fingerprint, self.target.fingerprint, limits])
+        self.fingerprint = compute_fingerprint([self.source.fingerprint, self.target.fingerprint, limits])
 
     def example(self, index: int, rng: np.random.Generator) -> PairExample:
         place = int(self.indices[index])
@@ -453,9 +453,9 @@ class PairDataset(Dataset):
 
     def first_pairs(self, number: int) -> list[Pair]:
         """This number of pairs, or all."""
-        return self.pairs_of(range(min(number, len(self.indices))))
+        return self.get_pairs(range(min(number, len(self.indices))))
 
-    def pairs_of(self, examples: Iterable[int]) -> list[Pair]:
+    def get_pairs(self, examples: Iterable[int]) -> list[Pair]:
         """The pairs of these examples."""
         return [self.pairs[int(self.indices[index])] for index in examples]
 

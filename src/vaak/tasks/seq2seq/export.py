@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.storage.files import read_json, whole_folder
-from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.pretrained import saved_config
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.pretrained import family_of
+from vaak.tasks.seq2seq.pretrained import detect_family
 from vaak.text.tokenizer import Tokenizer
 
 SOURCE = ("source", "source_mask")
@@ -102,9 +102,9 @@ def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) ->
 
     ``prepared`` has its configuration. Raises UserError where there are none, or the folder has something in it.
     """
-    family = family_of(saved_config(prepared), base)
+    family = detect_family(saved_config(prepared), base)
     adapters = [
         adapter._replace(name=family.theirs(f"{adapter.name}.weight").removesuffix(".weight"))
-        for adapter in adapters_of(model)
+        for adapter in iterate_adapters(model)
     ]
     write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)

@@ -29,7 +29,7 @@ from torch import nn
 
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
-from vaak.core.summaries import LONGEST, ExampleLog, summary_of
+from vaak.core.summaries import LONGEST, ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
@@ -58,11 +58,11 @@ class TranslationMeters(Meters):
         self,
         protocol: dict[str, str],
         translate: Translate,
-        source_of: Callable[[int], str] = str,
+        get_source: Callable[[int], str] = str,
         attention: Callable[[nn.Module], dict[str, Any]] = lambda model: {},
     ) -> None:
-        """``source_of`` gives the source of an example, ``attention`` a model's cross-attention in one translation."""
-        self.protocol, self.translate, self._source_of, self._attention = protocol, translate, source_of, attention
+        """``get_source`` gives the source of an example, ``attention`` a model's cross-attention in one translation."""
+        self.protocol, self.translate, self._source_of, self._attention = protocol, translate, get_source, attention
         self._model: nn.Module | None = None
         self._log = ExampleLog(SENTENCE_CHRF)
         self.scores = sacrebleu_scores()
@@ -89,7 +89,7 @@ class TranslationMeters(Meters):
         rows = [row for row, references in enumerate(batch.extra["references"]) if references is not None]
         if not rows:
             return {}
-        chosen = rows_of(batch, rows)
+        chosen = select_rows(batch, rows)
         texts = self.translate(model, chosen)
         found = {"translated": float(len(rows))}
         for name, metric in self.scores.items():
@@ -113,7 +113,7 @@ class TranslationMeters(Meters):
         return self._log.seen()
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        found = summary_of(SENTENCE_CHRF, seen)
+        found = make_summary(SENTENCE_CHRF, seen)
         for one in found.get("examples", ()):
             one["source"] = self._source_of(one["index"])[:LONGEST]
         attention = self._attention(self._model) if found and self._model is not None else {}
@@ -128,7 +128,7 @@ class TranslationMeters(Meters):
         if sums["translated"]:
             for name, metric in self.scores.items():
                 places = range(sum(key.startswith(f"{name}/") for key in sums))
-                results[name] = score_of(metric, [int(sums[f"{name}/{place}"]) for place in places])
+                results[name] = compute_score(metric, [int(sums[f"{name}/{place}"]) for place in places])
         return results | load_figures(sums)
 
 
@@ -150,12 +150,12 @@ def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence
     return [sum(column) for column in zip(*counts, strict=True)]
 
 
-def score_of(metric: Metric, counts: list[int]) -> float:
+def compute_score(metric: Metric, counts: list[int]) -> float:
     """The score that the counts of a whole set give."""
     return float(metric._compute_score_from_stats(counts).score)
 
 
-def rows_of(batch: Batch, rows: list[int]) -> Batch:
+def select_rows(batch: Batch, rows: list[int]) -> Batch:
     """The batch of these rows alone."""
 
     if rows == list(range(batch.num_rows)):
@@ -253,4 +253,6 @@ def scores(translate: TranslateText, pairs: Sequence[Pair]) -> dict[str, float]:
     texts = [translate(source) for source, _ in followed(pairs, "translations", len(pairs))]
     references = [[*targets] for _, targets in pairs]
     metrics = sacrebleu_scores()
-    return {name: score_of(metric, corpus_statistics(metric, texts, references)) for name, metric in metrics.items()}
+    return {
+        name: compute_score(metric, corpus_statistics(metric, texts, references)) for name, metric in metrics.items()
+    }

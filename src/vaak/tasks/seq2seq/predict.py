@@ -104,7 +104,9 @@ class Translator:
             return [Translation(text, tuple(self.candidate(one, settings) for one in best)) for text, best in found]
 
         batches = self._batches(settings, ahead=SORTED_TOGETHER)
-        return batches.results(zip(texts, sources, strict=True), lambda pair: settings.places_of(pair[1]), translated)
+        return batches.results(
+            zip(texts, sources, strict=True), lambda pair: settings.count_places(pair[1]), translated
+        )
 
     def source_ids(self, text: str) -> list[int]:
         """The tokens of a text as the model reads it; empty for a blank text."""
@@ -117,7 +119,9 @@ class Translator:
     def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
         """The hypotheses for each source of tokens, which ends with [eos]; the best first. No source may be empty."""
         batches = self._batches(settings, ahead=max(len(sources), 1), recovers=False)
-        return list(batches.results(sources, settings.places_of, lambda some: self._written_together(some, settings)))
+        return list(
+            batches.results(sources, settings.count_places, lambda some: self._written_together(some, settings))
+        )
 
     def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
         """The text of a hypothesis."""
@@ -235,7 +239,7 @@ class DecodingSettings:
             raise UserError(f"n_best is {self.n_best} of {self.num_samples} draws (num_samples); draw more.")
         _ = self.beam(end_id=0), self.sampling(end_id=0)  # they look at the rest
 
-    def places_of(self, source: Sequence[int]) -> int:
+    def count_places(self, source: Sequence[int]) -> int:
         """Places of all hypotheses of a source of tokens, at most."""
         return self.width * (len(source) + self.max_new_tokens)
 
@@ -346,7 +350,7 @@ def _attention(translator: Translator, translation: Translation) -> tuple[np.nda
 MOST_TOKENS = 40
 
 
-def attention_of(translator: Translator, translation: Translation) -> dict[str, Any]:
+def compute_mean_attention(translator: Translator, translation: Translation) -> dict[str, Any]:
     """The mean cross-attention in the best translation, of its first tokens, as a summary keeps it."""
     weights, source, target = _attention(translator, translation)
     mean = weights.mean((0, 1))[:MOST_TOKENS, :MOST_TOKENS]

@@ -24,14 +24,14 @@ from vaak.tasks.pretrained import (
     BASE_FOLDER,
     GENERATION,
     KEY,
-    config_of,
-    folder_of,
+    fetch_folder,
+    iterate_tensors,
+    load_config,
     read_generation,
     read_weights,
     save_config,
     save_tokenizer,
     saved_config,
-    tensors_of,
     write_base_tokenizer,
     write_generation,
 )
@@ -54,9 +54,9 @@ def save_base(source: str, folder: Path) -> Tokenizer:
 
     Raises UserError where they can't be loaded, or ours can't be such a model.
     """
-    config = config_of(KEY, source)
-    family_of(config.to_dict(), source)
-    heads = dict(tensors_of(source, lambda name: name in ("lm_head.weight", "shared.weight")))
+    config = load_config(KEY, source)
+    detect_family(config.to_dict(), source)
+    heads = dict(iterate_tensors(source, lambda name: name in ("lm_head.weight", "shared.weight")))
     head, shared = heads.get("lm_head.weight"), heads.get("shared.weight")
     # Transformers says of every T5 that they are one; there, too, the tensors in the file decide.
     separate = config.model_type == "t5" and head is not None and shared is not None and not torch.equal(head, shared)
@@ -66,14 +66,14 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     save_config(config, folder, {"tie_word_embeddings": False} if separate else None)
     write_generation(source, folder)
     roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
-    if config.model_type == "marian" and sentencepiece_pair.is_pair(files := folder_of(source, TOKENIZER_FILES)):
+    if config.model_type == "marian" and sentencepiece_pair.is_pair(files := fetch_folder(source, TOKENIZER_FILES)):
         return sentencepiece_pair.save_pair(files, folder, roles)
     return save_tokenizer(source, folder, roles)
 
 
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
-    family = family_of(saved_config(folder), str(own.pretrained))
+    family = detect_family(saved_config(folder), str(own.pretrained))
     sides: dict[str, Any] = {
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
         for side in SIDES
@@ -94,7 +94,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     loaded, or aren't those of the base's configuration.
     """
     model = init_model(folder, own, data, vocab_size)
-    family = family_of(saved_config(folder), source)
+    family = detect_family(saved_config(folder), source)
     read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
     return model
 
@@ -102,7 +102,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
 def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``folder``, completely or not at all: weights and configuration as the base in ``prepared`` has them."""
     theirs, trained = saved_config(prepared), merged(model)
-    family = family_of(theirs, str(model.config.pretrained))
+    family = detect_family(theirs, str(model.config.pretrained))
     weights = family.exported(model_tensors(trained))
     with whole_folder(folder) as made:
         write_json(made / "config.json", {**theirs, "vocab_size": trained.target_embedding.num_embeddings})
@@ -164,7 +164,7 @@ class TranslatorFamily(NamedTuple):
                 yield wanted[name], tensor[0] if name.endswith("logits_bias") else tensor
 
 
-def family_of(theirs: Theirs, source: str) -> TranslatorFamily:
+def detect_family(theirs: Theirs, source: str) -> TranslatorFamily:
     """Return the family of a model of transformers with the configuration ``theirs``.
 
     Raises UserError, naming ``source`` and what we don't have, where it is none of ours.

@@ -27,7 +27,7 @@ from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.runs.use import demand_format
+from vaak.runs.use import require_format
 from vaak.tasks.base import in_temporary_folder, without_unread_files
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import find_model, load_or_init
@@ -48,7 +48,7 @@ from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import (
     DecodingSettings,
     Translator,
-    attention_of,
+    compute_mean_attention,
     decoding_settings,
     draw_translation,
 )
@@ -80,7 +80,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
             for side, stack in (("encoder", self.own.encoder), ("decoder", self.own.decoder)):
                 if stack.moe is not None and stack.moe.balancing_bias:
                     layers = (f"{side}.{number}" for number in stack.mixture_layers)
-                    self.observed += tuple(load_names(layers, stack.moe.num_experts))
+                    self.logged_terms += tuple(load_names(layers, stack.moe.num_experts))
 
     # Data.
 
@@ -99,7 +99,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
     def dataset(self, split: str) -> PairDataset:
         return PairDataset(self.prepared, split, self.data)
 
-    def dataset_of(self, data: Iterable[tuple[str, str | Sequence[str]]]) -> PairDataset:
+    def make_dataset_from(self, data: Iterable[tuple[str, str | Sequence[str]]]) -> PairDataset:
         """Pairs of a source and its target, or its targets, read as those of an evaluation.
 
         Raises UserError for anything else.
@@ -157,13 +157,13 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
                 batch["source_mask"],
                 batch["inputs"],
                 norms=norms,
-                target_mask=targets != IGNORED if self.observed else None,
+                target_mask=targets != IGNORED if self.logged_terms else None,
                 **options,
             )
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)
-        return terms | load_terms(loads, self.observed)
+        return terms | load_terms(loads, self.logged_terms)
 
     def row_names(self) -> dict[str, Sequence[str]]:
         source, target = self.prepared.source_tokenizer, self.prepared.target_tokenizer
@@ -202,7 +202,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
             protocol[f"{side}_tokenizer"] = getattr(self.prepared, f"{side}_tokenizer").fingerprint
         references = self.dataset(split).num_references()
         protocol |= translation_protocol(self.data.decoding, self.data.max_target_length, references)
-        pairs = self.dataset(split).pairs_of
+        pairs = self.dataset(split).get_pairs
         return TranslationMeters(protocol, self._translations, lambda index: pairs([index])[0].source, self._attention)
 
     def _attention(self, model: nn.Module) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         translator = self.translator(model)
         sources = [pair.source for pair in self.dataset("valid").first_pairs(1)]
         found = [one for one in translator.translate(sources, self.decoding()) if one.candidates]
-        return attention_of(translator, found[0]) if found else {}
+        return compute_mean_attention(translator, found[0]) if found else {}
 
     def _translations(self, model: nn.Module, batch: Batch) -> list[str]:
         """The translation of each row's source."""
@@ -266,7 +266,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads without Vaak. Raises UserError for a model that began with none."""
-        demand_format(self, "hf")
+        require_format(self, "hf")
         assert isinstance(model, Seq2SeqModel)
         pretrained.export_hf(model, prepared_folder(self.directory), self.prepared.target_tokenizer, folder)
 

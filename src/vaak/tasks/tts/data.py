@@ -24,7 +24,7 @@ import torch
 
 from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig
-from vaak.audio.cuts.reading import alignment_of, read_samples, segments_of, text_of
+from vaak.audio.cuts.reading import get_text, merge_alignments, read_samples, read_segments
 from vaak.audio.cuts.recordings import LeftOut, describe
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.features.pitch import frame_durations
@@ -32,12 +32,12 @@ from vaak.audio.features.store import FeatureStore, extract_cuts
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, sync_file
+from vaak.core.storage.files import compute_fingerprint, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
 from vaak.core.task import DataFinding, Dataset, Padding
 from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.base import pad_rows
-from vaak.tasks.tts.recordings import aligned_symbols, phones_of
+from vaak.tasks.tts.recordings import aligned_symbols, get_phones
 from vaak.text.coverage import Coverage
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
@@ -77,7 +77,7 @@ class UtteranceStore:
         self._lines = MappedLines(self.folder / LINES, "utterance")
         self.lengths = self.features.lengths[self.used]
         self.durations = self.lengths * self.features.frame_shift
-        self.fingerprint = fingerprint_of([self.cuts.fingerprint, self.features.fingerprint, len(self.used)])
+        self.fingerprint = compute_fingerprint([self.cuts.fingerprint, self.features.fingerprint, len(self.used)])
 
     def __len__(self) -> int:
         return len(self.used)
@@ -153,11 +153,11 @@ class RecordMaker:
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
-        for cut, processed in zip(cuts, self._process_texts([text_of(cut) or "" for cut in cuts]), strict=True):
+        for cut, processed in zip(cuts, self._process_texts([get_text(cut) or "" for cut in cuts]), strict=True):
             try:
                 if isinstance(processed, DataError):
-                    unreadable = self.processor.find_unreadable(text_of(cut) or "")
-                    self.spoken.add(text_of(cut) or "", unreadable, cut.id)
+                    unreadable = self.processor.find_unreadable(get_text(cut) or "")
+                    self.spoken.add(get_text(cut) or "", unreadable, cut.id)
                     raise processed
                 self.spoken.add(processed.text, processed.unspoken, cut.id)
                 yield cut, self._line(cut, processed)
@@ -185,16 +185,16 @@ class RecordMaker:
                 f"{len(ids)} symbols in {cut.duration:.2f} s, {num_frames} frames: the text is not that of the audio"
             )
         if self.with_durations:
-            phones = phones_of(cut)
+            phones = get_phones(cut)
             if not phones:
-                what = "words but no phones" if alignment_of(cut) else "no alignment"
+                what = "words but no phones" if merge_alignments(cut) else "no alignment"
                 raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
             symbols, ends = aligned_symbols(
                 ["sil", *processed.symbols, "sil"], [False, *processed.is_phoneme, False], phones, self.processor
             )
             ids = [self._ids[symbol] for symbol in symbols]
             durations = frame_durations(ends, mel, num_samples).tolist()
-        (speaker,) = {segment.speaker for segment in segments_of(cut)}
+        (speaker,) = {segment.speaker for segment in read_segments(cut)}
         return UtteranceRecord(cut.id, speaker, processed.text, ids, durations)
 
 

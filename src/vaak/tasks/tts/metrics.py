@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vaak.audio.audio_file import LONGEST_HEARD, wav_of
+from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import read_samples
 from vaak.core.batch import Batch, Term
@@ -34,7 +34,7 @@ from vaak.core.summaries import LONGEST
 from vaak.core.task import Meters
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
-from vaak.nn.speech.variance_adaptor import frames_of
+from vaak.nn.speech.variance_adaptor import to_frames
 from vaak.report.audio import Alignment, Spectrogram, speech_png
 from vaak.tasks.base import LossMeters
 from vaak.tasks.tts.config import EvaluationConfig
@@ -43,7 +43,7 @@ from vaak.tasks.tts.model import TtsOutputs
 from vaak.tasks.tts.predict import Sentence, Speaker
 from vaak.tasks.tts.recogniser import Recogniser
 from vaak.tasks.tts.spec import DURATION
-from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
+from vaak.tasks.tts.speech_scores import SpeechScores, compute_figures
 
 ERROR = "duration_error"
 ScoredBatch = tuple[dict[str, Term], TtsOutputs]
@@ -75,7 +75,7 @@ class TtsMeters(Meters):
         """The losses, and by how many frames durations are wrong."""
         terms, outputs = self._score(model, batch)
         mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
-        difference = (frames_of(outputs.log_durations) - outputs.durations).abs()
+        difference = (to_frames(outputs.log_durations) - outputs.durations).abs()
         return {**terms, ERROR: Term(masked_sum(difference, mask), per=terms[DURATION].per)}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
@@ -135,7 +135,7 @@ class ShownMeters(Meters):
             return {}
         speaker = self._speaker(self._model)
         numbers = range(min(SHOWN_UTTERANCES, len(self._dataset.lengths)))
-        shown = [self._spectrograms_of(self._model, speaker, number) for number in numbers]
+        shown = [self._make_spectrograms(self._model, speaker, number) for number in numbers]
         shift = speaker.mel.frame_shift
         found = {"speech": speech_png([row for _, *rows in shown for row in rows], shift)}
         alignments = [alignment for alignment, *_ in shown if alignment is not None]
@@ -153,7 +153,7 @@ class ShownMeters(Meters):
             found[f"recorded-{index + 1}"] = read_samples(store.cuts[int(store.used[index])], self._audio)
             found[f"spoken-{index + 1}"] = spoken.samples
         rate = speaker.sampling_rate
-        return {name: wav_of(samples[: LONGEST_HEARD * rate], rate) for name, samples in found.items()}
+        return {name: encode_wav(samples[: LONGEST_HEARD * rate], rate) for name, samples in found.items()}
 
     def seen(self) -> dict[str, list[Any]]:
         return self._meters.seen()
@@ -165,7 +165,7 @@ class ShownMeters(Meters):
         texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST]} for index, one in enumerate(lines)]
         return {**self._meters.summary(sums, seen), "examples": texts, "spoken": [*self._samples]}
 
-    def _spectrograms_of(
+    def _make_spectrograms(
         self, model: nn.Module, speaker: Speaker, number: int
     ) -> tuple[Alignment | None, Spectrogram, Spectrogram]:
         """An utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""
@@ -182,10 +182,10 @@ class ShownMeters(Meters):
         recorded = Spectrogram(f"{example.name}: recorded", example.mel, symbols, durations, pitch)
         name = speaker.speakers[example.speaker]
         spoken = speaker.sentence(example.text, speaker.processor.process(example.text).ids, name)
-        return alignment, recorded, spectrogram_of(spoken, f"{example.name}: spoken")
+        return alignment, recorded, make_spectrogram(spoken, f"{example.name}: spoken")
 
 
-def spectrogram_of(sentence: Sentence, title: str) -> Spectrogram:
+def make_spectrogram(sentence: Sentence, title: str) -> Spectrogram:
     """Return the spectrogram to draw of a spoken sentence."""
     pitch = np.repeat(sentence.pitch, sentence.durations)
     return Spectrogram(title, sentence.mel, sentence.symbols, sentence.durations, pitch)
@@ -228,7 +228,7 @@ class SpokenMeters(Meters):
         return {**self._scores.sums, **self._seconds}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        found = figures_of(sums)
+        found = compute_figures(sums)
         if sums["spoken seconds"]:
             found["real_time_factor"] = sums["seconds taken"] / sums["spoken seconds"]
         return found

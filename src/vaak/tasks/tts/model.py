@@ -30,7 +30,7 @@ from vaak.nn.own_network import make_stack
 from vaak.nn.speech.alignment import Aligner, beta_binomial_prior, monotonic_alignment
 from vaak.nn.speech.flow_matching import Draws, TransformerField, UNetField, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import exact, length_mask
-from vaak.nn.speech.variance_adaptor import SymbolPredictor, VarianceAdaptor, frames_of, regulate, whole_durations
+from vaak.nn.speech.variance_adaptor import SymbolPredictor, VarianceAdaptor, regulate, to_frames, whole_durations
 from vaak.tasks.tts.config import TtsModelConfig
 from vaak.tasks.tts.data import Normalisation
 
@@ -231,7 +231,7 @@ class TtsModel(nn.Module):
         """Durations, pitch and energy as predicted, changed as the ``controls`` say."""
         symbol_mask = text.mask
         encoded = self.encoder(self.embedded(text), mask=symbol_mask)
-        predicted = frames_of(self.duration_predictor(encoded, symbol_mask)[..., 0])
+        predicted = to_frames(self.duration_predictor(encoded, symbol_mask)[..., 0])
         durations = whole_durations(predicted, symbol_mask, controls.speed)
         durations[:, 0] += (2 - durations.sum(1)).clamp(min=0)  # audio is what is between two frames
         frame_lengths = durations.sum(1)

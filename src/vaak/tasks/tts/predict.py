@@ -30,7 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from vaak.audio.audio_file import SpeechFile
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
-from vaak.core.names import demand_known, list_names
+from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import OnnxModule, write_onnx
@@ -43,7 +43,7 @@ from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
 from vaak.text.speech.dates_and_times import SHORT_MONTHS
 from vaak.text.speech.phonemes.pronunciation import read_lexicon
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor, Processed
-from vaak.text.speech.ssml import MARKS, Manner, Marks, spans_of
+from vaak.text.speech.ssml import MARKS, Manner, Marks, parse_spans
 
 MOST_WORDS = 60
 """The most words at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
@@ -173,7 +173,7 @@ class Speaker:
         self.mel, self.sampling_rate, self.speakers = mel, mel.sampling_rate, speakers
         name = options.speaker if options.speaker is not None else speakers[0]
         remedy = f"the model has {list_names(speakers)}"
-        demand_known([name], speakers, "unknown speaker", remedy=remedy, error=UserError)
+        require_known([name], speakers, "unknown speaker", remedy=remedy, error=UserError)
         self.number = speakers.index(name)
         for option, message in without_control(model.config, options):
             raise UserError(f"data.speaking.{option}: {message}")
@@ -219,13 +219,13 @@ class Speaker:
         where nothing of it can be spoken, or under ``error``.
         """
         batches = Batches(next(self.model.parameters()).device, batch_size)
-        return batches.of_sources(texts, self._parts_of, lambda one: len(one.processed.ids), self._speak_parts)
+        return batches.of_sources(texts, self._split_parts, lambda one: len(one.processed.ids), self._speak_parts)
 
-    def _parts_of(self, text: SpokenText) -> Iterator[Part]:
+    def _split_parts(self, text: SpokenText) -> Iterator[Part]:
         """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
         config = self.processor.config
         marks = Marks(self.lexicon, None if config.is_english else config.language)
-        spans = spans_of(text.text, marks)
+        spans = parse_spans(text.text, marks)
         tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
         nothing: DataError | None = None
         parts: list[Part] = []

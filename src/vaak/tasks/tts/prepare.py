@@ -25,7 +25,7 @@ from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, contents_of_corpora, corpora_of
+from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, contents_of_corpora, make_corpora
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -85,7 +85,7 @@ class SpeechSources:
         return cls(datasets, audio, experiment.data, given, experiment.skips_bad_examples)
 
     def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
+        return make_corpora(self.datasets, self.audio)
 
     def data_options(self) -> dict[str, Any]:
         """The options that determine what is made."""

@@ -19,9 +19,9 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.cuts.findings import demand_sound
-from vaak.audio.cuts.reading import alignment_of, demand_frequencies, lacks_times, read_samples, text_of
-from vaak.audio.cuts.recordings import LeftOut, describe, section, utterances_of
+from vaak.audio.cuts.findings import require_sound
+from vaak.audio.cuts.reading import get_text, lacks_times, merge_alignments, read_samples, require_frequencies
+from vaak.audio.cuts.recordings import LeftOut, describe, section, split_utterances
 from vaak.audio.formats.alignments import PAUSES
 from vaak.audio.segments import Interval
 from vaak.audio.speech_regions import find_speech
@@ -47,15 +47,15 @@ def utterances(
     for a recording that can't be read, or is silent, unless such ones are skipped.
     """
     for cut in cuts:
-        for one in utterances_of(cut):
-            if text_of(one) is None:
+        for one in split_utterances(cut):
+            if get_text(one) is None:
                 left_out.without_text(one, cut)
                 continue
             try:
-                demand_frequencies(one, audio)
-                _demand_alignment_of_audio(one, audio)
+                require_frequencies(one, audio)
+                _require_alignment_of_audio(one, audio)
                 kept = one if silence is None else trim(one, audio, silence)
-                demand_sound(kept, audio)
+                require_sound(kept, audio)
             except DataError as error:
                 left_out.bad(error, one.id)
                 continue
@@ -76,7 +76,7 @@ def trim(cut: Any, audio: AudioConfig, silence: float) -> Any:
 
 def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
     """When speech begins and ends: by the alignment, by the label, or by the audio's energy."""
-    phones = [phone for phone in phones_of(cut) if phone.text.lower() not in PAUSES]
+    phones = [phone for phone in get_phones(cut) if phone.text.lower() not in PAUSES]
     if phones:
         return phones[0].start, phones[-1].end
     label = cut.supervisions[0]
@@ -88,14 +88,14 @@ def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
     return found[0][0], found[-1][1]
 
 
-def phones_of(cut: Any) -> tuple[Interval, ...]:
+def get_phones(cut: Any) -> tuple[Interval, ...]:
     """The aligned phonemes of an utterance and its pauses, in seconds from its start; none without an alignment."""
-    return (alignment_of(cut) or {}).get("phone", ())
+    return (merge_alignments(cut) or {}).get("phone", ())
 
 
-def _demand_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
+def _require_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
     """Raises DataError for an alignment that goes beyond the audio, or that ends while someone still speaks."""
-    phones = phones_of(cut)
+    phones = get_phones(cut)
     end = max((phone.end for phone in phones), default=cut.duration)
     if end > cut.duration + TOLERANCE:
         raise DataError(

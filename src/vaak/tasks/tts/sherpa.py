@@ -108,8 +108,12 @@ def write_voice(speaker: Speaker, texts: Sequence[str], folder: Path, quantizati
         if quantization is not None:
             quantize(made / "model.onnx", made / "model.int8.onnx")
         processor.save(made / PROCESSOR_FILE)
-        write_text(made / "tokens.txt", "".join(f"{one} {number}\n" for one, number in tokens_of(processor).items()))
-        write_text(made / "lexicon.txt", "".join(lines_of(processor, lexicon_of(processor, texts, speaker.lexicon))))
+        write_text(
+            made / "tokens.txt", "".join(f"{one} {number}\n" for one, number in number_tokens(processor).items())
+        )
+        write_text(
+            made / "lexicon.txt", "".join(render_lexicon(processor, make_lexicon(processor, texts, speaker.lexicon)))
+        )
         if several > 1:
             write_text(
                 made / "speakers.txt", "".join(f"{number} {name}\n" for number, name in enumerate(speaker.speakers))
@@ -147,7 +151,7 @@ class SpokenFunction(nn.Module):
         return (samples[:, : (num_frames - 1) * self.hop_length].clamp(-1, 1),)
 
 
-def characters_of(processor: PhonemeProcessor) -> dict[str, str]:
+def assign_characters(processor: PhonemeProcessor) -> dict[str, str]:
     """The character that each symbol has in tokens.txt."""
     return {
         symbol: symbol if len(symbol) == 1 and symbol != BOUNDARY else chr(PRIVATE_AREA + number)
@@ -155,12 +159,12 @@ def characters_of(processor: PhonemeProcessor) -> dict[str, str]:
     }
 
 
-def tokens_of(processor: PhonemeProcessor) -> dict[str, int]:
+def number_tokens(processor: PhonemeProcessor) -> dict[str, int]:
     """The number of each character: those of symbols, and those that sherpa-onnx itself writes."""
     number = {symbol: place for place, symbol in enumerate(processor.symbols)}
     if not processor.config.word_boundaries:
         number[BOUNDARY] = processor.pad_id
-    characters = characters_of(processor)
+    characters = assign_characters(processor)
     found = {characters[symbol]: place for symbol, place in number.items()}
     if processor.config.punctuation == "pause":
         found |= dict.fromkeys(MARKS, processor.pause_id)
@@ -168,15 +172,15 @@ def tokens_of(processor: PhonemeProcessor) -> dict[str, int]:
     return found | {"_": processor.pad_id, **ends, " ": number[BOUNDARY]}
 
 
-def lines_of(processor: PhonemeProcessor, lexicon: Mapping[str, Symbols]) -> Iterator[str]:
+def render_lexicon(processor: PhonemeProcessor, lexicon: Mapping[str, Symbols]) -> Iterator[str]:
     """The lines of lexicon.txt."""
-    characters = characters_of(processor)
+    characters = assign_characters(processor)
     for word in sorted(lexicon):
         if not word.startswith("#") and "||" not in word:  # a comment; where the word ends
             yield f"{word} || {' '.join(characters[one] for one in lexicon[word])}\n"
 
 
-def lexicon_of(
+def make_lexicon(
     processor: PhonemeProcessor, texts: Sequence[str], given: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Symbols]:
     """The symbols of each word of ``texts``, of the front end's own lexicon, and of small numbers in figures.

@@ -42,7 +42,7 @@ from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recip
 from vaak.tasks.tts.sherpa import write_voice
 from vaak.tasks.tts.spec import ALIGNMENT, DURATION, LOSSES, MEL, SPEC, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.vocoding import trained_vocoder
-from vaak.text.speech.phonemes.alphabets import symbols_of
+from vaak.text.speech.phonemes.alphabets import list_symbols
 
 
 class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
@@ -67,7 +67,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         cuts = self.training_cuts()
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedSpeech | None = None
     ) -> Recipe:
         return recipe(SpeechSources.of(self.experiment, datasets), splits, own)
@@ -92,7 +92,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
 
     def meta_model(self) -> TtsModel:
         """Return a model like the trained one, before the speakers are known."""
-        symbols = symbols_of(self.data.front_end)
+        symbols = list_symbols(self.data.front_end)
         model = TtsModel(self.options, Inventory(len(symbols), 0, 1), Normalisation.none(self.audio.num_mel_bins))
         return add_lora(model, self.options.lora)
 

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 
 from vaak.audio.config import AudioConfig, Range
-from vaak.audio.cuts.findings import demand_sound
-from vaak.audio.cuts.reading import demand_frequencies
+from vaak.audio.cuts.findings import require_sound
+from vaak.audio.cuts.reading import require_frequencies
 from vaak.audio.cuts.sources import UtteranceSources, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import MelConfig
 from vaak.audio.segments import AudioSource
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.runs.prepared import Recipe
 from vaak.tasks import speech_task
@@ -69,7 +69,7 @@ class VocoderDataset(Dataset):
         self._of_recordings = np.concatenate([one.store.durations[one.cuts] for one in own])
         self.useful_workers = 0 if crops is None or all(one.all_fit for one in own) else WORKERS_FOR_FILES
         drawn = None if crops is None else [crops.num_samples, crops.gain]
-        self.fingerprint = fingerprint_of([self.source.fingerprint, drawn])
+        self.fingerprint = compute_fingerprint([self.source.fingerprint, drawn])
 
     def example(self, index: int, rng: np.random.Generator) -> VocoderExample:
         """Part ``index``; for a crop, ``rng`` draws place and gain, and zeros follow a recording that is shorter."""
@@ -113,8 +113,8 @@ def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple
     def usable(cuts: Iterable[Any]) -> Iterator[Any]:
         for cut in cuts:
             try:
-                demand_frequencies(cut, audio)
-                demand_sound(cut, audio)
+                require_frequencies(cut, audio)
+                require_sound(cut, audio)
             except DataError as error:
                 if not skip_bad:
                     raise

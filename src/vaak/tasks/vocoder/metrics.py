@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
-from vaak.audio.features.mel import waveform_of
+from vaak.audio.features.mel import reconstruct_waveform
 from vaak.core.batch import Batch, read_together
 from vaak.core.task import Meters
 from vaak.nn.speech.waveform_losses import spectrogram_loss, stft_loss
@@ -38,13 +38,13 @@ def read_distances(measured: Sequence[tuple[Tensor, Tensor]]) -> list[Distances]
 def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Return both distances of samples ``(time,)`` from those of a recording."""
     rows = generated[None], real[None]
-    return spectrogram_loss(*rows, [model.mel_of]).total, stft_loss(*rows).total
+    return spectrogram_loss(*rows, [model.to_mel]).total, stft_loss(*rows).total
 
 
 def by_griffin_lim(model: VocoderModel, samples: Tensor, num_iterations: int) -> Tensor:
     """The audio ``(time,)`` that Griffin–Lim makes of the spectrogram of samples ``(time,)``."""
-    mel = model.mel_of(samples[None])[0]
-    return waveform_of(mel, model.mel, num_iterations, num_samples=len(samples))
+    mel = model.to_mel(samples[None])[0]
+    return reconstruct_waveform(mel, model.mel, num_iterations, num_samples=len(samples))
 
 
 class VocoderMeters(Meters):
@@ -63,7 +63,7 @@ class VocoderMeters(Meters):
         own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]  # or what is compiled of it
         rows = [batch["samples"][row, :length] for row, length in enumerate(batch["lengths"].tolist())]
         new = {index: real for index, real in zip(indices, rows, strict=True) if index not in self._known}
-        measured = [distances(own, own(own.mel_of(real[None]))[0, : len(real)], real) for real in rows]
+        measured = [distances(own, own(own.to_mel(real[None]))[0, : len(real)], real) for real in rows]
         measured += [distances(own, by_griffin_lim(own, one, self._num_iterations), one) for one in new.values()]
         read = read_distances(measured)
         self._known.update(zip(new, read[len(rows) :], strict=True))

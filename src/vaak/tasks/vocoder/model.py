@@ -51,9 +51,9 @@ class VocoderModel(nn.Module):
         samples: Tensor = self.generator(mel)
         return samples
 
-    def mel_of(self, samples: Tensor) -> Tensor:
+    def to_mel(self, samples: Tensor) -> Tensor:
         """The spectrogram ``(batch, frame, bin)`` that the generator reads, of samples ``(batch, time)``."""
-        return self.mel.mel_of(self.mel.linear(samples))
+        return self.mel.to_mel(self.mel.linear(samples))
 
     def compared(self, samples: Tensor) -> Tensor:
         """The log-mel spectrogram of all frequencies, ``(batch, frame, bin)``.
@@ -62,7 +62,7 @@ class VocoderModel(nn.Module):
         """
         mel = self.mel.config
         linear = magnitudes(samples, Resolution(mel.n_fft, mel.hop_length, mel.win_length))
-        return self.whole_mel.mel_of(linear.transpose(1, 2))
+        return self.whole_mel.to_mel(linear.transpose(1, 2))
 
 
 class PseudoInverse(nn.Module):

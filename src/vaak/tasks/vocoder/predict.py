@@ -19,7 +19,7 @@ from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.batches import Batches
 from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, read_distances
 from vaak.tasks.vocoder.model import VocoderModel
-from vaak.tasks.vocoding import samples_of
+from vaak.tasks.vocoding import synthesize
 
 AT_FIRST = 4
 """Recordings that are vocoded together where nobody says how many."""
@@ -76,7 +76,7 @@ def vocode(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[
     """Return what a model and ``num_iterations`` of Griffin–Lim make of recordings, by name: samples ``(time,)``."""
     device = next(model.parameters()).device
     reals = [torch.tensor(samples, device=device) for _, samples in recordings]
-    made = samples_of(model.generator, [model.mel_of(real[None])[0] for real in reals])
+    made = synthesize(model.generator, [model.to_mel(real[None])[0] for real in reals])
     found = []
     for (name, samples), real, row in zip(recordings, reals, made, strict=True):
         ours, theirs = row[: len(real)], by_griffin_lim(model, real, num_iterations)

@@ -46,7 +46,7 @@ from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
 from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
-from vaak.tasks.vocoding import NetworkVocoder, Published, Vocoder, demand_mel
+from vaak.tasks.vocoding import NetworkVocoder, Published, Vocoder, require_mel
 
 
 class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
@@ -77,7 +77,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
             self.model()  # a mistake shows now
         super().prepare()
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedCuts | None = None
     ) -> Recipe:
         return recipe(datasets, self.audio, self.experiment.skips_bad_examples, splits)
@@ -126,7 +126,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         """
         places = (Path(name).expanduser(), self.folder / name)
         found = Published.of(KEY, next((str(path.resolve()) for path in places if path.exists()), name))
-        demand_mel(KEY, found.folder, found.mel, self.mel)
+        require_mel(KEY, found.folder, found.mel, self.mel)
         ours = self.options.model_dump(mode="json", include={*found.model, "hifigan"})
         if any(ours[option] != value for option, value in {"hifigan": None, **found.model}.items()):
             raise UserError(f"{KEY}: {found.folder} has other sizes; write model: {flow_text(found.model)}")
@@ -170,7 +170,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     def _generate(self, model: nn.Module, samples: Tensor) -> Tensor:
         """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
-            mel = cast("VocoderModel", model).mel_of(samples)
+            mel = cast("VocoderModel", model).to_mel(samples)
         generated: Tensor = model(mel)[:, : samples.shape[1]]  # the last frame's hop goes beyond the recording
         return generated
 

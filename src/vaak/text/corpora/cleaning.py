@@ -36,8 +36,8 @@ import numpy as np
 
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import report_files
-from vaak.core.names import demand_known, list_names
-from vaak.core.splits import digest_of, fraction_of
+from vaak.core.names import list_names, require_known
+from vaak.core.splits import hash_text, to_fraction
 from vaak.core.storage.archives import open_file
 from vaak.core.storage.files import sync_file, whole_folder, write_json
 from vaak.core.storage.text_lines import detect_encoding
@@ -110,7 +110,7 @@ class CleaningReport:
     shards: int = 0
 
 
-def source_of(text: str, options: CleaningOptions) -> CleaningSource:
+def parse_source(text: str, options: CleaningOptions) -> CleaningSource:
     """``PATTERN``, ``FOLDER`` or ``hf:NAME``, with ``@WEIGHT`` or without.
 
     Raises DataError for a pattern without files, UserError for a weight that isn't above 0.
@@ -176,7 +176,7 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
     try:
         rows = datasets.load_dataset(dataset, subset or None, split="train", streaming=True)
         for row in rows:
-            demand_known([options.text_column], row, f"dataset {name}: --text-column: there is no column")
+            require_known([options.text_column], row, f"dataset {name}: --text-column: there is no column")
             yield row[options.text_column] or ""
     except UserError:
         raise
@@ -246,7 +246,7 @@ class _Notes:
             path.unlink()
 
 
-def documents_of(sources: Sequence[CleaningSource]) -> Iterator[tuple[int, str]]:
+def iterate_documents(sources: Sequence[CleaningSource]) -> Iterator[tuple[int, str]]:
     """Each document with the number of its source, normalised; the same ones each time."""
     for number, source in enumerate(sources):
         for text in source.read():
@@ -258,7 +258,7 @@ def _examine(
 ) -> None:
     """Note what each document is, and why it is left out by itself."""
     speaks = _language_filter(options.languages)
-    documents = documents_of(sources)
+    documents = iterate_documents(sources)
     with progress("examining documents", None) as advance:
         while together := list(islice(documents, AT_ONCE)):
             rows = np.zeros(len(together), ROW)
@@ -267,11 +267,11 @@ def _examine(
                 if reason == "kept" and contamination.finds(text) and options.drop_contaminated:
                     reason = "contaminated"
                 row["source"], row["reason"], row["length"] = number, REASONS.index(reason), len(text)
-                row["digest"] = digest_of(text)
+                row["digest"] = hash_text(text)
             notes.files["rows"].write(rows.tobytes())
             if "signatures" in notes.files:
-                shingles = [shingles_of(text, options.ngram) for _, text in together]
-                notes.files["signatures"].write(signatures_of(shingles).tobytes())
+                shingles = [make_shingles(text, options.ngram) for _, text in together]
+                notes.files["signatures"].write(compute_signatures(shingles).tobytes())
             advance(len(together))
 
 
@@ -282,14 +282,14 @@ def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
     with optional_import("--language requires py3langid", "cleaning"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE)  # the package's own file
-    demand_known(languages, sorted(identifier.nb_classes), "--language: unknown", error=UserError)
+    require_known(languages, sorted(identifier.nb_classes), "--language: unknown", error=UserError)
     return lambda text: identifier.classify(text[:LANGUAGE_CHARACTERS])[0] in languages
 
 
-def shingles_of(text: str, size: int) -> list[str]:
+def make_shingles(text: str, size: int) -> list[str]:
     """N-grams of words; of characters where a script has no spaces between them.
 
-    >>> shingles_of("So it is, so", 3), shingles_of("今日は", 5)
+    >>> make_shingles("So it is, so", 3), make_shingles("今日は", 5)
     (['so it is,', 'it is, so'], ['今日は'])
     """
     words: Sequence[str] = text.casefold().split()
@@ -299,7 +299,7 @@ def shingles_of(text: str, size: int) -> list[str]:
     return [space.join(words[place : place + size]) for place in range(max(1, len(words) - size + 1))]
 
 
-def signatures_of(shingles: Sequence[Sequence[str]]) -> np.ndarray:
+def compute_signatures(shingles: Sequence[Sequence[str]]) -> np.ndarray:
     """MinHash signatures ``(document, hash)``, uint32."""
     with optional_import("near duplicates require rensa", "cleaning"):
         import rensa
@@ -425,12 +425,12 @@ def _write(
     report.written = dict.fromkeys(names, 0)
     number = 0
     with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
-        for source, text in followed(documents_of(sources), "writing documents", len(rows)):
-            if number >= len(rows) or rows[number]["digest"] != digest_of(text):
+        for source, text in followed(iterate_documents(sources), "writing documents", len(rows)):
+            if number >= len(rows) or rows[number]["digest"] != hash_text(text):
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")
             if not rows[number]["reason"]:
                 times = int(repeats[source])
-                times += fraction_of(digest_of(str(number))) < repeats[source] - times
+                times += to_fraction(hash_text(str(number))) < repeats[source] - times
                 line = json.dumps({"text": text, "source": names[source]}, ensure_ascii=False) + "\n"
                 shards.write(line.encode(), times)
                 report.written[names[source]] += len(text) * times

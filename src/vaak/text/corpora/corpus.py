@@ -117,10 +117,10 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
     def cleaned(self, entry: Document) -> Document:
         return entry._replace(text=normalise(entry.text))
 
-    def split_of(self, entry: Document, split: str, counts: DocumentStatistics) -> str | None:
+    def choose_split(self, entry: Document, split: str, counts: DocumentStatistics) -> str | None:
         return "train" if entry.problem else self.division.of(entry.text)
 
-    def name_of(self, entry: Document) -> tuple[str | None, str]:
+    def name_entry(self, entry: Document) -> tuple[str | None, str]:
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
 
     def items(self, split: str, entries: Iterator[Document], counts: DocumentStatistics) -> Iterator[Document]:
@@ -146,7 +146,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return bool(text if whole else text.strip())
 
     def why_empty(self, split: str, counts: DocumentStatistics) -> str:
-        source = self._described(self.division.source_of(split))
+        source = self._described(self.division.find_source(split))
         if counts.also_in_evaluation:
             return "all of its documents are also in a given evaluation split"
         if self.division.is_all_of_its_source(split):

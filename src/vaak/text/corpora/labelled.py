@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from vaak.core.class_names import ClassNames
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.splits import SPLITS, digest_of
+from vaak.core.splits import SPLITS, hash_text
 from vaak.text.corpora.readers import (
     BytesOptions,
     OnBad,
@@ -142,15 +142,15 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
     def cleaned(self, entry: LabelledText) -> LabelledText:
         return entry._replace(text=normalise(entry.text).strip())
 
-    def split_of(self, entry: LabelledText, split: str, counts: LabelStatistics) -> str | None:
+    def choose_split(self, entry: LabelledText, split: str, counts: LabelStatistics) -> str | None:
         if self.options.stratify and len(self.division.ranges) > 1:
-            return self._stratified[digest_of(entry.text)]
+            return self._stratified[hash_text(entry.text)]
         return self.division.of(entry.text)
 
-    def name_of(self, entry: LabelledText) -> tuple[str | None, str]:
+    def name_entry(self, entry: LabelledText) -> tuple[str | None, str]:
         return entry.text or None, entry.where
 
-    def stratum_of(self, entry: LabelledText) -> str:
+    def get_stratum(self, entry: LabelledText) -> str:
         is_single = self.options.stratify and not self.options.multi_label
         return ", ".join(one for labels in entry.labels for one in labels) if is_single else ""
 
@@ -159,7 +159,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         """The split of each training text, by its digest; a text that occurs again stays where it is."""
         classes: dict[int, str] = {}
         for entry in map(self.cleaned, self.source.read("train")):
-            classes.setdefault(digest_of(entry.text), repr(entry.labels))
+            classes.setdefault(hash_text(entry.text), repr(entry.labels))
         members: dict[str, list[int]] = {}
         for digest in sorted(classes):
             members.setdefault(classes[digest], []).append(digest)
@@ -171,26 +171,26 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         others = [one for one in self.division.given if one != "train"]
         evaluated = (((self.cleaned(one).text,),) for other in others for one in self.source.read(other))
         kept = PairFilter(evaluated, deduplicate=self.options.deduplicate) if is_cut else None
-        labels_of: dict[int, int] = {}
+        read_labels: dict[int, int] = {}
         for entry in entries:
             if not entry.text and kept is None:
                 raise DataError(f"{entry.where}: the text is empty; {split} is kept complete: fix or remove this row")
             reason: str | None = "empty" if not entry.text else kept.why_dropped(((entry.text,),)) if kept else None
             if is_cut and reason != "also_in_evaluation":
-                labels = digest_of(repr(entry.labels))
-                if labels_of.setdefault(digest_of(entry.text), labels) != labels and reason == "duplicates":
+                labels = hash_text(repr(entry.labels))
+                if read_labels.setdefault(hash_text(entry.text), labels) != labels and reason == "duplicates":
                     reason = "contradiction"
             if reason:
                 counts.dropped[DROPPED[reason]] += 1
             else:
                 yield entry
-        if number := self.skipped.count_of(files_of_split(self.options, split)):
+        if number := self.skipped.count_in(files_of_split(self.options, split)):
             counts.dropped[UNREADABLE] += number
 
     def class_names(self, split: str) -> ClassNames:
         """Return the names of classes that a split's source has, by column."""
         find = getattr(self.source, "class_names", None)  # the grammar has none
-        names: ClassNames = {} if find is None else find(self.division.source_of(split))
+        names: ClassNames = {} if find is None else find(self.division.find_source(split))
         return names
 
     def out_of_scope(self) -> Iterator[LabelledText]:
@@ -200,7 +200,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
             yield self.cleaned(LabelledText(_text(record, self.options), (), record.where))
 
     def why_empty(self, split: str, counts: LabelStatistics) -> str:
-        source = self._described(self.division.source_of(split))
+        source = self._described(self.division.find_source(split))
         if counts.dropped:
             reasons = ", ".join(f"{number} because {reason}" for reason, number in counts.dropped.items())
             return f"all its texts in {source} were dropped ({reasons})"

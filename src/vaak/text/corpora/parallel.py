@@ -118,7 +118,7 @@ def _read_json(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) 
                 f"{where}: a pair is an object with the keys {options.source_column} and {options.target_column}, "
                 f"not a {type(value).__name__}"
             )
-        return row_of(value, where, options, replaced)
+        return make_row(value, where, options, replaced)
 
     yield from made_of_json(path, options, row, on_bad)
 
@@ -152,18 +152,18 @@ def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -
 def _read_parquet(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
     columns = {getattr(options, option).split(".")[0]: option for option in COLUMN_OPTIONS}
     for record in read_records([path], columns, options, on_bad):
-        yield row_of(record.values, record.where, options, record.replaced_bytes)
+        yield make_row(record.values, record.where, options, record.replaced_bytes)
 
 
 def _column(table: Table, options: ColumnOptions, option: str) -> int:
     column = getattr(options, option)
     if column not in table.names:
         raise missing_column(f"{table.path}:1", column, table.names, option)
-    table.demand_one(column)
+    table.require_one(column)
     return table.names.index(column)
 
 
-def row_of(entry: dict[str, Any], where: str, options: ColumnOptions, replaced: int = 0) -> Row:
+def make_row(entry: dict[str, Any], where: str, options: ColumnOptions, replaced: int = 0) -> Row:
     """The row of an object with a key for each side.
 
     Raises DataError for a key that isn't there, and a value that is neither text, nor a list of texts, nor null.
@@ -302,10 +302,10 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         sources, targets = (tuple(map(cleaned, texts)) for texts in (entry.sources, entry.targets))
         return entry._replace(sources=sources, targets=targets)
 
-    def split_of(self, entry: Row, split: str, counts: PairStatistics) -> str | None:
+    def choose_split(self, entry: Row, split: str, counts: PairStatistics) -> str | None:
         return self.division.of(entry.sources[0] if entry.sources else "")
 
-    def name_of(self, entry: Row) -> tuple[str | None, str]:
+    def name_entry(self, entry: Row) -> tuple[str | None, str]:
         is_pair = any(entry.sources) and any(entry.targets)
         return entry.sources[0] if is_pair else None, entry.where
 
@@ -314,7 +314,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         kept = PairFilter(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
         for row in entries:
             counts.replaced_bytes += row.replaced_bytes
-            for pair in self._pairs_of(split, row):
+            for pair in self._make_pairs(split, row):
                 if kept is None:
                     for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
                         if not all(texts):
@@ -328,10 +328,10 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
                     counts.drop(reason)
                 else:
                     yield pair
-        if number := self.skipped.count_of(files_of_split(self.options, split)):
+        if number := self.skipped.count_in(files_of_split(self.options, split)):
             counts.dropped[UNREADABLE] = number
 
-    def _pairs_of(self, split: str, row: Row) -> Iterator[Pair]:
+    def _make_pairs(self, split: str, row: Row) -> Iterator[Pair]:
         """A row's pairs: one for evaluation, all its variants for training."""
         sources, targets = row.sources or ("",), row.targets or ("",)
         if split != "train":
@@ -349,12 +349,12 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             if given != "train":
                 yield from map(_sides, self.items(given, self.entries(given, counts), counts))
         if split == "train" and self.cut_splits:
-            for row in self.sources_of("train"):
-                if self.place_of(row, split, counts) != "train":
-                    yield from map(_sides, self._pairs_of("valid", row))
+            for row in self.iterate_sources("train"):
+                if self.find_split(row, split, counts) != "train":
+                    yield from map(_sides, self._make_pairs("valid", row))
 
     def why_empty(self, split: str, counts: PairStatistics) -> str:
-        source = self._described(self.division.source_of(split))
+        source = self._described(self.division.find_source(split))
         if counts.dropped:
             reasons = ", ".join(f"{number} because {reason}" for reason, number in counts.dropped.items())
             return f"all its pairs in {source} were dropped ({reasons})"
@@ -378,7 +378,9 @@ def _open_source(options: ParallelOptions, on_bad: OnBad | None = None) -> TextS
         return _open_grammar(options)
     if options.type == "huggingface":
         columns = functools.partial(_side_columns, options)
-        return HuggingFaceSource(options.name, options.subset, columns, lambda row, where: row_of(row, where, options))
+        return HuggingFaceSource(
+            options.name, options.subset, columns, lambda row, where: make_row(row, where, options)
+        )
     lacks_train = f"corpus.train: give the files of the training pairs (type: {options.type})"
     files = {split: _files(options, split) for split in SPLITS}
     return FileSource(files, lambda together: read_rows(together, options.type, options, on_bad), lacks_train)
@@ -428,7 +430,7 @@ def _open_grammar(options: ParallelOptions) -> GrammarSource[Row]:
     def rows(split: str, count: int) -> Iterator[Row]:
         for number, pair in enumerate(grammar_pairs(split, count, options.seed)):
             entry = dict(zip(GRAMMAR_COLUMNS, pair, strict=True))
-            yield row_of(entry, f"the grammar's {split}: pair {number}", options)
+            yield make_row(entry, f"the grammar's {split}: pair {number}", options)
 
     return GrammarSource(counts, rows, "pairs")
 

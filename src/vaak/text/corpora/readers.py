@@ -161,7 +161,7 @@ def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
 
 def _read_json(path: Path, options: ReadingOptions, on_bad: OnBad | None = None) -> Iterator[Document]:
     def document(value: Any, where: str, replaced: int) -> Document:
-        return checked(_text_of(value, where, options), replaced, where, options)
+        return checked(_to_text(value, where, options), replaced, where, options)
 
     yield from made_of_json(path, options, document, on_bad)
 
@@ -226,7 +226,7 @@ def read_with_problems(path: Path, options: ReadingOptions) -> Iterator[Document
 
 def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
     for record in _parquet_records(path, {options.text_column: "text_column"}, options):
-        yield checked(_text_of(record.values, record.where, options), 0, record.where, options)
+        yield checked(_to_text(record.values, record.where, options), 0, record.where, options)
 
 
 def read_records(
@@ -320,7 +320,7 @@ def _csv_records(
         table = open_table(path, options, has_header=False)
         table.names = [str(number) for number in range(table.width)]
     for column in columns:
-        table.demand_one(column)
+        table.require_one(column)
     places = {column: _place(table.names, str(path), column, option) for column, option in columns.items()}
     for row in table.rows():
         if row.problem is not None:
@@ -433,7 +433,7 @@ def checked(text: str, replaced: int, where: str, options: BytesOptions) -> Docu
     return Document(text, replaced + halves)
 
 
-def _text_of(entry: Any, where: str, options: ReadingOptions) -> str:
+def _to_text(entry: Any, where: str, options: ReadingOptions) -> str:
     """The text of a JSON value or a cell; null is the empty text."""
     if isinstance(entry, dict):
         if options.text_column not in entry:

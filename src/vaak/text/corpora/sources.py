@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from vaak.core.class_names import ClassNames, class_names_of, name_classes
+from vaak.core.class_names import ClassNames, get_class_names, name_classes
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import SPLITS, SplittingOptions
@@ -132,7 +132,7 @@ class HuggingFaceSource(Generic[Entry]):
         self.given = tuple(split for split, names in found.items() if names)
         if not self.given:
             raise DataError(self.lacks_train)
-        self.name, self.files, self._entry = name, files_of(name), entry
+        self.name, self.files, self._entry = name, list_files(name), entry
         self._all = {split: there[found[split][0]] for split in self.given}
         self._rows = {
             split: rows.select_columns(columns(f"dataset {name}", rows.column_names))
@@ -150,13 +150,13 @@ class HuggingFaceSource(Generic[Entry]):
 
     def class_names(self, split: str) -> ClassNames:
         """Return the names of the classes of each column that is read."""
-        return class_names_of(self._rows[split].features.to_dict())
+        return get_class_names(self._rows[split].features.to_dict())
 
     def column(self, split: str, name: str) -> Iterator[Any]:
         rows = self._all[split]
         if name not in rows.column_names:
             raise missing_column(self.describe(split), name, rows.column_names, "another column")
-        names = class_names_of(rows.features.to_dict())
+        names = get_class_names(rows.features.to_dict())
         return (name_classes({name: value}, names)[name] for value in rows[name])
 
     def describe(self, split: str) -> str:
@@ -201,7 +201,7 @@ def files_of_split(options: SourceOptions, split: str) -> list[Path]:
     return find_files(patterns, f"corpus.{split}") if patterns else []
 
 
-def files_of(name: str) -> list[Path]:
+def list_files(name: str) -> list[Path]:
     """The files of a dataset in a folder; of one on the Hub none."""
     return sorted(path for path in Path(name).rglob("*") if path.is_file()) if name else []
 

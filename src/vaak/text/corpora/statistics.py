@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.core.left_out import SplitContents
-from vaak.core.splits import digest_of
+from vaak.core.splits import hash_text
 
 log = logging.getLogger("vaak")
 MOST_LOGGED = 5
@@ -29,7 +29,7 @@ class Skipped:
     def __len__(self) -> int:
         return len(self._said)
 
-    def count_of(self, files: Iterable[Path]) -> int:
+    def count_in(self, files: Iterable[Path]) -> int:
         """Return the number of those that are in some files, by which their messages begin."""
         return sum(one.startswith(f"{path}:") for path in files for one in self._said)
 
@@ -149,14 +149,14 @@ class PairFilter:
         self._evaluated: tuple[set[int], ...] = (set(), set())
         for sides in evaluated:
             for digests, texts in zip(self._evaluated, sides, strict=False):
-                digests.update(map(digest_of, texts))
+                digests.update(map(hash_text, texts))
 
     def why_dropped(self, sides: Sides) -> Reason | None:
         """The reason, or None for a pair that is kept, and then remembered. A side in an evaluation is enough."""
         for digests, texts in zip(self._evaluated, sides, strict=False):
-            if any(digest_of(text) in digests for text in texts):
+            if any(hash_text(text) in digests for text in texts):
                 return "also_in_evaluation"
-        digest = digest_of("\0".join(text for texts in sides for text in texts))
+        digest = hash_text("\0".join(text for texts in sides for text in texts))
         if digest in self._seen:
             return "duplicates"
         if self._deduplicate:

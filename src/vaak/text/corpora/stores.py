@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from vaak.core.artifact import Artifact, remedy_of
+from vaak.core.artifact import Artifact, suggest_remedy
 from vaak.core.errors import DataError, FormatError
 from vaak.core.storage.files import replacing_folder, sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
@@ -213,7 +213,7 @@ def _map_file(path: Path, dtype: str, length: int) -> np.ndarray:
         # As a plain array: slicing a memmap makes another memmap, which takes longer.
         return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error
+        raise DataError(f"{path}: {error.strerror}; {suggest_remedy(error)}") from error
 
 
 Row = TypeVar("Row", bound=Any)

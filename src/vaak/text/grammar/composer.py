@@ -88,7 +88,7 @@ class Composer:
 
     def noun(self, classes: Collection[str], gender: str | None = None, new_to: Collection[str] = ()) -> Noun:
         """A noun of any of the classes; each of its combinations with ``new_to`` is a held-out one."""
-        nouns = self.lexicon.nouns_of(classes, gender)
+        nouns = self.lexicon.find_nouns(classes, gender)
         if new_to:
             nouns = tuple(noun for noun in nouns if all(held_out(noun.lemma, other) for other in new_to))
         return self.one(nouns)
@@ -288,7 +288,7 @@ def meets_held_out(words: Sequence[str]) -> bool:
     return any(held_out(first, second) for some, others in pairs for first in some for second in others)
 
 
-def split_of(words: Sequence[str]) -> str:
+def choose_split(words: Sequence[str]) -> str:
     """The split of a sentence, from the set of its lexemes: 80 % train, 10 % valid, 10 % test.
 
     Two sentences of the same lexemes, in whatever tense, number or order, are in the same split.

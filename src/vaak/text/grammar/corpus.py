@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.splits import SPLITS
-from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError, meets_held_out, readings, split_of
+from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError, choose_split, meets_held_out, readings
 from vaak.text.grammar.lexicon import PRONOUNS, Adjective, Noun, Pronoun
 from vaak.text.grammar.morphology import (
     Clause,
@@ -44,7 +44,7 @@ def sentences(split: str, count: int, seed: int) -> Iterator[str]:
     seen: set[Words] = set()
     while len(seen) < count:
         words = draw_sentence(composer)
-        if words in seen or not is_sound(words) or meets_held_out(words) or split_of(words) != split:
+        if words in seen or not is_sound(words) or meets_held_out(words) or choose_split(words) != split:
             continue
         seen.add(words)
         yield " ".join(words)

@@ -142,7 +142,7 @@ class Lexicon:
     def _union_cache(self) -> dict[tuple[frozenset[str], str | None], tuple[Noun, ...]]:
         return {}
 
-    def nouns_of(self, classes: Collection[str], gender: str | None = None) -> tuple[Noun, ...]:
+    def find_nouns(self, classes: Collection[str], gender: str | None = None) -> tuple[Noun, ...]:
         """The nouns in any of the classes, in the lexicon's order, each once."""
         key = (frozenset(classes), gender)
         if key not in self._union_cache:

@@ -43,7 +43,7 @@ def grammar_pairs(split: str, num_sentences: int, seed: int) -> Iterator[tuple[s
 
 def _read_stored(split: str) -> Iterator[tuple[str, str]]:
     with (
-        (files(__package__) / "data" / file_of(split)).open("rb") as packed,
+        (files(__package__) / "data" / name_file(split)).open("rb") as packed,
         gzip.open(packed, "rt", encoding="utf-8") as lines,
     ):
         for line in lines:
@@ -51,6 +51,6 @@ def _read_stored(split: str) -> Iterator[tuple[str, str]]:
             yield english, hindi
 
 
-def file_of(split: str) -> str:
+def name_file(split: str) -> str:
     """The name of the file that holds a split's pairs, in ``data``."""
     return f"pairs.{split}.tsv.gz"

@@ -32,15 +32,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.audio.diarization_errors import demand_one_unit
+from vaak.audio.diarization_errors import require_one_unit
 from vaak.audio.formats.annotation_lines import (
     MISSING,
     as_field,
     as_seconds,
+    parse_seconds,
     read_content,
     read_folder,
     read_lines,
-    seconds_of,
 )
 from vaak.core.errors import DataError
 from vaak.core.matching import quote_names, rename_like
@@ -113,13 +113,13 @@ def score_turns(
     hypotheses = rename_like(references, hypotheses)
     if others := hypotheses.keys() - references.keys():
         raise DataError(f"there is no reference for {quote_names(others)}")
-    demand_one_unit(references, hypotheses)
+    require_one_unit(references, hypotheses)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
         """The words of each speaker, in the order of their turns."""
         speakers: dict[str, list[_Word]] = {}
         for turn in sorted(turns, key=lambda one: one.start):
-            speakers.setdefault(turn.speaker, []).extend(words_of(turn._replace(text=normalise(turn.text))))
+            speakers.setdefault(turn.speaker, []).extend(split_words(turn._replace(text=normalise(turn.text))))
         return [words for words in speakers.values() if words]
 
     found = {}
@@ -139,10 +139,10 @@ class _Word(NamedTuple):
     end: float
 
 
-def words_of(turn: Turn) -> list[_Word]:
+def split_words(turn: Turn) -> list[_Word]:
     """The words of a turn, each with a part of its time as long as its letters.
 
-    >>> [(word.text, word.start, word.end) for word in words_of(Turn(1, 5, "A", "abc b"))]
+    >>> [(word.text, word.start, word.end) for word in split_words(Turn(1, 5, "A", "abc b"))]
     [('abc', 1.0, 4.0), ('b', 4.0, 5.0)]
     """
     words = turn.text.split()
@@ -208,7 +208,7 @@ Read = Iterator[tuple[str, str, Turn | None]]
 
 def _stm(path: Path) -> Read:
     for line in read_lines(path):
-        line.demand(5, 10**9, "a line of an STM")
+        line.require(5, 10**9, "a line of an STM")
         words = line.fields[5:]
         if words[:1] and words[0].startswith("<") and words[0].endswith(">"):
             words = words[1:]
@@ -220,7 +220,7 @@ def _stm(path: Path) -> Read:
 def _lexemes(path: Path) -> Read:
     for line in read_lines(path):
         if line.fields[0] == "LEXEME":
-            line.demand(8, 10, "LEXEME")
+            line.require(8, 10, "LEXEME")
             start, word = line.seconds(3, "start"), line.name(5, "word")
             turn = Turn(start, round(start + line.seconds(4, "duration"), 9), line.name(7, "speaker"), word)
             yield line.where, line.name(1, "recording"), turn
@@ -234,7 +234,11 @@ def _seglst(path: Path) -> Read:
         where = f"{path}: segment {number}"
         names = ("start_time", "end_time", "speaker", "words", "session_id")
         start, end, speaker, text, recording = (_field(entry, name, where) for name in names)
-        yield where, recording, Turn(seconds_of(start, "start", where), seconds_of(end, "end", where), speaker, text)
+        yield (
+            where,
+            recording,
+            Turn(parse_seconds(start, "start", where), parse_seconds(end, "end", where), speaker, text),
+        )
 
 
 def _jsonl(path: Path) -> Read:
@@ -249,7 +253,7 @@ def _jsonl(path: Path) -> Read:
         yield where, recording, None
         for one in segments:
             start, end, speaker, text = (_field(one, name, where) for name in ("start", "end", "speaker", "text"))
-            times = seconds_of(start, "start", where), seconds_of(end, "end", where)
+            times = parse_seconds(start, "start", where), parse_seconds(end, "end", where)
             yield where, recording, Turn(*times, speaker, text)
 
 
@@ -277,7 +281,7 @@ def stm_text(recording: str, turns: Sequence[Turn], path: Path) -> str:
 
 
 def rttm_words(recording: str, turns: Sequence[Turn], path: Path) -> str:
-    """The turns as RTTM: a SPEAKER line each, followed by LEXEME lines of its words, at the times of ``words_of``."""
+    """The turns as RTTM: a SPEAKER line each, then LEXEME lines of its words, at the times of ``split_words``."""
     lines = []
     for turn in turns:
         names = as_field(recording, "recording", path), as_field(turn.speaker, "speaker", path)
@@ -287,6 +291,6 @@ def rttm_words(recording: str, turns: Sequence[Turn], path: Path) -> str:
             return f"{kind} {names[0]} 1 {times} {text} {of} {names[1]} {MISSING} {MISSING}\n"
 
         lines.append(line("SPEAKER", turn.start, turn.end, MISSING, MISSING))
-        for text, start, end in words_of(turn):
+        for text, start, end in split_words(turn):
             lines.append(line("LEXEME", start, end, text, "lex"))
     return "".join(lines)

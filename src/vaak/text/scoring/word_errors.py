@@ -25,7 +25,7 @@ import numpy as np
 from vaak.audio.corpora.entries import manifest_lines
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
-from vaak.core.names import demand_known
+from vaak.core.names import require_known
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
 from vaak.text.scoring.normalisers import BASIC, Normaliser
@@ -135,35 +135,37 @@ def score_texts(
             by_group.setdefault(group, {})[name] = counts[name]
     protocol = {"normaliser": normalise.name, "utterances": str(len(counts))}
     if speakers is not None:
-        protocol["intervals over"] = f"{len({_speaker_of(name, speakers) for name in counts})} speakers"
+        protocol["intervals over"] = f"{len({_find_speaker(name, speakers) for name in counts})} speakers"
     missing = len(references.keys() - hypotheses.keys())
     if missing:
         protocol["without hypothesis"] = str(missing)
 
     def rates(own: Mapping[str, ErrorCounts]) -> ErrorRates:
-        return rates_of(own.values(), None if speakers is None else [_speaker_of(name, speakers) for name in own])
+        return compute_rates(
+            own.values(), None if speakers is None else [_find_speaker(name, speakers) for name in own]
+        )
 
     return TextScores(protocol, rates(counts), {name: rates(own) for name, own in by_group.items()})
 
 
-def _speaker_of(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
+def _find_speaker(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
     """Return who says an utterance; one that isn't known is nobody else."""
     return (speakers[name], True) if name in speakers else (name, False)
 
 
-def rates_of(counts: Iterable[ErrorCounts], clusters: Sequence[Hashable] | None = None) -> ErrorRates:
+def compute_rates(counts: Iterable[ErrorCounts], clusters: Sequence[Hashable] | None = None) -> ErrorRates:
     """The rates of utterances together; intervals are over ``clusters``, of which each utterance is in one."""
     rows = list(counts)
     together: dict[Hashable, list[ErrorCounts]] = {}
     for one, cluster in zip(rows, range(len(rows)) if clusters is None else clusters, strict=True):
         together.setdefault(cluster, []).append(one)
-    drawn = [_sum_of(own) for own in together.values()]
+    drawn = [_add_up(own) for own in together.values()]
     words = rate_with_interval([(one.word_errors, one.words) for one in drawn])
     characters = rate_with_interval([(one.character_errors, one.characters) for one in drawn])
-    return ErrorRates(len(rows), _sum_of(rows), *words, *characters)
+    return ErrorRates(len(rows), _add_up(rows), *words, *characters)
 
 
-def _sum_of(rows: Sequence[ErrorCounts]) -> ErrorCounts:
+def _add_up(rows: Sequence[ErrorCounts]) -> ErrorCounts:
     return ErrorCounts(*(sum(column) for column in zip(*rows, strict=True))) if rows else ErrorCounts(0, 0, 0, 0, 0, 0)
 
 
@@ -206,22 +208,22 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
     if not found.texts:
         raise DataError(f"{path}: there are no texts")
     if group is not None:
-        _demand_labels(path, found, group, keys)
+        _require_labels(path, found, group, keys)
     return found if is_structured or named else found._replace(num_lines=len(found.texts))
 
 
-def _demand_labels(path: Path, found: Transcripts, group: str, keys: set[str]) -> None:
+def _require_labels(path: Path, found: Transcripts, group: str, keys: set[str]) -> None:
     """Raise DataError where no text has the label ``group``; log how many haven't. ``keys`` are those of the file."""
     if not found.groups:
         if group in keys:
             raise DataError(f"{path}: the label {group} is empty in all {len(found.texts):,} texts")
         remedy = "" if keys else "lines of text have no labels; give JSON lines or a table"
-        demand_known([group], sorted(keys), f"{path}: no text has a label", remedy=remedy)
+        require_known([group], sorted(keys), f"{path}: no text has a label", remedy=remedy)
     if lacking := len(found.texts) - len(found.groups):
         log.warning("%s: %d of %d texts have no label %s", path, lacking, len(found.texts), group)
 
 
-def demand_same_lines(references: Transcripts, reference: Path, hypotheses: Transcripts, hypothesis: Path) -> None:
+def require_same_lines(references: Transcripts, reference: Path, hypotheses: Transcripts, hypothesis: Path) -> None:
     """Raises DataError for files without names that have different numbers of lines."""
     ours, theirs = references.num_lines, hypotheses.num_lines
     if None not in (ours, theirs) and ours != theirs:

@@ -293,16 +293,16 @@ def roman_numerals(text: str) -> str:
     'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
     """
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
-    text = _CENTURY.sub(lambda match: ordinal(value_of(match[1])), text)
-    text = _ITEM.sub(lambda match: f"{cardinal(value_of(match[1].upper()))}.", text)
+    text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
     text = _HEADING.sub(_read_heading, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     return _NAME.sub(_sovereign, text)
 
 
-def value_of(roman: str) -> int:
+def parse_roman(roman: str) -> int:
     """
-    >>> value_of("XIV"), value_of("MCMXC")
+    >>> parse_roman("XIV"), parse_roman("MCMXC")
     (14, 1990)
     """
     values = [_VALUES[one] for one in roman]
@@ -314,12 +314,12 @@ def _read_heading(match: re.Match[str]) -> str:
     """A numeral after a heading; in "in that part I agree", I is not one."""
     if match[2] == "I" and not match[1][0].isupper():
         return match[0]
-    return f"{match[1]} {cardinal(value_of(match[2]))}"
+    return f"{match[1]} {cardinal(parse_roman(match[2]))}"
 
 
 def _sovereign(match: re.Match[str]) -> str:
     """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
-    number = ordinal(value_of(match[2])) if match[2] else "first"
+    number = ordinal(parse_roman(match[2])) if match[2] else "first"
     owns = "'s" if "'s" in match[0] else ""
     stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
     return f"{match[1]} the {number}{owns}{stop}"

@@ -124,21 +124,21 @@ def _amount(match: re.Match[str]) -> str:
     elif bill or (magnitude and magnitude.startswith("-")):
         words = f"{decimal(match['amount'])}{_magnitude(magnitude)} {currency.one}{bill.replace('-', ' ')}"
     else:
-        words = sum_of(match["amount"], currency, magnitude)
+        words = say_amount(match["amount"], currency, magnitude)
     return sign + words
 
 
 def _code(match: re.Match[str]) -> str:
     mark = match["mark"]
-    return sum_of(match["amount"], CURRENCIES[CODES.get(mark, mark)], match["magnitude"])
+    return say_amount(match["amount"], CURRENCIES[CODES.get(mark, mark)], match["magnitude"])
 
 
-def sum_of(amount: str, currency: Currency, magnitude: str | None = None) -> str:
+def say_amount(amount: str, currency: Currency, magnitude: str | None = None) -> str:
     """An amount in words; with two decimals in the currency and its hundredth.
 
     ``magnitude`` is a word such as million after the amount, or its abbreviation.
 
-    >>> sum_of("0.99", DOLLAR), sum_of("1.00", DOLLAR), sum_of("2.5", DOLLAR)
+    >>> say_amount("0.99", DOLLAR), say_amount("1.00", DOLLAR), say_amount("2.5", DOLLAR)
     ('ninety-nine cents', 'one dollar', 'two point five dollars')
     """
     if magnitude:

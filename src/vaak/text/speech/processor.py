@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from vaak import __version__
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import fingerprint_of, write_text
+from vaak.core.storage.files import compute_fingerprint, write_text
 from vaak.text.speech import languages
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import ACCENTED_LETTERS, cleaned, normalise, shown
@@ -35,14 +35,14 @@ from vaak.text.speech.phonemes.alphabets import (
     from_either,
     from_espeak,
     from_ipa,
-    symbols_of,
+    list_symbols,
 )
-from vaak.text.speech.phonemes.heteronyms import MARK, sense_of
+from vaak.text.speech.phonemes.heteronyms import MARK, find_sense
 from vaak.text.speech.phonemes.pronunciation import (
     Words,
     demoted,
     has_stress,
-    pronunciation_of,
+    make_pronunciation,
     read_lexicon,
 )
 from vaak.text.speech.unspoken import leave_out_pictures
@@ -86,7 +86,7 @@ class PhonemeProcessor:
                 versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
             except importlib.metadata.PackageNotFoundError:
                 raise UserError("espeak-ng is not installed; pip install 'vaak[tts]'") from None
-        self._set(config, symbols_of(config), entries, versions)
+        self._set(config, list_symbols(config), entries, versions)
 
     def _set(
         self, config: FrontEndConfig, symbols: Sequence[str], entries: Mapping[str, str], versions: Mapping[str, str]
@@ -98,7 +98,7 @@ class PhonemeProcessor:
         self.num_symbols = len(self.symbols)
         self.pad_id, self.pause_id = self.symbols.index(PAD), self.symbols.index(PAUSE)
         self._ids = {symbol: number for number, symbol in enumerate(self.symbols)}
-        self._pronounce = pronunciation_of(config, self.entries)
+        self._pronounce = make_pronunciation(config, self.entries)
         self._remembered: dict[str, Words] = {}
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class PhonemeProcessor:
     @property
     def fingerprint(self) -> str:
         """Equal for processors that give equal ids for every text."""
-        return fingerprint_of({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
+        return compute_fingerprint({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
 
     def normalise(
         self, text: str, kept: Container[str] = (), unspoken: list[str] | None = None, *, pictures: bool = False
@@ -397,7 +397,7 @@ def with_senses(pieces: Sequence[Piece]) -> list[Piece]:
         marked = piece.words
         if piece.kind == "phrase":
             marked = tuple(
-                word if (sense := sense_of(lower, start + index, word)) is None else f"{word}{MARK}{sense}"
+                word if (sense := find_sense(lower, start + index, word)) is None else f"{word}{MARK}{sense}"
                 for index, word in enumerate(piece.words)
             )
         found.append(piece._replace(words=marked))

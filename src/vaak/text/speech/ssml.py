@@ -92,13 +92,13 @@ class Marks:
         return match[0] if found is None else self.mark(match[0], " ".join(found))
 
 
-def spans_of(text: str, marks: Marks) -> list[Span]:
+def parse_spans(text: str, marks: Marks) -> list[Span]:
     """The spans of a text, which is SSML where it begins with ``<speak``; their pronunciations are added to ``marks``.
 
     The last is empty where the text ends with a silence. Raises DataError for what can't be read.
 
     >>> marks = Marks({"sql": "S IY1 K W AH0 L"})
-    >>> [span] = spans_of("SQL [[oʊ]]", marks)
+    >>> [span] = parse_spans("SQL [[oʊ]]", marks)
     >>> list(marks.phonemes.values()), marks.written(span.text)
     (['oʊ', 'S IY1 K W AH0 L'], 'SQL [[oʊ]]')
     """

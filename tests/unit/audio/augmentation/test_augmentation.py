@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
+from vaak.audio.augmentation.pipeline import augmented, longest_factor, make_voices
 from vaak.audio.config import AugmentationConfig
 from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import UserError
@@ -183,9 +183,9 @@ def test_voices_are_stretches_of_speech_of_other_examples() -> None:
         def describe(self, index: int) -> str:
             return str(index)
 
-    heard = {tuple(np.unique(voices_of(Source())(generator(seed)))) for seed in range(40)}
+    heard = {tuple(np.unique(make_voices(Source())(generator(seed)))) for seed in range(40)}
     assert heard == {(), (11,), (12,), (21,), (22,)}
-    noisy = augmented(spoken(), of(noise={"type": "babble"}), generator(2), voices_of(Source()))
+    noisy = augmented(spoken(), of(noise={"type": "babble"}), generator(2), make_voices(Source()))
     assert not np.array_equal(noisy.samples, spoken().samples)
 
 

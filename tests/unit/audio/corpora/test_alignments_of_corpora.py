@@ -16,13 +16,13 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import UNALIGNED, AudioCorpus
 from vaak.audio.corpora.folders import UNLABELLED
-from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.reading import read_segments
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.formats.alignments import Interval, write_textgrid
 from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import DataError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.runs.prepared import Recipe
 from vaak.tasks.speech_task import recipe
 
@@ -119,7 +119,7 @@ def test_a_folder_of_audio_and_textgrids_of_an_aligner(tmp_path: Path):
         for one in found.values():
             assert (one.text, one.alignment) == ("so", ALIGNMENT)
         corpus = AudioCorpus(dataset, AudioConfig())
-        assert [segments_of(cut)[0][:2] for cut in corpus.cuts("train")] == [(0, 2), (0, 2)]
+        assert [read_segments(cut)[0][:2] for cut in corpus.cuts("train")] == [(0, 2), (0, 2)]
         assert corpus.statistics["train"].dropped == {UNLABELLED: 1}
 
 
@@ -214,7 +214,7 @@ def test_voices_are_aligned_exactly(tmp_path: Path):
 def test_the_fingerprint_of_corpora_without_alignments_is_what_it_was(folder: Path):
     def mark(dataset: DatasetConfig) -> str:
         made: Recipe = recipe((dataset,), AudioConfig())
-        return fingerprint_of(made.options)
+        return compute_fingerprint(made.options)
 
     plain = DatasetConfig(name="d", type="json", train=("m.jsonl",))
     assert mark(plain) == "ab948baafd7e4f9f"

@@ -11,7 +11,7 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.folders import NAMED_OTHERWISE, UNLABELLED, WITHOUT_AUDIO
-from vaak.audio.cuts.reading import lacks_times, segments_of
+from vaak.audio.cuts.reading import lacks_times, read_segments
 from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, BAD_LABELS, FAR_BEYOND, OVERLAPPING
 from vaak.audio.formats.alignments import Interval, write_textgrid
 from vaak.audio.segments import Segment
@@ -47,7 +47,7 @@ def test_audio_and_annotations_beside_each_other_or_in_folders(tmp_path: Path):
         for train in asked:
             found = list((there := corpus(*train)).cuts("train"))
             assert [cut.id for cut in found] == ["a", "b"]
-            assert [segments_of(cut) for cut in found] == [(Segment(0.5, 1.5, "A"),)] * 2
+            assert [read_segments(cut) for cut in found] == [(Segment(0.5, 1.5, "A"),)] * 2
             assert [(cut.custom or {}).get("uem") for cut in found] == [None, [[0.25, 1.5]]]
             assert there.statistics["train"].dropped == {}
             assert {path.name for path in there.files} == {"a.wav", "b.flac", "a.rttm", "b.rttm", "b.uem"}
@@ -58,7 +58,7 @@ def test_one_rttm_of_all_and_the_recordings_own_before_it(tmp_path: Path):
     (tmp_path / "reference.rttm").write_text(rttm(("a", 0, 1, "A"), ("ES1", 0, 1, "B")))
     assert [cut.id for cut in corpus(tmp_path).cuts("train")] == ["ES1", "a"]
     (tmp_path / "a.rttm").write_text(rttm(("a", 0.5, 1, "C")))
-    assert [segments_of(cut)[0].speaker for cut in corpus(tmp_path).cuts("train")] == ["B", "C"]
+    assert [read_segments(cut)[0].speaker for cut in corpus(tmp_path).cuts("train")] == ["B", "C"]
     (tmp_path / "hypothesis.rttm").write_text(rttm(("ES1", 0, 1, "D")))
     with pytest.raises(
         DataError, match=r"reference\.rttm: recording ES1 is also in .*hypothesis\.rttm; keep it in one"
@@ -73,7 +73,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path):
     (tmp_path / "all.rttm").write_text(rttm(*rows))
     (tmp_path / "silent.rttm").write_text("")
     there = corpus(tmp_path)
-    found = {cut.id: segments_of(cut) for cut in there.cuts("train")}
+    found = {cut.id: read_segments(cut) for cut in there.cuts("train")}
     assert found["a"] == (Segment(0, 1.5, "A"), Segment(0.5, 2, "B"))
     assert found["b"] == (Segment(0, 1.8, "A"), Segment(1.5, 2, "B"))
     assert found["silent"] == ()
@@ -106,7 +106,7 @@ def test_stereo_is_one_recording_of_two_channels(tmp_path: Path):
     (tmp_path / "a.rttm").write_text(rttm(("a", 0, 1, "A")))
     (cut,) = corpus(tmp_path).cuts("train")
     assert cut.num_channels == 2
-    assert segments_of(cut) == (Segment(0, 1, "A"),)
+    assert read_segments(cut) == (Segment(0, 1, "A"),)
 
 
 def test_given_splits_and_names_in_a_corpus_folder(tmp_path: Path):
@@ -155,7 +155,7 @@ def test_no_speaker_is_in_two_splits(tmp_path: Path):
     for split in there.splits:
         for cut in there.cuts(split):
             cuts += 1
-            for segment in segments_of(cut):
+            for segment in read_segments(cut):
                 assert speakers.setdefault(segment.speaker, split) == split
     assert cuts + sum(there.statistics["train"].dropped.values()) == 24
 

@@ -19,8 +19,8 @@ from vaak.audio.audio_file import read_header
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.containers import ffmpeg as ffmpeg_formats
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.reading import read_cut, text_of
-from vaak.audio.cuts.recordings import utterances_of
+from vaak.audio.cuts.reading import get_text, read_cut
+from vaak.audio.cuts.recordings import split_utterances
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.core.errors import DataError
 from vaak.tasks.speech_task import recipe
@@ -70,12 +70,12 @@ def test_samples_in_an_archive_are_those_of_the_file(tmp_path: Path):
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
 def test_a_part_of_a_file_is_read_as_the_file_is_window_by_window(kind: str, tmp_path: Path):
     from vaak.audio.audio_file import AudioFile
-    from vaak.audio.embedded import part_of
+    from vaak.audio.embedded import parse_part
 
     content = downloaded.audio_bytes(2.0, kind)
     (tmp_path / "whole").write_bytes(content)
     (tmp_path / "packed").write_bytes(b"x" * 513 + content + b"y" * 100)
-    part = part_of(f"{tmp_path}/packed@bytes=513+{len(content)}")
+    part = parse_part(f"{tmp_path}/packed@bytes=513+{len(content)}")
     assert read_header(part) == read_header(tmp_path / "whole")
     with AudioFile(part, 8000) as packed, AudioFile(tmp_path / "whole", 8000) as whole:
         for start, end in ((1.1, 1.9), (0.0, 0.4), (0.5, 2.0)):
@@ -95,8 +95,8 @@ def test_labels_of_meetings_and_calls_are_times_of_speakers(tmp_path: Path):
     downloaded.kaldi(tmp_path / "kaldi")
     [first, second] = corpus_of("kaldi", tmp_path / "kaldi").cuts("train")
     assert [(one.speaker, one.start, one.end) for one in first.supervisions] == [("ann", 0, 0.5), ("bob", 0.6, 1.1)]
-    assert [text_of(one) for one in utterances_of(first)] == ["so it is", "no"]
-    assert (second.id, text_of(second)) == ("call2", "more")
+    assert [get_text(one) for one in split_utterances(first)] == ["so it is", "no"]
+    assert (second.id, get_text(second)) == ("call2", "more")
     downloaded.ami(tmp_path / "ami")
     own = corpus_of("ami", tmp_path / "ami", options={"mic": "Headset"})
     assert [(cut.id, {one.speaker for one in cut.supervisions}) for cut in own.cuts("test")] == [
@@ -155,7 +155,7 @@ def test_columns_of_sections_are_numbers_and_may_name_the_end(kind: str, tmp_pat
     columns = {"offset": "from", "end": "to"}
     first, second = corpus_of(kind, tmp_path, columns=columns).reader.read("train")
     assert first.cut is not None
-    assert (first.cut.start, round(first.cut.duration, 9), text_of(first.cut)) == (0.1, 0.3, TEXT)
+    assert (first.cut.start, round(first.cut.duration, 9), get_text(first.cut)) == (0.1, 0.3, TEXT)
     assert second.cut is None
     assert "to is 'late'; expected the end in seconds" in str(second.problem)
 
@@ -165,7 +165,7 @@ def test_a_description_that_is_no_json_costs_its_recording(tmp_path: Path):
     members = {"a.flac": content, "a.json": b"{", "b.flac": content, "b.txt": b"so it is", "c.flac": content}
     downloaded.write_tar(tmp_path / "train.tar", members | {"c.txt": b"\xff"})
     found = list(corpus_of("webdataset", tmp_path).reader.read("train"))
-    assert [one.cut and text_of(one.cut) for one in found] == [None, "so it is", None]
+    assert [one.cut and get_text(one.cut) for one in found] == [None, "so it is", None]
     assert "a.json: this is not JSON" in str(found[0].problem)
     assert "c.txt: this is not UTF-8" in str(found[2].problem)
 

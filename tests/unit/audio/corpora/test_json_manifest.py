@@ -14,7 +14,7 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.json_manifest import NOTHING_SAID
-from vaak.audio.cuts.reading import NO_TIMES, lacks_times, read_cut, segments_of, text_of
+from vaak.audio.cuts.reading import NO_TIMES, get_text, lacks_times, read_cut, read_segments
 from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, OVERLAPPING
 from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
@@ -57,13 +57,13 @@ def test_utterances_and_recordings(folder: Path):
         {"id": "nothing", "audio": "b.wav"},
     )
     cuts = {cut.id: cut for cut in there.cuts("train")}
-    assert {name: segments_of(cut) for name, cut in cuts.items()} == {
+    assert {name: read_segments(cut) for name, cut in cuts.items()} == {
         "a": (Segment(0, 2, "12"),),
         "x": (Segment(0, 2, "A"), Segment(1, 1.5, "7")),
         "y": (Segment(0, 0.75, "X"),),
         "z": (Segment(0, 0.75, "unknown"),),
     }
-    assert [text_of(cut) for cut in cuts.values()] == ["so it is", "a b", None, "it"]
+    assert [get_text(cut) for cut in cuts.values()] == ["so it is", "a b", None, "it"]
     assert cuts["a"].supervisions[0].custom == {"gender": "F", NO_TIMES: True}
     assert cuts["y"].custom == {"uem": [[0, 0.75]]}
     whole, part = (read_cut(cuts[name], AudioConfig()).samples for name in ("a", "z"))
@@ -76,7 +76,7 @@ def test_utterances_and_recordings(folder: Path):
 def test_a_silent_recording_has_an_empty_rttm_or_list(folder: Path):
     (folder / "b.rttm").write_text("")
     lines = {"audio": "b.wav", "rttm": "b.rttm"}, {"audio": "audio/a.flac", "segments": []}
-    assert [segments_of(cut) for cut in corpus(folder, *lines).cuts("train")] == [(), ()]
+    assert [read_segments(cut) for cut in corpus(folder, *lines).cuts("train")] == [(), ()]
 
 
 def test_gz_and_blank_lines(folder: Path):
@@ -262,4 +262,4 @@ def test_a_manifest_in_utf_16_is_read(folder: Path, encoding: str):
     path.write_bytes("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(encoding))
     options = {"train": (str(path),), "train_fraction": 1, "valid_fraction": 0}
     there = AudioCorpus(DatasetConfig(name="d", type="json", **options), AudioConfig())
-    assert [text_of(cut) for cut in there.cuts("train")] == ["वह गया"] * 2
+    assert [get_text(cut) for cut in there.cuts("train")] == ["वह गया"] * 2

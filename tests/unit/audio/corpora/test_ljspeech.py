@@ -11,7 +11,7 @@ import pytest
 import tiny_voice
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.reading import alignment_of, segments_of, text_of
+from vaak.audio.cuts.reading import get_text, merge_alignments, read_segments
 from vaak.core.errors import DataError
 
 AUDIO = AudioConfig(sampling_rate=tiny_voice.RATE)
@@ -33,10 +33,10 @@ def only_train(folder: Path, **options) -> AudioCorpus:
 def test_a_line_is_an_utterance_with_its_words_audio_and_alignment(folder: Path):
     cuts = list(only_train(folder).cuts("train"))
     lines = [line.split("|") for line in (folder / "metadata.csv").read_text().splitlines()]
-    assert [(cut.id, text_of(cut)) for cut in cuts] == [(name, spoken) for name, _, spoken in lines]
-    assert {segment.speaker for cut in cuts for segment in segments_of(cut)} == {"ann"}
+    assert [(cut.id, get_text(cut)) for cut in cuts] == [(name, spoken) for name, _, spoken in lines]
+    assert {segment.speaker for cut in cuts for segment in read_segments(cut)} == {"ann"}
     for cut in cuts:
-        phones = (alignment_of(cut) or {})["phone"]
+        phones = (merge_alignments(cut) or {})["phone"]
         assert phones[0].text == ""  # a pause
         assert phones[-1].end == pytest.approx(cut.duration, abs=1e-3)
 
@@ -59,11 +59,11 @@ def test_alignments_elsewhere_and_metadata_of_ones_own(folder: Path, tmp_path: P
     (folder / "TextGrid").rename(tmp_path / "mfa")
     lines = (folder / "metadata.csv").read_text().splitlines(keepends=True)
     (folder / "some.csv").write_text("".join(lines[:2]))
-    assert all(alignment_of(cut) is None for cut in corpus(folder).cuts("train"))
+    assert all(merge_alignments(cut) is None for cut in corpus(folder).cuts("train"))
     [first, _] = corpus(folder, train=("some.csv",), valid=("metadata.csv",), alignments=str(tmp_path / "mfa")).cuts(
         "train"
     )
-    assert "phone" in (alignment_of(first) or {})
+    assert "phone" in (merge_alignments(first) or {})
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_bad_line_is_an_error_that_names_it_or_is_told_and_left_out(folder: Pa
         list(only_train(folder).cuts("train"))
     there, told = only_train(folder), list[DataError]()
     there.on_bad = lambda error, name: told.append(error)
-    assert [(cut.id, text_of(cut)) for cut in there.cuts("train")] == [("a1", "He saw me."), ("a2", "Go.")]
+    assert [(cut.id, get_text(cut)) for cut in there.cuts("train")] == [("a1", "He saw me."), ("a2", "Go.")]
     assert len(told) == 1
 
 
@@ -102,8 +102,8 @@ def test_prepare_writes_manifests_with_alignments(vaak, folder: Path, tmp_path: 
     assert sum(part["cuts"] for part in parts) == 12
     files: dict[str, Any] = {part["part"]: (part["file"],) for part in parts if part["cuts"]}
     again = AudioCorpus(DatasetConfig(name="again", type="cuts", **files), AUDIO).cuts("train")
-    assert [(cut.id, text_of(cut), alignment_of(cut)) for cut in again] == [
-        (cut.id, text_of(cut), alignment_of(cut)) for cut in corpus(folder).cuts("train")
+    assert [(cut.id, get_text(cut), merge_alignments(cut)) for cut in again] == [
+        (cut.id, get_text(cut), merge_alignments(cut)) for cut in corpus(folder).cuts("train")
     ]
 
 
@@ -130,6 +130,6 @@ def test_the_real_layout(vaak_data):
     assert sum(map(len, cuts.values())) == 26
     assert all(cuts.values())
     for cut in cuts["train"]:
-        alignment = alignment_of(cut) or {}
+        alignment = merge_alignments(cut) or {}
         assert alignment["phone"][-1].end == pytest.approx(cut.duration, abs=0.02)
-        assert text_of(cut)
+        assert get_text(cut)

@@ -10,7 +10,7 @@ import numpy as np
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.reading import read_segments
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 
@@ -28,8 +28,8 @@ def test_ami_excerpts_as_a_folder_a_manifest_and_by_patterns(vaak_data: Callable
         name: {cut.id: cut for cut in AudioCorpus(dataset, AUDIO).cuts("train")} for name, dataset in asked.items()
     }
     assert len(found["folder"]) == 11
-    assert {n: segments_of(c) for n, c in found["folder"].items()} == {
-        n: segments_of(c) for n, c in found["manifest"].items()
+    assert {n: read_segments(c) for n, c in found["folder"].items()} == {
+        n: read_segments(c) for n, c in found["manifest"].items()
     }
     patterns: dict[str, Any] = {"train": (str(folder / "audio" / "trn*"),), "valid": (str(folder / "audio" / "dev*"),)}
     there = AudioCorpus(DatasetConfig(name="ami", type="folder", **patterns), AUDIO)

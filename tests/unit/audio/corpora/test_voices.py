@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[MonoCut]]
     return folder, list(voice_cuts(dataset(), folder))
 
 
-def samples_of(cut: MonoCut) -> np.ndarray:
+def make_samples(cut: MonoCut) -> np.ndarray:
     return soundfile.read(cut.recording.sources[0].source)[0]
 
 
@@ -104,7 +104,7 @@ def timbre(samples: np.ndarray) -> np.ndarray:
 @pytest.mark.slow
 def test_a_voice_is_known_by_its_other_sentences(made: tuple[Path, list[MonoCut]]) -> None:
     """The nearest mean of half of each voice's sentences names the speaker of the other half; and pitches differ."""
-    features = np.array([timbre(samples_of(cut)) for cut in made[1]]).reshape(NUM_VOICES, NUM_SENTENCES, -1)
+    features = np.array([timbre(make_samples(cut)) for cut in made[1]]).reshape(NUM_VOICES, NUM_SENTENCES, -1)
     known, asked = np.split(features, 2, axis=1)
     spread = known.std(axis=1).mean(axis=0)
     distances = (((asked[:, :, None] - known.mean(axis=1)) / spread) ** 2).sum(-1)
@@ -145,7 +145,7 @@ def test_alignments_fill_the_speech(made: tuple[Path, list[MonoCut]]) -> None:
 def test_speech_is_where_the_cuts_say_and_at_one_level(made: tuple[Path, list[MonoCut]]) -> None:
     """Sound begins and ends with the supervision to some hundredths of a second, whatever the voice's size."""
     for cut in made[1]:
-        samples, supervision = samples_of(cut), cut.supervisions[0]
+        samples, supervision = make_samples(cut), cut.supervisions[0]
         first, last = round(supervision.start * 16_000), round(supervision.end * 16_000)
         speech = decibels(samples[first:last])
         assert -28 < speech < -24

@@ -16,7 +16,7 @@ from lhotse import Recording, SupervisionSegment
 from tiny_audio import cut_of, write_audio
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import NO_TIMES
-from vaak.audio.cuts.sources import CutSource, WindowSource, at_its_pauses, windows_of
+from vaak.audio.cuts.sources import CutSource, WindowSource, at_its_pauses, plan_windows
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import DataError
@@ -142,7 +142,7 @@ def test_the_fingerprint_follows_the_content_and_what_is_read_of_it(recordings, 
 @given(st.lists(st.floats(0.05, 40), min_size=1, max_size=6), st.floats(0.5, 10))
 def test_windows_lie_one_after_another(tmp_path_factory, durations: list[float], window: float):
     store = write_cuts(tmp_path_factory.mktemp("s"), [cut_of(str(n), d) for n, d in enumerate(durations)])
-    cuts, parts, starts = windows_of(store, window)
+    cuts, parts, starts = plan_windows(store, window)
     lengths = np.minimum(parts[:, 1] - starts, window)
     assert (lengths > 0).all()
     for number, duration in enumerate(durations):

@@ -18,7 +18,7 @@ from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.store import StoredSource, extract
-from vaak.audio.segments import Interval, LabelledAudio, Segment, window_of, words_within
+from vaak.audio.segments import Interval, LabelledAudio, Segment, cut_window, words_within
 
 AUDIO = AudioConfig(num_mel_bins=20)
 WORDS = [Interval(float(second), second + 0.75, f"w{second}") for second in range(6)]
@@ -108,6 +108,6 @@ def test_a_window_of_a_long_recording_is_found_as_by_looking_at_all(start: float
     )
     end = start + length
     expected = [one.text for one in words if one.start < end and one.end > start]
-    assert [one.text for one in window_of({"word": words}, start, end)["word"]] == expected
+    assert [one.text for one in cut_window({"word": words}, start, end)["word"]] == expected
     middles = [one.text for one in words if start <= (one.start + one.end) / 2 < end]
     assert words_within(words, start, end).split() == middles

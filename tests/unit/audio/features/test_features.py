@@ -348,7 +348,7 @@ def test_features_of_a_padded_batch_are_those_of_each(options: dict[str, Any], m
     config = AudioConfig(**{"sampling_rate": 8000, **bins, **options})
     extract, recordings = Features(config), [noise(length, length) for length in (4000, 39, 1701, 260)]
     expected = extract.batch(recordings)
-    sections = [extract.section_of(one) for one in recordings]
+    sections = [extract.extract_section(one) for one in recordings]
     assert [extract.num_windows(len(one)) for one in sections] == [len(one) for one in expected]
     for one in sections:
         assert not len(one) or len(one) == extract.num_samples(extract.num_windows(len(one)))

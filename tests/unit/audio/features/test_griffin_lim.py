@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vaak.audio.corpora.voices import make_voices, utter
-from vaak.audio.features.mel import MelSpectrogram, griffin_lim, magnitudes_of, waveform_of
+from vaak.audio.features.mel import MelSpectrogram, griffin_lim, invert_mel, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
 
 librosa = pytest.importorskip("librosa")
@@ -61,7 +61,7 @@ def test_as_consistent_as_librosas(speech: Tensor) -> None:
 def test_the_same_seed_gives_the_same_samples(speech: Tensor) -> None:
     layer = MelSpectrogram(CONFIG)
     mel = layer(speech[:8000])
-    first, again, other = (waveform_of(mel, layer, 4, seed) for seed in (0, 0, 1))
+    first, again, other = (reconstruct_waveform(mel, layer, 4, seed) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -72,11 +72,11 @@ def test_the_same_seed_gives_the_same_samples(speech: Tensor) -> None:
 def test_a_mel_spectrogram_becomes_samples_that_have_it(speech: Tensor, options: dict) -> None:
     layer = MelSpectrogram(CONFIG.model_copy(update=options))
     mel = layer(speech)
-    magnitudes = magnitudes_of(mel, layer)
+    magnitudes = invert_mel(mel, layer)
     assert (magnitudes >= 0).all()
     linear = magnitudes.square() if options.get("spectrum") == "power" else magnitudes
     assert distance(linear @ layer.filters.T, layer.without_log(mel)) < 0.04
-    found = waveform_of(mel, layer, num_samples=len(speech))
+    found = reconstruct_waveform(mel, layer, num_samples=len(speech))
     assert found.shape == speech.shape
     log = MelSpectrogram(CONFIG)
     assert (log(found) - log(speech)).abs().mean() < 0.25
@@ -86,7 +86,7 @@ def test_magnitudes_fit_better_than_librosas(speech: Tensor) -> None:
     layer = MelSpectrogram(CONFIG)
     mel = layer(speech[5000:10000]).exp()  # librosa takes a minute for a sentence
     theirs = librosa.util.nnls(layer.filters.numpy(), mel.numpy().T)
-    ours = distance(magnitudes_of(mel.log(), layer) @ layer.filters.T, mel)
+    ours = distance(invert_mel(mel.log(), layer) @ layer.filters.T, mel)
     assert ours < distance(torch.from_numpy(theirs.T) @ layer.filters.T, mel)
 
 
@@ -100,4 +100,4 @@ def test_batches_lengths_and_next_to_nothing(speech: Tensor) -> None:
             griffin_lim(rows, layer, 2, num_samples=num_samples)
     assert griffin_lim(rows[:, :1], layer).shape == (2, 0)
     assert griffin_lim(rows[:, :0], layer).shape == (2, 0)
-    assert torch.isfinite(waveform_of(layer(torch.zeros(2000)), layer)).all()
+    assert torch.isfinite(reconstruct_waveform(layer(torch.zeros(2000)), layer)).all()

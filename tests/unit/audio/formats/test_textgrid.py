@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from praatio import textgrid as praatio
 
-from vaak.audio.formats.alignments import Interval, read_textgrid, segments_of, tiers_of, write_textgrid
+from vaak.audio.formats.alignments import Interval, read_textgrid, to_segments, to_tiers, write_textgrid
 from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
@@ -167,5 +167,5 @@ def test_what_a_tier_can_not_hold_is_not_written(intervals, wrong, tmp_path: Pat
 
 def test_speakers_as_tiers_and_back(tmp_path: Path):
     said = [Segment(0.0, 2.0, "Ann"), Segment(1.0, 3.0, "Bob"), Segment(2.5, 4.0, "Ann")]
-    write_textgrid(tmp_path / "a.TextGrid", tiers_of([*said, Segment(0.5, 1.0, "Ann")]), 4.0)
-    assert segments_of(read_textgrid(tmp_path / "a.TextGrid")) == said
+    write_textgrid(tmp_path / "a.TextGrid", to_tiers([*said, Segment(0.5, 1.0, "Ann")]), 4.0)
+    assert to_segments(read_textgrid(tmp_path / "a.TextGrid")) == said

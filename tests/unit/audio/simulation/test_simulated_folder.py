@@ -14,10 +14,10 @@ from lhotse.qa import validate
 from folders import contents
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.reading import read_segments
 from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.audio.segments import LabelledAudio, Segment
-from vaak.audio.simulation.folder import demand_room, write_conversations
+from vaak.audio.simulation.folder import require_room, write_conversations
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
 
@@ -70,7 +70,7 @@ def test_audio_manifest_rttm_and_cuts_agree(tmp_path: Path) -> None:
         assert cut.duration == line["duration"]
         said = [Segment(**segment) for segment in line["segments"]]
         assert rttm[cut.id] == said
-        assert list(segments_of(cut)) == said
+        assert list(read_segments(cut)) == said
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_datasets_read_what_was_written(options: dict, tmp_path: Path) -> None:
     filled = json.loads(json.dumps(options).replace("{}", str(tmp_path)))
     dataset = DatasetConfig.model_validate({"name": "again", **filled, "train_fraction": 1.0, "valid_fraction": 0.0})
     corpus = AudioCorpus(dataset, AudioConfig(sampling_rate=RATE, high_freq=0))
-    found = {cut.id: list(segments_of(cut)) for cut in corpus.cuts("train")}
+    found = {cut.id: list(read_segments(cut)) for cut in corpus.cuts("train")}
     assert found == read_rttm(tmp_path / "reference.rttm")
     assert not corpus.statistics["train"].remarks
 
@@ -157,7 +157,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") == before
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").write_text("mine")
-    for demand in (demand_room, lambda folder: write_conversations(Tones(), folder, seed=1)):
+    for demand in (require_room, lambda folder: write_conversations(Tones(), folder, seed=1)):
         with pytest.raises(UserError, match="b contains other files"):
             demand(tmp_path / "b")
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["thesis.txt"]
@@ -166,15 +166,15 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_room_is_asked_for_before_anything_is_made(tmp_path: Path) -> None:
-    demand_room(tmp_path / "new" / "folder")
+    require_room(tmp_path / "new" / "folder")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     for wrong in ("file", "file/folder", "x" * 300):
         with pytest.raises(UserError, match="conversations can't be written to"):
-            demand_room(tmp_path / wrong)
+            require_room(tmp_path / wrong)
     write_conversations(Tones(), tmp_path / "begun", seed=1)
     before = contents(tmp_path / "begun")
-    demand_room(tmp_path / "begun")
+    require_room(tmp_path / "begun")
     assert contents(tmp_path / "begun") == before
 
 

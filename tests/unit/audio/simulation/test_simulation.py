@@ -43,13 +43,13 @@ class Spoken:
     def __len__(self) -> int:
         return len(self.speaker_names) * self.each
 
-    def speaker_of(self, index: int) -> int:
+    def get_speaker(self, index: int) -> int:
         return index // self.each
 
     def pieces(self, index: int) -> list[Piece]:
-        self.read.add(self.speaker_of(index))
+        self.read.add(self.get_speaker(index))
         rng = np.random.default_rng(index)
-        said = [self.voice(self.speaker_of(index), rng, self.sampling_rate) for _ in range(2)]
+        said = [self.voice(self.get_speaker(index), rng, self.sampling_rate) for _ in range(2)]
         size = len(self.breath) if self.breath[0] else 0
         breath = self.breath[:size]
         return [Piece(np.concatenate([breath, one, breath]), size, size + len(one)) for one in said]

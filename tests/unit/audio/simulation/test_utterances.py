@@ -21,7 +21,7 @@ RATE = 16000
 SPEECH = [(0.3, 1.2), (1.9, 2.6)]
 
 
-def samples_of(regions: list[tuple[float, float]], seconds: float, level: float, seed: int) -> np.ndarray:
+def make_samples(regions: list[tuple[float, float]], seconds: float, level: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     samples = 1e-5 * rng.standard_normal(round(seconds * RATE))
     for start, end in regions:
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> CutStore:
         ("mute", 0.0, {"speaker": "Mute"}),
     ]
     for name, level, labels in utterances:
-        soundfile.write(tmp_path / f"{name}.wav", samples_of(SPEECH, 3.0, level, len(lines)), RATE, "FLOAT")
+        soundfile.write(tmp_path / f"{name}.wav", make_samples(SPEECH, 3.0, level, len(lines)), RATE, "FLOAT")
         lines.append({"audio": f"{name}.wav", **labels})
     (tmp_path / "list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     listed = (str(tmp_path / "list.jsonl"),)
@@ -82,7 +82,7 @@ def test_a_piece_keeps_the_pauses_around_it_as_recorded(store: CutStore):
 
 
 def test_neighbours_share_a_short_pause(tmp_path: Path):
-    samples = samples_of([(0.0, 1.0), (1.3, 2.0)], 2.0, 0.1, 0)
+    samples = make_samples([(0.0, 1.0), (1.3, 2.0)], 2.0, 0.1, 0)
     soundfile.write(tmp_path / "a.wav", samples, RATE, "FLOAT")
     segments = [{"start": 0.0, "end": 1.0}, {"start": 1.3, "end": 2.0}]
     line = {"audio": "a.wav", "segments": [{**one, "speaker": "Ann"} for one in segments]}
@@ -116,15 +116,15 @@ def test_silence_has_no_pieces(store: CutStore):
     found = utterances(store)
     soundfile.write(store[4].recording.sources[0].source, np.zeros(3 * RATE), RATE, "FLOAT")
     assert found.pieces(4) == []
-    assert found.speaker_names[found.speaker_of(4)] == "Mute"
+    assert found.speaker_names[found.get_speaker(4)] == "Mute"
 
 
 def test_who_speaks(store: CutStore):
     found = utterances(store)
     assert len(found) == 5
-    assert [found.speaker_names[found.speaker_of(index)] for index in (0, 1, 2)] == ["Ann", "Ann", "Ben"]
+    assert [found.speaker_names[found.get_speaker(index)] for index in (0, 1, 2)] == ["Ann", "Ann", "Ben"]
     with pytest.raises(DataError, match=r"both .*both\.wav\) has no speaker or several; an utterance must have"):
-        found.speaker_of(3)
+        found.get_speaker(3)
 
 
 @pytest.mark.parametrize("gigabytes", [0.0, 2e-4, 1.0])

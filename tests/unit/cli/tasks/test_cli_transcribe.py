@@ -14,7 +14,7 @@ from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_textgrid
 from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.speaker_transcripts import MARGIN, turns_of
+from vaak.tasks.asr.speaker_transcripts import MARGIN, join_turns
 from vaak.text.scoring.speaker_errors import read_turns
 
 
@@ -94,7 +94,7 @@ def test_each_turn_is_what_the_recogniser_says_of_its_part(
     (diarized,) = diarizer.task.predict(diarizer.model, [talk])
     transcriber, rate = listener.task.transcriber(listener.model), listener.task.features.sampling_rate
     expected = []
-    for number, (start, end, speaker) in enumerate(turns_of(diarized.segments)):
+    for number, (start, end, speaker) in enumerate(join_turns(diarized.segments)):
         samples = AudioFile(talk, rate).read(max(start - MARGIN, 0), end + MARGIN)
         soundfile.write(tmp_path / f"{number}.wav", samples, rate, "FLOAT")
         text = transcriber.transcribe(tmp_path / f"{number}.wav").text

@@ -84,7 +84,7 @@ def recordings(folder: Path, rate: int, seconds: tuple[float, ...]) -> list[Path
     paths, rng = [], np.random.default_rng(0)
     for number, length in enumerate(seconds):
         words = [str(word) for word in rng.choice(list(tiny_listener.WORDS), 40)]
-        samples = tiny_listener.samples_of(words, "low", rng)[: round(length * tiny_listener.RATE)]
+        samples = tiny_listener.make_samples(words, "low", rng)[: round(length * tiny_listener.RATE)]
         paths.append(folder / f"{number}.wav")
         soundfile.write(paths[-1], samples, tiny_listener.RATE)
     soundfile.write(folder / "mute.wav", np.zeros(rate), rate)

@@ -55,13 +55,13 @@ def _state(file: int, folder: Path) -> str:
 
 
 def test_fingerprints_ignore_the_order_of_keys_and_see_values():
-    assert files.fingerprint_of({"a": 1, "b": Path("x")}) == files.fingerprint_of({"b": Path("x"), "a": 1})
-    assert files.fingerprint_of({"a": 1}) != files.fingerprint_of({"a": 2})
+    assert files.compute_fingerprint({"a": 1, "b": Path("x")}) == files.compute_fingerprint({"b": Path("x"), "a": 1})
+    assert files.compute_fingerprint({"a": 1}) != files.compute_fingerprint({"a": 2})
 
 
 def test_sha256_is_that_of_the_content(tmp_path: Path):
     (tmp_path / "empty").touch()
-    assert files.sha256_of(tmp_path / "empty").startswith("e3b0c44298fc1c14")
+    assert files.hash_file(tmp_path / "empty").startswith("e3b0c44298fc1c14")
 
 
 def test_a_device_or_pipe_is_written_to_and_not_replaced(tmp_path):
@@ -88,7 +88,7 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
 
 def test_a_device_is_no_input():
     with pytest.raises(OSError, match="a device, not a file"):
-        files.demand_file(Path(os.devnull))
+        files.require_file(Path(os.devnull))
 
 
 def test_a_folder_made_for_what_failed_goes_with_all_that_is_empty(tmp_path: Path):
@@ -197,8 +197,8 @@ def test_the_next_to_write_removes_what_a_killed_process_left(tmp_path: Path, mo
     """A process that lives, one of another machine, and files that aren't ours are left alone."""
     child = os.fork()
     if child == 0:
-        files.temporary_of(tmp_path / "report.html").write_text("half")
-        files.temporary_of(tmp_path / "export").mkdir()
+        files.name_temporary(tmp_path / "report.html").write_text("half")
+        files.name_temporary(tmp_path / "export").mkdir()
         os._exit(0)
     os.waitpid(child, 0)
     assert len(list(tmp_path.iterdir())) == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.core.storage.lock import holder_of, is_locked, locked
+from vaak.core.storage.lock import describe_holder, is_locked, locked
 
 HOLDER = """
 import os, signal, sys
@@ -126,9 +126,9 @@ def test_asking_writes_nothing_and_two_who_ask_are_no_holders(tmp_path: Path):
 def test_who_is_refused_hears_who_holds_it_and_how_to_end_that(tmp_path: Path):
     path = tmp_path / "lock"
     path.write_text("garbage of an older version")
-    assert holder_of(path) == "another process"
+    assert describe_holder(path) == "another process"
     with holder(path) as process:
-        said = holder_of(path)
+        said = describe_holder(path)
         assert said.startswith(f"process {process.pid} on ")
         assert re.search(r" since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(", said)
         assert said.endswith(f"end it: kill {process.pid})")
@@ -140,14 +140,16 @@ def test_who_is_refused_hears_who_holds_it_and_how_to_end_that(tmp_path: Path):
 
 def test_asking_itself_who_holds_it_does_not_lose_it(tmp_path: Path):
     with locked(tmp_path / "lock"):
-        assert holder_of(tmp_path / "lock") == f"this process ({os.getpid()})"
+        assert describe_holder(tmp_path / "lock") == f"this process ({os.getpid()})"
         assert seen_by_another(tmp_path / "lock")
 
 
 def test_a_lock_on_another_machine_is_ended_there(tmp_path: Path):
     about = {"pid": 7, "host": "node7", "since": "2026-01-01 10:00:00"}
     (tmp_path / "lock").write_text(json.dumps(about))
-    assert holder_of(tmp_path / "lock") == ("process 7 on node7 since 2026-01-01 10:00:00 (end it: kill 7 on node7)")
+    assert describe_holder(tmp_path / "lock") == (
+        "process 7 on node7 since 2026-01-01 10:00:00 (end it: kill 7 on node7)"
+    )
 
 
 def test_a_full_disk_does_not_refuse_a_lock(tmp_path: Path, monkeypatch):

@@ -164,9 +164,9 @@ def test_a_name_that_several_columns_have_is_said_and_refused_where_it_is_read(t
     table = Table(path)
     assert caplog.messages == [f"{path}: several columns are called text; none of these can be read"]
     assert [cells for _, cells in table.entries()] == [{"label": "x"}]
-    table.demand_one("label")
+    table.require_one("label")
     with pytest.raises(DataError, match=r"a\.csv: several columns are called 'text'; rename all but the one"):
-        table.demand_one("text")
+        table.require_one("text")
 
 
 def test_a_carriage_return_in_quotes_stays_one(tmp_path: Path):

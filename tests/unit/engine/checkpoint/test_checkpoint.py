@@ -220,7 +220,7 @@ def test_a_checkpoint_that_is_written_again_is_replaced(tmp_path: Path):
 
 
 def test_what_a_writer_of_the_same_process_left_is_replaced(tmp_path: Path):
-    left = storage.temporary_of(tmp_path / step_folder(1))
+    left = storage.name_temporary(tmp_path / step_folder(1))
     left.mkdir()
     (left / "extra.bin").touch()
     path = save_checkpoint(tmp_path, snapshot(1))
@@ -263,9 +263,9 @@ def test_a_checkpoint_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: py
         lambda path: (happened.append(f"{path.name}: {len(list_checkpoints(path))}"), flush_folder(path))[1],
     )
     (tmp_path / "copied.bin").write_text("x")
-    companions: dict[str, str | Path] = {"written.yml": "a: 1", "gone.bin": tmp_path / "gone.bin"}
-    companions |= {"copied.bin": tmp_path / "copied.bin"}
-    path = save_checkpoint(tmp_path / "checkpoints", snapshot(1), None, companions)
+    bundled_files: dict[str, str | Path] = {"written.yml": "a: 1", "gone.bin": tmp_path / "gone.bin"}
+    bundled_files |= {"copied.bin": tmp_path / "copied.bin"}
+    path = save_checkpoint(tmp_path / "checkpoints", snapshot(1), None, bundled_files)
     assert [one for one in happened if one.endswith("safetensors")] == ["model.safetensors", "optimizer.safetensors"]
     assert "copied.bin" in happened
     assert [name for name in listed_files(path) if name.endswith((".bin", ".yml"))] == ["written.yml", "copied.bin"]

@@ -66,7 +66,7 @@ class RealStorages(_LiveStorages):
         return tensor if tensor.is_meta else super()._count(tensor)
 
 
-def demand_same(maker: Callable[[], Callable[[], nn.Module]]) -> None:
+def require_same(maker: Callable[[], Callable[[], nn.Module]]) -> None:
     """Three parts of what a maker makes are the whole of it."""
     make = maker()
     torch.manual_seed(SEED)
@@ -89,9 +89,9 @@ def demand_same(maker: Callable[[], Callable[[], nn.Module]]) -> None:
 
 
 def test_parts_have_the_numbers_of_the_whole():
-    demand_same(lambda: Drawn)
+    require_same(lambda: Drawn)
     factory = ModelFactory({"model_type": "decoder", **OPTIONS})
-    demand_same(lambda: lambda: factory.create_model(100, max_length=9))
+    require_same(lambda: lambda: factory.create_model(100, max_length=9))
 
 
 def test_no_process_ever_has_the_whole_model():
@@ -172,4 +172,4 @@ def test_the_models_of_all_tasks(case: str, tmp_path: Path):
         assert WHOLE[case] in why
         assert not any(one.is_meta for one in model.parameters())
     else:
-        demand_same(lambda: prepared.make_task().model)
+        require_same(lambda: prepared.make_task().model)

@@ -24,7 +24,7 @@ def factors(total, lr=1.0, **options):
     return [schedule(step) for step in range(1, total + 1)]
 
 
-def rates_of(make_scheduler, steps, lr=1.0):
+def compute_rates(make_scheduler, steps, lr=1.0):
     """The rates that a torch scheduler gives to updates 1 to ``steps``."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
     scheduler = make_scheduler(optimizer)
@@ -78,14 +78,14 @@ def test_curves_are_those_of_transformers(warmup):
         ),
     }
     for kind, make in cases.items():
-        assert factors(total, type=kind, warmup_steps=warmup)[decay] == pytest.approx(rates_of(make, total)[decay]), (
-            kind
-        )
+        assert factors(total, type=kind, warmup_steps=warmup)[decay] == pytest.approx(
+            compute_rates(make, total)[decay]
+        ), kind
 
 
 def test_polynomial_is_transformers():
     optimization = pytest.importorskip("transformers.optimization")
-    theirs = rates_of(
+    theirs = compute_rates(
         lambda o: optimization.get_polynomial_decay_schedule_with_warmup(o, 0, 50, lr_end=1e-5, power=2.5), 50, lr=1e-3
     )
     ours = factors(50, lr=1e-3, type="polynomial", power=2.5, min_lr=1e-5)
@@ -99,7 +99,7 @@ def test_inverse_square_root_is_that_of_the_transformer_paper():
 
 @pytest.mark.parametrize("growth", [1, 2, 3])
 def test_cosine_with_restarts_is_torchs(growth):
-    theirs = rates_of(
+    theirs = compute_rates(
         lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=7, T_mult=growth, eta_min=0.1), 80
     )
     ours = factors(80, type="cosine_restarts", first_cycle_steps=7, cycle_growth=growth, min_lr=0.1)
@@ -108,7 +108,7 @@ def test_cosine_with_restarts_is_torchs(growth):
 
 def test_one_cycle_is_torchs():
     total = 79
-    theirs = rates_of(
+    theirs = compute_rates(
         lambda o: torch.optim.lr_scheduler.OneCycleLR(
             o,
             max_lr=1.0,

@@ -15,11 +15,11 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.nn.decoding.sampling import (
     SamplingSettings,
-    demand_tokens,
     drawn,
     next_tokens,
     penalised,
     probabilities,
+    require_tokens,
     uniform_numbers,
 )
 
@@ -152,5 +152,5 @@ def test_scores_that_are_no_numbers_are_refused(row: list[float]):
         found = next_tokens(logits, [[], []], settings, uniforms(2))
         assert found.tolist()[1] == -1
         with pytest.raises(UserError, match="diverged"):
-            demand_tokens(found)
-        assert demand_tokens(found[:1]) in ([0], [1])
+            require_tokens(found)
+        assert require_tokens(found[:1]) in ([0], [1])

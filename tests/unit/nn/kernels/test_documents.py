@@ -9,7 +9,7 @@ from vaak.nn.kernels.visibility import attention_mask, positions_in_documents
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 
 
-def row_of(lengths: list[int], padding: int) -> torch.Tensor:
+def make_row(lengths: list[int], padding: int) -> torch.Tensor:
     numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
     return torch.tensor([numbers + [-1] * padding])
 
@@ -17,12 +17,12 @@ def row_of(lengths: list[int], padding: int) -> torch.Tensor:
 @given(LENGTHS, st.integers(0, 4))
 def test_positions_restart_with_each_document(lengths: list[int], padding: int):
     expected = [place for length in lengths for place in range(length)] + list(range(padding))
-    assert positions_in_documents(row_of(lengths, padding)).tolist() == [expected]
+    assert positions_in_documents(make_row(lengths, padding)).tolist() == [expected]
 
 
 @given(LENGTHS, st.integers(0, 4), st.booleans())
 def test_a_query_sees_its_own_document_and_in_a_decoder_only_backwards(lengths: list[int], padding: int, causal: bool):
-    documents = row_of(lengths, padding)
+    documents = make_row(lengths, padding)
     mask = attention_mask(documents, documents, causal)[0, 0]
     numbers = documents[0].tolist()
     for query, of_query in enumerate(numbers):
@@ -32,6 +32,6 @@ def test_a_query_sees_its_own_document_and_in_a_decoder_only_backwards(lengths: 
 
 
 def test_queries_are_the_last_of_the_keys():
-    documents = row_of([3, 4], 0)
+    documents = make_row([3, 4], 0)
     whole = attention_mask(documents, documents, causal=True)
     assert torch.equal(attention_mask(documents[:, -2:], documents, causal=True), whole[:, :, -2:])

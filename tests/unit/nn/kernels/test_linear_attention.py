@@ -51,7 +51,7 @@ def each(change: Callable[[Any], Tensor], of: Sequence[Any]) -> Inputs:
     return query, key, value
 
 
-def features_of(kernel: Any = "softmax", width: int = WIDTH, dtype: torch.dtype = torch.float64) -> RandomFeatures:
+def compute_features(kernel: Any = "softmax", width: int = WIDTH, dtype: torch.dtype = torch.float64) -> RandomFeatures:
     features = RandomFeatures(width, 10, kernel=kernel).to(dtype)
     features.redraw_features(3)
     return features
@@ -89,7 +89,7 @@ VISIBILITIES = {
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
 @pytest.mark.parametrize("name", VISIBILITIES)
 def test_equals_the_explicit_feature_matrices_with_its_gradients(name: str, kernel: str):
-    features, visibility, inputs = features_of(kernel), VISIBILITIES[name], drawn(22)
+    features, visibility, inputs = compute_features(kernel), VISIBILITIES[name], drawn(22)
     found = linear_attention(features, *inputs, visibility)
     expected = reference(features, *inputs, visible_pairs(visibility, 22, 22).double())
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
@@ -102,7 +102,7 @@ def test_equals_the_explicit_feature_matrices_with_its_gradients(name: str, kern
 
 @pytest.mark.parametrize("key_time", [1, 5, 30])
 def test_cross_attention_equals_the_explicit_feature_matrices(key_time: int):
-    features, inputs = features_of(), drawn(13, key_time=key_time)
+    features, inputs = compute_features(), drawn(13, key_time=key_time)
     key_documents = torch.zeros(3, key_time, dtype=torch.long)
     key_documents[1, 3:] = -1
     visibility = Visibility(False, None, key_documents)
@@ -114,7 +114,7 @@ def test_cross_attention_equals_the_explicit_feature_matrices(key_time: int):
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
 @pytest.mark.parametrize("name", VISIBILITIES)
 def test_gradients_are_those_of_finite_differences(name: str, kernel: str):
-    features, visibility = features_of(kernel), VISIBILITIES[name]
+    features, visibility = compute_features(kernel), VISIBILITIES[name]
     cut = Visibility(
         visibility.causal,
         None if visibility.documents is None else visibility.documents[:1, 2:13],
@@ -134,7 +134,7 @@ def test_gradients_are_those_of_finite_differences(name: str, kernel: str):
     padding=st.integers(0, 5),
 )
 def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: list[int], padding: int):
-    features, (query, key, value) = features_of(), drawn(time, batch=1)
+    features, (query, key, value) = compute_features(), drawn(time, batch=1)
     starts = sorted({0, *(cut for cut in cuts if cut < time)})
     ends = [*starts[1:], time]
     lengths = torch.tensor(ends) - torch.tensor(starts)
@@ -151,7 +151,7 @@ def test_packed_documents_equal_separate_ones(time: int, causal: bool, cuts: lis
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", ["causal", "packed causal"])
 def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
-    features, visibility = features_of(dtype=dtype), VISIBILITIES[name]
+    features, visibility = compute_features(dtype=dtype), VISIBILITIES[name]
     inputs = each(Tensor.detach, drawn(22, dtype=dtype))
     found = linear_attention(features, *inputs, visibility)
     for first_changed in (1, 6, 8, 15, 21):
@@ -173,7 +173,7 @@ def test_later_tokens_change_no_bit(name: str, dtype: torch.dtype):
     ],
 )
 def test_padding_changes_nothing_and_gets_no_gradient(visibility: Visibility):
-    features, inputs = features_of(), drawn(15, batch=1)
+    features, inputs = compute_features(), drawn(15, batch=1)
     short = each(lambda x: x[:, :, :9], inputs)
     padded = linear_attention(features, *inputs, visibility)
     assert padded.isfinite().all()
@@ -187,22 +187,22 @@ def test_padding_changes_nothing_and_gets_no_gradient(visibility: Visibility):
 
 @given(time=st.integers(1, 20), steps=st.lists(st.integers(1, 7), max_size=5), padding=st.integers(0, 6))
 def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int], padding: int):
-    features, inputs = features_of(), each(Tensor.detach, drawn(time))
+    features, inputs = compute_features(), each(Tensor.detach, drawn(time))
     documents = torch.zeros(3, time, dtype=torch.long)
     documents[1, : min(padding, time)] = -1
     documents[2, time // 2 :] = 1
-    for visibility_of in (
+    for get_visibility in (
         lambda own: Visibility(True),
         lambda own: Visibility(True, documents[:, own], documents[:, : own.stop]),
     ):
-        whole = linear_attention(features, *inputs, visibility_of(slice(0, time)))
+        whole = linear_attention(features, *inputs, get_visibility(slice(0, time)))
         cache, place, found = LayerCache(), 0, []
         for step in [*steps, *[1] * time]:
             own = slice(place, min(place + step, time))
             if own.start < own.stop:
                 found.append(
                     linear_attention(
-                        features, *each(itemgetter((..., own, slice(None))), inputs), visibility_of(own), cache
+                        features, *each(itemgetter((..., own, slice(None))), inputs), get_visibility(own), cache
                     )
                 )
             place = own.stop
@@ -210,7 +210,7 @@ def test_token_by_token_from_a_cache_equals_the_whole(time: int, steps: list[int
 
 
 def test_a_cache_is_of_constant_size_with_rows_first():
-    features, cache, sizes = features_of(), LayerCache(), set()
+    features, cache, sizes = compute_features(), LayerCache(), set()
     for time in (5, 1, 30):
         inputs = each(Tensor.detach, drawn(time))
         documents = torch.zeros(3, time, dtype=torch.long)
@@ -220,7 +220,7 @@ def test_a_cache_is_of_constant_size_with_rows_first():
 
 
 def test_a_memory_is_summed_once():
-    features, (query, key, value) = features_of(), drawn(6, key_time=9)
+    features, (query, key, value) = compute_features(), drawn(6, key_time=9)
     mask = torch.tensor([[0] * 9, [0] * 4 + [-1] * 5, [0] * 9])
     whole = linear_attention(features, query, key, value, Visibility(False, None, mask))
     cache, nothing = LayerCache(), torch.full_like(key[:, :, :1], torch.nan)
@@ -234,7 +234,7 @@ def test_a_memory_is_summed_once():
 @pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("norm", [1e-6, 30.0, 1e4, 1e12])
 def test_results_and_gradients_are_finite_at_any_norm(name: str, width: int, norm: float, kernel: str):
-    features = features_of(kernel, width, torch.float32)
+    features = compute_features(kernel, width, torch.float32)
     generator = torch.Generator().manual_seed(2)
     norms = (norm, norm, 1.0)
     inputs = each(lambda n: (torch.randn(3, HEADS, 22, width, generator=generator) * n).requires_grad_(), norms)
@@ -246,7 +246,7 @@ def test_results_and_gradients_are_finite_at_any_norm(name: str, width: int, nor
 
 def test_keys_as_long_as_the_features_rows_do_not_overflow():
     """Keys that meet a feature's largest exponent, and queries of any length along them."""
-    features = features_of(width=64, dtype=torch.float32)
+    features = compute_features(width=64, dtype=torch.float32)
     rows = features.projection.detach() * 64**0.25
     key = rows.expand(1, HEADS, 10, 64).clone().requires_grad_()
     for norm in (0.1, 1.0, 100.0):
@@ -257,7 +257,7 @@ def test_keys_as_long_as_the_features_rows_do_not_overflow():
 
 def test_no_query_is_so_long_that_its_features_vanish():
     """The longer a query, the more its result is the value of the key that shares its largest feature."""
-    features = features_of(dtype=torch.float32)
+    features = compute_features(dtype=torch.float32)
     query, key, value = (x.detach().float() for x in drawn(8, batch=1))
     found = linear_attention(features, 1e6 * query, key, value, Visibility(False))
     largest = (query @ features.projection.mT).argmax(-1)
@@ -271,11 +271,11 @@ def test_no_query_is_so_long_that_its_features_vanish():
 @pytest.mark.parametrize("name", VISIBILITIES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_costs_only_the_rounding_of_inputs_and_results(name: str, dtype: torch.dtype):
-    features, visibility = features_of(), VISIBILITIES[name]
+    features, visibility = compute_features(), VISIBILITIES[name]
     low = each(lambda x: x.detach().to(dtype).requires_grad_(), drawn(22))
     precise = each(lambda x: x.detach().double().requires_grad_(), low)
     expected = linear_attention(features, *precise, visibility)
-    single = features_of(dtype=torch.float32)
+    single = compute_features(dtype=torch.float32)
     with torch.autocast("cpu", dtype):
         found = linear_attention(single, *low, visibility)
         towards = torch.ones_like(found)
@@ -303,7 +303,7 @@ def saved_by(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
-    features = features_of()
+    features = compute_features()
     inputs = [drawn(time) for time in (64, 128, 256)]
     sizes = [saved_by(partial(linear_attention, features, *one, Visibility(causal))) for one in inputs]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
@@ -313,4 +313,4 @@ def test_what_is_kept_for_the_backward_pass_is_linear_in_length(causal: bool):
 
 def test_it_refuses_a_bias():
     with pytest.raises(AssertionError, match="no scores"):
-        linear_attention(features_of(), *drawn(3), Visibility(True, bias=lambda distance: distance))
+        linear_attention(compute_features(), *drawn(3), Visibility(True, bias=lambda distance: distance))

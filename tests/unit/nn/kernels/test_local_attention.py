@@ -54,7 +54,7 @@ def dense(
     return scores.masked_fill(~seen, -math.inf).softmax(-1) @ value
 
 
-def documents_of(lengths: list[int], before: int, after: int) -> torch.Tensor:
+def iterate_documents(lengths: list[int], before: int, after: int) -> torch.Tensor:
     numbers = [number for number, length in enumerate(lengths) for _ in range(length)]
     return torch.tensor([[-1] * before + numbers + [-1] * after])
 
@@ -76,7 +76,7 @@ def test_equals_masked_softmax(time: int, window: int, causal: bool):
 def test_documents_and_padding_equal_masked_softmax(
     lengths: list[int], before: int, after: int, window: int, causal: bool
 ):
-    documents = documents_of(lengths, before, after)
+    documents = iterate_documents(lengths, before, after)
     query, key, value = drawn(documents.shape[1], rows=1)
     visibility = Visibility(causal, documents, documents)
     mixed = local_attention(query, key, value, visibility, window=window, dropout=0.0)
@@ -86,7 +86,7 @@ def test_documents_and_padding_equal_masked_softmax(
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.integers(0, 9), st.integers(1, 7), st.booleans())
 def test_packed_equals_each_document_by_itself(lengths: list[int], padding: int, window: int, causal: bool):
-    documents = documents_of(lengths, padding, 0)
+    documents = iterate_documents(lengths, padding, 0)
     inputs = drawn(documents.shape[1], rows=1)
     packed = local_attention(*inputs, Visibility(causal, documents, documents), window=window, dropout=0.0)
     for number in range(len(lengths)):
@@ -101,7 +101,7 @@ def test_gradients_equal_those_of_masked_softmax_with_every_bias(causal: bool, b
     torch.manual_seed(0)
     module = {None: None, "alibi": Alibi(2), "t5": RelativeBias(2, bidirectional=not causal)}[bias]
     module = None if module is None else module.double()
-    documents = documents_of([9, 5, 7], 0, 2).expand(2, -1)
+    documents = iterate_documents([9, 5, 7], 0, 2).expand(2, -1)
     visibility = Visibility(causal, documents, documents, module)
     results = []
     for compute in (

@@ -17,7 +17,7 @@ import varlen_reference
 from vaak.nn.config import StackConfig
 from vaak.nn.kernels import variable_length
 from vaak.nn.kernels.device_paths import PATHS
-from vaak.nn.kernels.visibility import Visibility, segments_of
+from vaak.nn.kernels.visibility import Visibility, find_segments
 from vaak.nn.stack import TransformerStack, set_variable_length
 
 DOCUMENTS = torch.tensor([[0] * 11 + [1] * 2 + [2] * 27, [0] * 20 + [1] * 10 + [-1] * 10, [0] * 40])
@@ -127,12 +127,12 @@ def test_kernels_that_are_wrong_are_not_used(
 
 
 def test_bounds_are_those_of_the_runs_and_too_few_are_an_error():
-    found = segments_of(DOCUMENTS, 8)
+    found = find_segments(DOCUMENTS, 8)
     assert found.bounds.tolist() == [0, 11, 13, 40, 60, 70, 80, 120, 120]
     assert found.bounds.dtype == torch.int32
     assert found.longest == 40
     with pytest.raises(RuntimeError, match="more documents than at_most"):
-        segments_of(DOCUMENTS, 6)
+        find_segments(DOCUMENTS, 6)
 
 
 @pytest.mark.slow

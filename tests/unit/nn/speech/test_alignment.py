@@ -29,7 +29,7 @@ def all_durations(symbols: int, frames: int) -> Iterator[tuple[int, ...]]:
         yield tuple(np.diff((0, *ends, frames)))
 
 
-def score_of(scores: Tensor, durations: tuple[int, ...]) -> float:
+def compute_score(scores: Tensor, durations: tuple[int, ...]) -> float:
     """The sum of a row's ``(frame, symbol)`` scores along a path."""
     symbols = torch.repeat_interleave(torch.tensor(durations))
     return scores[torch.arange(len(symbols)), symbols].double().sum().item()
@@ -60,7 +60,7 @@ def test_is_the_best_of_all_paths(sizes: list[tuple[int, int]], seed: int, more:
     scores = drawn(sizes, seed, more)
     durations = aligned(scores, sizes, block)
     for row, (symbols, frames) in enumerate(sizes):
-        best = max(all_durations(symbols, frames), key=lambda path: score_of(scores[row], path))
+        best = max(all_durations(symbols, frames), key=lambda path: compute_score(scores[row], path))
         assert tuple(durations[row, :symbols].tolist()) == best
         assert not durations[row, symbols:].any()
 

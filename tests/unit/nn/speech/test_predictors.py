@@ -13,9 +13,9 @@ from vaak.nn.speech.variance_adaptor import (
     ValueEmbedding,
     duration_loss,
     energy_loss,
-    frames_of,
     pitch_loss,
     pitch_values,
+    to_frames,
     voicing_loss,
 )
 
@@ -60,8 +60,8 @@ def test_a_predictor_is_convolutions_norms_and_a_linear_layer():
 
 def test_a_duration_is_the_inverse_of_its_logarithm():
     durations = torch.tensor([[0, 1, 7, 250]])
-    torch.testing.assert_close(frames_of(durations.double().log1p()), durations.double())
-    assert frames_of(torch.tensor([-3.0])).item() == 0
+    torch.testing.assert_close(to_frames(durations.double().log1p()), durations.double())
+    assert to_frames(torch.tensor([-3.0])).item() == 0
 
 
 def test_losses_are_sums_with_their_units():

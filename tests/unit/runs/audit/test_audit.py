@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from single_changes import every_change, is_noticed
 from vaak.core.artifact import HASHES
-from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.core.storage.files import hash_file, read_json, write_json
 from vaak.engine.checkpoint.files import step_folder
 from vaak.engine.trainer import Trainer
 from vaak.runs import verify
@@ -95,10 +95,10 @@ def forged_state(change: Callable[[dict[str, Any]], object], name: str = "state.
         if name == "completed.json":
             return
         manifest, size = read_json(folder / "MANIFEST.json"), (folder / name).stat().st_size
-        manifest["files"][name] = {"bytes": size, "sha256": sha256_of(folder / name)}
+        manifest["files"][name] = {"bytes": size, "sha256": hash_file(folder / name)}
         write_json(folder / "MANIFEST.json", manifest)
         completed = read_json(folder / "completed.json")
-        write_json(folder / "completed.json", completed | {"completes": sha256_of(folder / name)})
+        write_json(folder / "completed.json", completed | {"completes": hash_file(folder / name)})
 
     return make
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vaak.core.artifact import HASHES
-from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.core.storage.files import hash_file, read_json, write_json
 from vaak.engine.checkpoint.files import step_folder
 from written_runs import OPTIONS, WrittenRun, audit
 
@@ -227,7 +227,7 @@ def prepare(run: Path, **about: Any) -> Path:
     folder = run / "prepared"
     folder.mkdir()
     (folder / "rows.bin").write_bytes(b"rows")
-    found = {"format": 1, "options": {}, HASHES: {"rows.bin": sha256_of(folder / "rows.bin")}, **about}
+    found = {"format": 1, "options": {}, HASHES: {"rows.bin": hash_file(folder / "rows.bin")}, **about}
     write_json(folder / "prepared.json", found)
     copy = checkpoint(run, 12, "prepared/prepared.json")
     copy.parent.mkdir()
@@ -269,7 +269,7 @@ def test_a_checkpoint_whose_state_can_not_be_read_is_not_computed_with(run: Path
     path = checkpoint(run, 12, "state.json")
     path.write_text("{}")
     manifest = read_json(path.with_name("MANIFEST.json"))
-    manifest["files"]["state.json"] = {"bytes": 2, "sha256": sha256_of(path)}
+    manifest["files"]["state.json"] = {"bytes": 2, "sha256": hash_file(path)}
     write_json(path.with_name("MANIFEST.json"), manifest)
     path.with_name("completed.json").unlink()
     found = audit(run)
@@ -291,17 +291,17 @@ def test_weights_that_the_manifest_lacks_make_a_checkpoint_unsound(run: Path):
 def test_code_is_what_the_newest_checkpoint_has_of_it(run: Path):
     (run / "code").mkdir()
     (run / "code" / "mine.py").write_text("1")
-    write_json(run / "code" / "SHA256.json", {"mine.py": sha256_of(run / "code" / "mine.py")})
+    write_json(run / "code" / "SHA256.json", {"mine.py": hash_file(run / "code" / "mine.py")})
     for step, content in ((10, "another"), (12, "1")):
         copy = checkpoint(run, step, "code/mine.py")
         copy.parent.mkdir()
         copy.write_text(content)
         manifest = read_json(checkpoint(run, step, "MANIFEST.json"))
-        manifest["files"]["code/mine.py"] = {"bytes": len(content), "sha256": sha256_of(copy)}
+        manifest["files"]["code/mine.py"] = {"bytes": len(content), "sha256": hash_file(copy)}
         write_json(checkpoint(run, step, "MANIFEST.json"), manifest)
     assert (audit(run).findings, audit(run).damage) == ([], [])
     (run / "code" / "mine.py").write_text("2")
-    write_json(run / "code" / "SHA256.json", {"mine.py": sha256_of(run / "code" / "mine.py")})
+    write_json(run / "code" / "SHA256.json", {"mine.py": hash_file(run / "code" / "mine.py")})
     expected = [f"{run / 'code/mine.py'}: this isn't what step-00000012 has of it"]
     assert (audit(run).findings, audit(run).damage) == (expected, expected)
 

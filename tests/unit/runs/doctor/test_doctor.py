@@ -19,7 +19,7 @@ import torch
 
 from vaak.core.machine import cpu_quota
 from vaak.runs.doctor import GIB, DoctorFinding, devices, machine, packages, training
-from vaak.runs.doctor.packages import Import, examine_packages, look_up, module_of, try_imports
+from vaak.runs.doctor.packages import Import, examine_packages, find_module, look_up, try_imports
 
 CUDA = torch.device("cuda")
 Usage = namedtuple("Usage", "total used free")
@@ -155,7 +155,7 @@ def test_an_import_that_never_ends_is_named(planted: Path, monkeypatch: pytest.M
 
 
 def all_well() -> dict[str, Import]:
-    names = [*map(module_of, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
+    names = [*map(find_module, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
     return dict.fromkeys(names, Import(True))
 
 
@@ -180,8 +180,8 @@ def test_broken_and_missing_packages_say_what_they_break():
 
 
 def test_versions_are_held_against_what_is_needed_and_what_was_tested(monkeypatch: pytest.MonkeyPatch):
-    real = packages.version_of
-    monkeypatch.setattr(packages, "version_of", lambda name: {"numpy": "1.26.4", "rich": "99.0"}.get(name, real(name)))
+    real = packages.get_version
+    monkeypatch.setattr(packages, "get_version", lambda name: {"numpy": "1.26.4", "rich": "99.0"}.get(name, real(name)))
     found = by_name(examine_packages(all_well()))
     assert found["numpy"].mark == "problem"
     assert found["numpy"].said.startswith("1.26.4, and Vaak needs >=")
@@ -304,7 +304,7 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(file))
-    monkeypatch.setattr(devices, "version_of", lambda _: "1.0")
+    monkeypatch.setattr(devices, "get_version", lambda _: "1.0")
     assert "without an API key" in devices.weights_and_biases().said
     file.write_text("machine api.wandb.ai login user password s3cret\n")
     file.chmod(0o600)
@@ -317,7 +317,7 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("WANDB_MODE", "offline")
     said = "mode offline, with an API key"
     assert devices.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", said)
-    monkeypatch.setattr(devices, "version_of", lambda _: None)
+    monkeypatch.setattr(devices, "get_version", lambda _: None)
     assert "not installed" in devices.weights_and_biases().said
 
 

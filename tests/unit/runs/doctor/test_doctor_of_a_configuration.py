@@ -122,12 +122,12 @@ def test_the_moving_average_needs_room_too(tiny_text: Path, monkeypatch: pytest.
 
 def test_weights_and_biases(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr(training, "version_of", lambda _: "1.0")
+    monkeypatch.setattr(training, "get_version", lambda _: "1.0")
     monkeypatch.setattr(training, "has_wandb_key", lambda: False)
     assert "W&B" not in examined(tiny_text)
     assert examined(tiny_text, "training.logging.wandb=true")["W&B"].mark == "warning"
     assert examined(tiny_text, "training.logging.wandb=true", "wandb.mode=offline")["W&B"].mark == "ok"
-    monkeypatch.setattr(training, "version_of", lambda _: None)
+    monkeypatch.setattr(training, "get_version", lambda _: None)
     assert examined(tiny_text, "training.logging.wandb=true")["W&B"].mark == "problem"
 
 

@@ -25,14 +25,21 @@ from vaak.config.inner import InnerExperiment
 from vaak.config.load import load, load_layers
 from vaak.config.tasks import built_in
 from vaak.config.trust import judge_file
-from vaak.config.yaml.fields import SectionType, alternatives, item_of, names_class, section_of, value_of
+from vaak.config.yaml.fields import (
+    SectionType,
+    alternatives,
+    get_item_annotation,
+    get_section,
+    get_value_annotation,
+    names_class,
+)
 from vaak.config.yaml.recipes import recipes_folder
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import StageWork
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import require_trust
 from vaak.tasks.asr.stages import comparison
 from vaak.tasks.asr.stages.options import MoeOptions
 
@@ -62,9 +69,13 @@ def keys_naming_code(kind: SectionType, path: str = "") -> Iterator[str]:
     """Every option of an experiment's type that may name code, by its dotted key; a list's by its first item."""
     for name, field in kind.model_fields.items():
         key, annotation = f"{path}.{name}".lstrip("."), field.annotation
-        found = ((key, annotation), (f"{key}.0", item_of(annotation)), (f"{key}.own", value_of(annotation)))
+        found = (
+            (key, annotation),
+            (f"{key}.0", get_item_annotation(annotation)),
+            (f"{key}.own", get_value_annotation(annotation)),
+        )
         for place, inside in found:
-            section = section_of(inside)
+            section = get_section(inside)
             if section is not None and issubclass(section, InnerExperiment):
                 yield f"{place}.task"
             elif section is not None:
@@ -334,7 +345,7 @@ def command_line(command: str, opened: Path, stranger: Stranger) -> list[str]:
     return [*command.split(), str(opened), *more]
 
 
-def demand_nothing_ran(vaak: Vaak, stranger: Stranger, command: str, opened: Path, *, refuses: bool = False) -> None:
+def require_nothing_ran(vaak: Vaak, stranger: Stranger, command: str, opened: Path, *, refuses: bool = False) -> None:
     """Raise AssertionError where a command executes a stranger's code, or, if it ``refuses``, doesn't say why not."""
     code, out, err = vaak(*command_line(command, opened, stranger))
     said = " ".join((out + err).split())
@@ -363,12 +374,12 @@ def test_a_task_in_what_a_run_extends(vaak: Vaak, stranger: Stranger, command: s
     asks = command != "bisect" and (
         command in ASK or command.startswith("config ")
     )  # it is the same run: no step is taken
-    demand_nothing_ran(vaak, stranger, command, opened, refuses=asks)
+    require_nothing_ran(vaak, stranger, command, opened, refuses=asks)
 
 
 @pytest.mark.parametrize("command", ["generate", "eval", "export", "tune", "predict", "inspect"])
 def test_a_task_in_tuned_options(vaak: Vaak, stranger: Stranger, command: str):
-    demand_nothing_ran(vaak, stranger, command, tuned(stranger, {"task": FILE}), refuses=command != "inspect")
+    require_nothing_ran(vaak, stranger, command, tuned(stranger, {"task": FILE}), refuses=command != "inspect")
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -378,16 +389,16 @@ def test_each_way_to_name_a_network(
 ):
     opened = carrier(stranger, {"model": {"type": reference}})
     refuses = carrier is not sessions  # where config.yml names nothing, there is nothing to ask for
-    demand_nothing_ran(vaak, stranger, "generate", opened, refuses=refuses and carrier is not checkpoint_in_the_run)
+    require_nothing_ran(vaak, stranger, "generate", opened, refuses=refuses and carrier is not checkpoint_in_the_run)
     if carrier not in IN_USE:
-        demand_nothing_ran(vaak, stranger, "train", opened, refuses=True)
+        require_nothing_ran(vaak, stranger, "train", opened, refuses=True)
 
 
 @pytest.mark.parametrize("key", OF_LM)
 def test_each_option_of_a_language_model(vaak: Vaak, stranger: Stranger, key: str):
     opened = extended(stranger, values_with(key, FILE))
     for command in ("train", "verify"):
-        demand_nothing_ran(vaak, stranger, command, opened, refuses=command == "train")
+        require_nothing_ran(vaak, stranger, command, opened, refuses=command == "train")
 
 
 RECIPES = {
@@ -412,7 +423,7 @@ def test_each_option_of_each_task_is_doubted_where_a_run_brings_it_in(stranger: 
         stranger.write(stranger.run / "base.yml", FITTING.get(task, {}), values, extends=str(base))
         expected = REFUSED.get((task, key), "--trust-code")
         with pytest.raises(UserError, match=expected):
-            demand_trust(load_layers([stranger.folder / "mine.yml", {"name": "in memory"}]))
+            require_trust(load_layers([stranger.folder / "mine.yml", {"name": "in memory"}]))
     assert not (stranger.folder / "executed").exists()
 
 
@@ -513,20 +524,20 @@ def test_what_is_said_over_a_strangers_run_is_the_users(stranger: Stranger):
     extended(stranger, {})
     (stranger.folder / "mine.py").write_text((stranger.run / "stranger.py").read_text())
     mine = "./mine.py:Thing"
-    demand_trust(load([stranger.config], [f"training.loss.main={stranger.folder}/mine.py:Thing"]))
+    require_trust(load([stranger.config], [f"training.loss.main={stranger.folder}/mine.py:Thing"]))
     (stranger.folder / "mine.yml").write_text(
         yaml_text({"extends": "theirs/config.yml", **values_with("training.loss.main.type", mine)})
     )
-    demand_trust(load([stranger.folder / "mine.yml"]))
+    require_trust(load([stranger.folder / "mine.yml"]))
     extended(stranger, {"training": {"callbacks": [{"type": FILE}]}})
     with pytest.raises(UserError, match=r"theirs/base\.yml comes with .*theirs/config\.yml, which belongs to a run"):
-        demand_trust(load([stranger.folder / "mine.yml"]))
+        require_trust(load([stranger.folder / "mine.yml"]))
 
 
 def test_a_file_in_the_folder_of_a_run_is_the_runs(stranger: Stranger):
     stranger.write(stranger.run / "mine.yml", stranger.values, {"training": {"loss": {"main": FILE}}})
     with pytest.raises(UserError, match=r"mine\.yml is in .*theirs, the folder of a run"):
-        demand_trust(load([stranger.run / "mine.yml"]))
+        require_trust(load([stranger.run / "mine.yml"]))
     doubt = judge_file(stranger.run / "mine.yml")
     assert doubt is not None
     assert str(doubt.inherited_by("b.yml").inherited_by("c.yml")) == (
@@ -569,13 +580,13 @@ def test_each_way_through_each_command(vaak: Vaak, stranger: Stranger, carrier: 
         key = OF_LM[(number + CARRIERS.index(carrier)) % len(OF_LM)]
         opened = carrier(stranger, values_with(key, (FILE, PACKAGE)[number % 2]))
         if command in OPENED or carrier not in IN_USE:
-            demand_nothing_ran(vaak, stranger, command, opened)
+            require_nothing_ran(vaak, stranger, command, opened)
 
 
 def options_of_text(task: str) -> Iterator[str]:
     """The options that may hold a text, and so the name of a file or a run."""
     for key, annotation, _ in leaf_options(task):
-        kinds = [*alternatives(annotation), *alternatives(item_of(annotation) or int)]
+        kinds = [*alternatives(annotation), *alternatives(get_item_annotation(annotation) or int)]
         if str in kinds and key not in ("task", "name"):
             yield key
 

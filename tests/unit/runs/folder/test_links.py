@@ -14,8 +14,8 @@ from vaak.config.load import load
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.core.storage.links import LinkError, demand_own_files, guard, make_link, open_in_place
-from vaak.runs.folder.directory import demand_own_run, read_identity
+from vaak.core.storage.links import LinkError, guard, make_link, open_in_place, require_own_files
+from vaak.runs.folder.directory import read_identity, require_own_run
 from vaak.runs.start import train
 
 Vaak = Callable[..., tuple[int, str, str]]
@@ -51,18 +51,18 @@ def test_a_log_that_wandb_keeps_elsewhere_is_no_reason_to_refuse_a_run(run: Path
     logs = run / "wandb" / "offline-run-20261128_215430-a" / "logs"
     logs.mkdir(parents=True)
     (logs / "debug-core.log").symlink_to(tmp_path / "core.log")
-    demand_own_run(run)
+    require_own_run(run)
     code, _, errors = vaak("eval", run)
     assert code == 0, errors
     with pytest.raises(LinkError):
         open_in_place(logs / "debug-core.log", os.O_WRONLY)
     (logs / "more.log").symlink_to(tmp_path)
     with pytest.raises(LinkError, match=r"more\.log is a link"):
-        demand_own_run(run)
+        require_own_run(run)
 
 
 def test_every_file_and_folder_of_a_run_that_is_a_link_is_named(run: Path, tmp_path: Path):
-    demand_own_run(run)
+    require_own_run(run)
     paths = sorted(path for path in run.rglob("*"))
     assert {"checkpoints", "config.yml", "metrics.jsonl", "train.log", ".lock", "sessions", "run.json", "prepared"} <= {
         path.name for path in paths
@@ -70,15 +70,15 @@ def test_every_file_and_folder_of_a_run_that_is_a_link_is_named(run: Path, tmp_p
     for number, path in enumerate(paths):
         aim = replace_by_link(path, tmp_path / f"outside{number}")
         if path.parts[-1] == "checkpoints":  # it says whose it is: a user moved it to another disk
-            demand_own_run(run)
+            require_own_run(run)
         else:
             with pytest.raises(LinkError) as caught:
-                demand_own_run(run)
+                require_own_run(run)
             assert str(caught.value).startswith(f"{path} is a link to {aim}: ")
             assert "\n" not in str(caught.value)
         path.unlink()
         aim.rename(path)
-    demand_own_run(run)
+    require_own_run(run)
 
 
 COMMANDS = [
@@ -148,7 +148,7 @@ def test_a_listing_does_not_wait_for_a_pipe_in_a_checkpoint(vaak: Vaak, run: Pat
 def test_our_own_links_stay(run: Path, tmp_path: Path, tiny_text: Path):
     """Checkpoints on another disk, data in a cache, and a folder of runs that is a link itself."""
     (tmp_path / "runs").symlink_to(run.parent, target_is_directory=True)
-    demand_own_run(tmp_path / "runs" / run.name)
+    require_own_run(tmp_path / "runs" / run.name)
     for name in ("checkpoints", "prepared"):
         path = run / name
         while path.is_symlink():
@@ -158,13 +158,13 @@ def test_our_own_links_stay(run: Path, tmp_path: Path, tiny_text: Path):
         shutil.copytree(path, aim, symlinks=True)
         (run / name).unlink() if (run / name).is_symlink() else shutil.rmtree(run / name)
         (run / name).symlink_to(aim)
-        demand_own_run(run)
+        require_own_run(run)
     files.write_text(run / "checkpoints" / "note", "written by way of our own link")
     assert (tmp_path / "disk" / "note").exists()
     (tmp_path / "disk" / "owner.json").write_text('{"id": "another", "directory": "/elsewhere"}')
     with pytest.raises(LinkError, match="checkpoints is a link to"):
-        demand_own_run(run)
-    demand_own_run(run, tmp_path / "disk")  # training.checkpoint.save_dir says so
+        require_own_run(run)
+    require_own_run(run, tmp_path / "disk")  # training.checkpoint.save_dir says so
     assert read_identity(run)["id"] != "another"
 
 
@@ -253,11 +253,11 @@ def test_a_file_with_another_name_elsewhere_is_not_added_to(folder: Path):
 def test_a_link_within_the_run_may_be_read(folder: Path):
     (folder / "sub" / "newest").symlink_to("../sub")
     (folder / "sub" / "gone").symlink_to("nothing")
-    demand_own_files(folder)
+    require_own_files(folder)
     (folder / "sub" / "up").symlink_to("../../outside/file")
     with pytest.raises(LinkError, match=r"sub/up is a link to \.\./\.\./outside/file"):
-        demand_own_files(folder)
-    demand_own_files(folder, deep=False)
+        require_own_files(folder)
+    require_own_files(folder, deep=False)
 
 
 def test_a_downloaded_run_may_be_links_into_the_cache_of_the_hub(run: Path, tmp_path: Path):
@@ -269,7 +269,7 @@ def test_a_downloaded_run_may_be_links_into_the_cache_of_the_hub(run: Path, tmp_
         target.parent.mkdir(parents=True, exist_ok=True)
         path.rename(blobs / str(number))
         target.symlink_to(os.path.relpath(blobs / str(number), target.parent))
-    demand_own_run(snapshot)
+    require_own_run(snapshot)
     (snapshot / "mine").symlink_to("/etc/hostname")
     with pytest.raises(LinkError, match="mine is a link"):
-        demand_own_run(snapshot)
+        require_own_run(snapshot)

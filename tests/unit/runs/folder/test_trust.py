@@ -19,7 +19,7 @@ from vaak import open as open_run
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.config.load import load
 from vaak.core.errors import UserError
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import require_trust
 from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[4]
@@ -176,10 +176,10 @@ def test_the_users_own_is_not_asked_about(theirs: Path, base: Path, tmp_path: Pa
     (tmp_path / "code").mkdir()
     shutil.copy(theirs / "code" / "code.py", tmp_path / "code")
     (tmp_path / "train.yml").write_text(NAMES_CODE.format(base=base))
-    demand_trust(load([tmp_path / "train.yml"]))
+    require_trust(load([tmp_path / "train.yml"]))
     shutil.copy(base, tmp_path / "config.yml")
     given = f"training.loss.main={tmp_path}/code/code.py:Huber"
-    demand_trust(load([tmp_path / "config.yml"], [given]))  # no code in the file itself
+    require_trust(load([tmp_path / "config.yml"], [given]))  # no code in the file itself
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have owners on POSIX")
@@ -188,7 +188,7 @@ def test_a_file_of_another_user_is_not_the_users(
     theirs: Path, whose: str, monkeypatch: pytest.MonkeyPatch, nothing_ran: Callable[[], bool]
 ):
     (theirs / "config.yml").rename(theirs / "mine.yml")
-    demand_trust(load([theirs / "mine.yml"]))
+    require_trust(load([theirs / "mine.yml"]))
     stat = Path.stat
 
     def of_a_colleague(path: Path, **how: bool) -> os.stat_result:
@@ -197,11 +197,11 @@ def test_a_file_of_another_user_is_not_the_users(
 
     monkeypatch.setattr(Path, "stat", of_a_colleague)
     with pytest.raises(UserError, match=rf"{whose} belongs to the user 54321, and this code would be executed"):
-        demand_trust(load([theirs / "mine.yml"]))
-    demand_trust(load([theirs / "mine.yml"], trust_code=True))
+        require_trust(load([theirs / "mine.yml"]))
+    require_trust(load([theirs / "mine.yml"], trust_code=True))
     monkeypatch.setattr(os, "getuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", "54321")  # who calls sudo owns what they call it on
-    demand_trust(load([theirs / "mine.yml"]))
+    require_trust(load([theirs / "mine.yml"]))
     assert nothing_ran()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
-from vaak.core.storage.files import sha256_of
+from vaak.core.storage.files import hash_file
 
 LOSS = """\
 import torch
@@ -78,8 +78,8 @@ def run(vaak: Vaak, project: Path, tmp_path: Path, marks: Callable[[], str]) -> 
 def test_files_are_copied_with_their_hashes(run: Path, project: Path):
     copies = {"code.py": "losses/code.py", "code_2.py": "callbacks/code.py"}
     hashes = json.loads((run / "code" / "SHA256.json").read_text())
-    assert hashes == {name: sha256_of(project / source) for name, source in copies.items()}
-    assert hashes == {name: sha256_of(run / "code" / name) for name in copies}
+    assert hashes == {name: hash_file(project / source) for name, source in copies.items()}
+    assert hashes == {name: hash_file(run / "code" / name) for name in copies}
     config = (run / "config.yml").read_text()
     assert "./code/code.py:Huber" in config
     assert "./code/code_2.py:Watcher" in config

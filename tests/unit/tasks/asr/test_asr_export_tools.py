@@ -45,7 +45,7 @@ def recordings(corpus: Path) -> list[Path]:
     return sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")])
 
 
-def samples_of(path: Path) -> np.ndarray:
+def make_samples(path: Path) -> np.ndarray:
     with AudioFile(path, 16_000, "mix") as file:
         return np.array(file.read(0.0, file.duration))
 
@@ -87,7 +87,7 @@ def half_a_minute(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recording as long as what a Whisper reads: faster-whisper pads features, where others pad audio."""
     path, rng = tmp_path_factory.mktemp("long") / "long.wav", np.random.default_rng(0)
     words = [str(word) for word in rng.choice(list(tiny_listener.WORDS), 120)]
-    soundfile.write(path, tiny_listener.samples_of(words, "low", rng), tiny_listener.RATE)
+    soundfile.write(path, tiny_listener.make_samples(words, "low", rng), tiny_listener.RATE)
     return path
 
 
@@ -133,7 +133,7 @@ def test_the_pipeline_of_transformers_writes_the_same_text(
     expected = transcripts(run, files)
     assert len(set(expected)) > 2, "they must differ for a comparison"
     listen = transformers.pipeline("automatic-speech-recognition", str(folders(run)))
-    assert [listen(samples_of(file))["text"].strip() for file in files] == expected
+    assert [listen(make_samples(file))["text"].strip() for file in files] == expected
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_the_search_of_a_run_is_exported(early_stopping: bool, multilingual: Pat
     listen = transformers.pipeline("automatic-speech-recognition", str(tmp_path / "out"))
     # Languages and times stay open in the folder; a search of one that was hardly trained would write them.
     never = {"suppress_tokens": list(opened.task.prepared.vocabulary.ids.never)}
-    found = [listen(samples_of(file), generate_kwargs=never)["text"].strip() for file in files]
+    found = [listen(make_samples(file), generate_kwargs=never)["text"].strip() for file in files]
     assert found == transcripts(multilingual, files, **beam)
 
 
@@ -157,7 +157,7 @@ def test_features_and_prompt_are_those_of_training(multilingual: Path, corpus: P
     folder, opened = folders(multilingual), open_run(multilingual, device="cpu")
     processor = transformers.AutoProcessor.from_pretrained(folder)
     assert type(processor).__name__ == "WhisperProcessor"
-    samples = samples_of(recordings(corpus)[0])
+    samples = make_samples(recordings(corpus)[0])
     features = processor(samples, sampling_rate=16_000, return_tensors="np").input_features[0]
     np.testing.assert_array_equal(features, opened.task.features(samples))
     about = json.loads((folder / "generation_config.json").read_text())
@@ -200,7 +200,7 @@ def test_ctranslate2_writes_the_same_tokens(
     prompt = list(opened.task.prepared.vocabulary.ids.prompt)
     found = []
     for file in files:
-        features = processor(samples_of(file), sampling_rate=16_000, return_tensors="np").input_features
+        features = processor(make_samples(file), sampling_rate=16_000, return_tensors="np").input_features
         with torch.no_grad():
             heard = opened.model.whisper.model.encoder(torch.from_numpy(features)).last_hidden_state.numpy()
         states = np.array(model.encode(ctranslate2.StorageView.from_array(features)))
@@ -227,7 +227,7 @@ def test_faster_whisper_opens_the_folder_and_writes_the_same_text(
     ids = open_run(run, device="cpu").task.prepared.vocabulary.ids
     most = 2 * MOST - len(ids.prompt)  # CTranslate2 takes half of the sum of this and the prompt
     segments, about = model.transcribe(
-        samples_of(half_a_minute),
+        make_samples(half_a_minute),
         beam_size=1,
         temperature=0.0,
         without_timestamps=True,
@@ -244,7 +244,7 @@ def test_faster_whisper_opens_the_folder_and_writes_the_same_text(
 def test_the_pipeline_writes_the_same_text_of_half_a_minute(english: Path, half_a_minute: Path, folders: Any):
     (expected,) = transcripts(english, [half_a_minute])
     listen = transformers.pipeline("automatic-speech-recognition", str(folders(english)))
-    assert listen(samples_of(half_a_minute))["text"].strip() == expected
+    assert listen(make_samples(half_a_minute))["text"].strip() == expected
 
 
 @pytest.mark.slow
@@ -258,14 +258,14 @@ def test_one_trained_from_scratch_is_told_why_not(scratch: Path, vaak: Any, tmp_
 TEXTS = ("ba do mi su", "मैं घर जाता हूँ", "it's 42, no?", "do do ba")
 
 
-def vocabulary_of(kind: str) -> Vocabulary:
+def make_vocabulary(kind: str) -> Vocabulary:
     options = TokenizerConfig.model_validate({"type": kind, "vocab_size": 400 if kind == "byte_level" else 330})
     return Vocabulary.of_tokenizer(TokenizerFactory(options, Path()).create_tokenizer(TEXTS))
 
 
 @pytest.mark.parametrize("kind", ["character", "byte_level", "bpe", "unigram", "word"])
 def test_tokens_of_transcripts_are_the_same_text_in_whispers_tokenizer(kind: str, tmp_path: Path):
-    vocabulary = vocabulary_of(kind)
+    vocabulary = make_vocabulary(kind)
     write_processor(vocabulary, WhisperFeatures(80, 2.0), tmp_path)
     theirs = transformers.WhisperTokenizer.from_pretrained(tmp_path)
     for text in (*TEXTS, "unheard ज्ञ 🙂", "su mi"):
@@ -278,7 +278,7 @@ def test_tokens_of_transcripts_are_the_same_text_in_whispers_tokenizer(kind: str
 
 
 def test_what_whispers_tokenizer_and_features_cannot_be_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    write_processor(vocabulary_of("wordpiece"), WhisperFeatures(80, 0.8), tmp_path)
+    write_processor(make_vocabulary("wordpiece"), WhisperFeatures(80, 0.8), tmp_path)
     assert "data.max_duration is 0.8, so only Vaak can use it" in caplog.text
     assert "data.tokenizer has several tokens for the same text" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"preprocessor_config.json", "vocabulary"}

@@ -20,7 +20,7 @@ from transformers import (
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
-from vaak.nn.lora import adapters_of
+from vaak.nn.lora import iterate_adapters
 from vaak.nn.lora_experts import choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import AsrExample, collate
@@ -28,7 +28,7 @@ from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
-from vaak.tasks.asr.whisper import Vocabulary, base_of, loaded_whisper
+from vaak.tasks.asr.whisper import Vocabulary, loaded_whisper, resolve_base
 
 EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 
@@ -45,7 +45,7 @@ def vocabulary(whisper_folder: Path, original: Any) -> Vocabulary:
     return Vocabulary.of_whisper(tokenizer, original.config, original.generation_config, "hi")
 
 
-def features_of(num_rows: int) -> Tensor:
+def compute_features(num_rows: int) -> Tensor:
     rng = np.random.default_rng(5)
     extract = WhisperFeatures(80, 30.0)
     return torch.from_numpy(np.stack([extract(rng.standard_normal(8000).astype(np.float32)) for _ in range(num_rows)]))
@@ -72,7 +72,7 @@ def test_tokens_are_those_of_transformers_and_text_is_only_text(whisper_folder: 
 
 
 def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vocabulary):
-    features = features_of(2)
+    features = compute_features(2)
     examples = [
         AsrExample(str(row), "", "all", features[row].numpy(), np.array(vocabulary.encode(text)), True)
         for row, text in enumerate(("so it is", "no"))
@@ -89,7 +89,7 @@ def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vo
 
 
 def test_greedy_transcripts_are_those_of_generate(original: Any, vocabulary: Vocabulary):
-    features = features_of(3)
+    features = compute_features(3)
     expected = original.generate(features, language="hi", task="transcribe", return_timestamps=False, num_beams=1)
     transcriber = Transcriber(AsrModel(original), vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
     special = {*vocabulary.ids.prompt, vocabulary.ids.end}
@@ -148,7 +148,7 @@ def test_the_cache_changes_nothing(original: Any, vocabulary: Vocabulary, method
 
     def written() -> list[Hypothesis]:
         with torch.no_grad():
-            return transcriber.written(transcriber.model.encode(features_of(3)))
+            return transcriber.written(transcriber.model.encode(compute_features(3)))
 
     cached = written()
     monkeypatch.setattr("vaak.tasks.asr.predict.TranscriptWriter", Recomputing)
@@ -159,7 +159,7 @@ def test_the_cache_changes_nothing(original: Any, vocabulary: Vocabulary, method
 
 def test_a_base_with_a_shorter_context_has_the_first_of_its_positions(whisper_folder: Path, original: Any):
     model = AsrModel(loaded_whisper(str(whisper_folder), 0.4)).eval()
-    features = features_of(1)[..., :40]
+    features = compute_features(1)[..., :40]
     with torch.no_grad():
         states = model.encode(features).states
         hidden = original.model.encoder
@@ -208,7 +208,7 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch
         for row, expert in enumerate(chosen):
             merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
             weight = float(found.encoded.weights[row, expert])
-            for name, base, first, second, scale, _ in adapters_of(model.whisper, expert):
+            for name, base, first, second, scale, _ in iterate_adapters(model.whisper, expert):
                 merged.get_submodule(name).weight += weight * scale * second @ first
                 assert base.weight.shape == (second @ first).shape
             expected = AsrModel(merged)(features[row : row + 1], tokens[row : row + 1]).logits
@@ -234,7 +234,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
     transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
     write_whisper(transcriber, tmp_path / "hf", expert)
     write_adapter(model, options, tmp_path / "peft", expert)
-    features, tokens = features_of(1), torch.tensor([[*vocabulary.ids.prompt, 7, 8]])
+    features, tokens = compute_features(1), torch.tensor([[*vocabulary.ids.prompt, 7, 8]])
     whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     base = WhisperForConditionalGeneration.from_pretrained(whisper_folder)
     adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()
@@ -263,17 +263,17 @@ def test_targets_that_no_layer_has_are_named(whisper_folder: Path):
 
 def test_bases_that_cannot_be_had_are_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=r"no such folder: \./nowhere"):
-        base_of(AsrModelConfig(base="./nowhere"), tmp_path)
+        resolve_base(AsrModelConfig(base="./nowhere"), tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"has no weights; expected model\.safetensors"):
-        base_of(AsrModelConfig(base=str(tmp_path / "empty")), tmp_path)
+        resolve_base(AsrModelConfig(base=str(tmp_path / "empty")), tmp_path)
     (tmp_path / "empty" / "pytorch_model.bin").touch()
     with pytest.raises(UserError, match="pickles"):
-        base_of(AsrModelConfig(base="empty"), tmp_path)
+        resolve_base(AsrModelConfig(base="empty"), tmp_path)
     (tmp_path / "empty" / "model.safetensors").write_bytes(b"no")
     with pytest.raises(UserError, match=r"^model\.base: .*can't be loaded: [^\n]*$"):
         loaded_whisper(str(tmp_path / "empty"), 30.0)
-    assert base_of(AsrModelConfig(base="v3"), tmp_path) == "openai/whisper-large-v3"
+    assert resolve_base(AsrModelConfig(base="v3"), tmp_path) == "openai/whisper-large-v3"
 
 
 def test_a_name_of_the_hub_without_network_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

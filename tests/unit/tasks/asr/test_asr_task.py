@@ -22,7 +22,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.features import SAMPLING_RATE
-from vaak.tasks.asr.long_form import quietest, windows_of
+from vaak.tasks.asr.long_form import cut_windows, quietest
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.utterances import split_at_silences
 
@@ -33,7 +33,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener")
 
 
-def task_of(corpus: Path, folder: Path, **more: Any) -> Any:
+def make_task(corpus: Path, folder: Path, **more: Any) -> Any:
     """A task, prepared."""
     folder.mkdir(exist_ok=True)
     file = folder / "case.yml"
@@ -52,7 +52,7 @@ def task_of(corpus: Path, folder: Path, **more: Any) -> Any:
 def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_path: Path, augmentation: Any):
     """Up to rounding, with the same draws; other splits have theirs from the loader, which keeps them."""
     tasks = [
-        task_of(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
+        make_task(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
         for where in ("loader", "device")
     ]
     batches, draws, first = [], [], []
@@ -61,17 +61,17 @@ def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_p
         examples = [dataset.example(index, rng) for index in range(8)]
         batches.append(dataset.collate([[one] for one in examples]))
         draws.append(rng.random())
-        first.append(dataset.features_of(examples[0]))
+        first.append(dataset.compute_features(examples[0]))
     of_loader, on_device = batches
     assert draws[0] == draws[1]
     np.testing.assert_allclose(first[1], first[0], rtol=0, atol=1e-5)
     assert "features" not in on_device.tensors
-    found, expected = tasks[1].features_of(on_device), of_loader["features"]
+    found, expected = tasks[1].compute_features(on_device), of_loader["features"]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     if augmentation is not None and "spec_augment" in augmentation:
         assert len({tuple(masks) for masks in on_device["masks"].flatten(1).tolist()}) > 4, "each row has its own"
     (_, alone) = on_device.split(2)  # another number of rows, with the same padding
-    torch.testing.assert_close(tasks[1].features_of(alone), expected[4:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(tasks[1].compute_features(alone), expected[4:], rtol=0, atol=1e-5)
     for name in ("inputs", "targets"):
         assert torch.equal(on_device[name], of_loader[name])
     assert {name: ones.tolist() for name, ones in on_device.counts.items()} == {
@@ -98,7 +98,7 @@ def test_the_best_checkpoint_is_that_of_the_lowest_word_error_rate(run: Path):
 
 def test_a_long_recording_is_transcribed_in_windows(run: Path, tmp_path: Path):
     rng = np.random.default_rng(1)
-    pauses = [np.concatenate((tiny_listener.samples_of(["mi", "su"], "low", rng), np.zeros(2400))) for _ in range(5)]
+    pauses = [np.concatenate((tiny_listener.make_samples(["mi", "su"], "low", rng), np.zeros(2400))) for _ in range(5)]
     soundfile.write(tmp_path / "long.wav", np.concatenate(pauses), tiny_listener.RATE)
     opened = open_run(run)
     (found,) = opened.task.predict(opened.model, [tmp_path / "long.wav"])
@@ -121,12 +121,12 @@ def test_windows_are_cut_where_it_is_quiet_and_cover_all_speech():
     def read(start: float, end: float) -> np.ndarray:
         return samples[round(start * SAMPLING_RATE) : round(end * SAMPLING_RATE)]
 
-    windows = list(windows_of(read, 10.0, 2.0))
+    windows = list(cut_windows(read, 10.0, 2.0))
     assert sum(len(window) for *_, window in windows) == len(samples)
     assert all(len(window) <= 2 * SAMPLING_RATE for *_, window in windows)
     assert windows[0][2] == pytest.approx(1.5, abs=0.1)
     assert 1.5 * SAMPLING_RATE < len(windows[0][3]) < 1.8 * SAMPLING_RATE
-    assert list(windows_of(lambda start, end: np.zeros(round((end - start) * SAMPLING_RATE)), 10.0, 2.0)) == []
+    assert list(cut_windows(lambda start, end: np.zeros(round((end - start) * SAMPLING_RATE)), 10.0, 2.0)) == []
     assert 0 <= quietest(np.zeros(10)) <= 10
 
 
@@ -141,7 +141,7 @@ def test_a_run_transcribes_where_its_corpus_is_gone(run: Path, corpus: Path, tmp
 
 
 def test_a_part_of_training_has_the_proportions_of_groups(corpus: Path, tmp_path: Path):
-    task = task_of(corpus, tmp_path / "half", data={"percent": 50.0})
+    task = make_task(corpus, tmp_path / "half", data={"percent": 50.0})
     about = task.prepared.about["statistics"]
     assert about["train"]["groups"] == {"high": 3, "low": 9}
     assert about["valid"]["utterances"] == tiny_listener.NUM_UTTERANCES["valid"]
@@ -153,35 +153,37 @@ def test_a_part_of_training_has_the_proportions_of_groups(corpus: Path, tmp_path
 
 
 def test_only_the_groups_that_are_asked_for_are_used(corpus: Path, tmp_path: Path):
-    task = task_of(corpus, tmp_path / "low", data={"groups": ["low"], "max_valid_samples": 2})
+    task = make_task(corpus, tmp_path / "low", data={"groups": ["low"], "max_valid_samples": 2})
     about = task.prepared.about["statistics"]
     assert [about[split]["groups"] for split in ("train", "valid", "test")] == [{"low": 18}, {"low": 2}, {"low": 3}]
     dataset = task.dataset("train")
     assert {dataset.example(index, np.random.default_rng(0)).group for index in range(18)} == {"low"}
     with pytest.raises(DataError, match=r"no utterance of train has the accent 'neither'; it has 'high', 'low'"):
-        task_of(corpus, tmp_path / "none", data={"groups": ["neither"]})
+        make_task(corpus, tmp_path / "none", data={"groups": ["neither"]})
 
 
 def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Path, tmp_path: Path):
-    assert len(task_of(corpus, tmp_path / "a", data={"group": "speaker"}).dataset("valid").utterances.group_names) == 6
+    assert (
+        len(make_task(corpus, tmp_path / "a", data={"group": "speaker"}).dataset("valid").utterances.group_names) == 6
+    )
     with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label 'etiology'"):
-        task_of(corpus, tmp_path / "b", data={"group": "etiology"})
+        make_task(corpus, tmp_path / "b", data={"group": "etiology"})
 
 
 def test_what_is_too_long_is_listed_before_training(corpus: Path, tmp_path: Path):
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 6}
     limits = {"model": {"scratch": sizes}, "data": {"max_duration": 0.6}}  # <s> and "ba do", but not three words
-    task = task_of(corpus, tmp_path / "case", **limits)
+    task = make_task(corpus, tmp_path / "case", **limits)
     about = task.prepared.about["statistics"]["train"]
     listed = (tmp_path / "case" / "prepared" / "train" / "left_out.jsonl").read_text().splitlines()
     assert about["left_out"] == {"utterances longer than data.max_duration": 8}
     assert (about["utterances"], len(listed)) == (16, 8)
     assert json.loads(listed[0]) == {"name": "train2", "reason": "0.75 s, more than the 0.6 s of data.max_duration"}
     sizes["max_target_length"] = 5
-    about = task_of(corpus, tmp_path / "tokens", **limits).prepared.about["statistics"]["train"]
+    about = make_task(corpus, tmp_path / "tokens", **limits).prepared.about["statistics"]["train"]
     assert about["left_out"]["utterances with more tokens than the decoder writes"] == 8
     with pytest.raises(DataError, match=r"has 0\.75 s, more than .*; set data\.too_long to drop or split"):
-        task_of(corpus, tmp_path / "fails", model=limits["model"], data={"max_duration": 0.6, "too_long": "fail"})
+        make_task(corpus, tmp_path / "fails", model=limits["model"], data={"max_duration": 0.6, "too_long": "fail"})
 
 
 def spoken(times: list[tuple[str, float, float]], text: str, duration: float) -> MonoCut:
@@ -217,7 +219,7 @@ def test_a_transcript_with_too_many_tokens_is_split_at_its_words(corpus: Path, t
         entry["alignment"] = {"word": [[0.25 * at + 0.05, 0.25 * at + 0.25, word] for at, word in enumerate(said)]}
     (data / "train.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 6}
-    task = task_of(data, tmp_path / "case", model={"scratch": sizes}, data={"too_long": "split", "percent": 100.0})
+    task = make_task(data, tmp_path / "case", model={"scratch": sizes}, data={"too_long": "split", "percent": 100.0})
     about, dataset = task.prepared.about["statistics"]["train"], task.dataset("train")
     assert about["left_out"] == {"utterances with more tokens than the decoder writes": 7}, "without times of words"
     assert about["utterances"] == len(dataset.lengths) == 24 - 7 + 1
@@ -243,7 +245,7 @@ def lines(corpus: Path, folder: Path, **changes: Any) -> Path:
 
 def test_a_tokenizer_of_the_users_own_is_refused(corpus: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"data\.tokenizer\.type: is ./own.py:Characters; .* expected one of bpe, "):
-        task_of(corpus, tmp_path / "case", data={"tokenizer": {"type": "./own.py:Characters"}})
+        make_task(corpus, tmp_path / "case", data={"tokenizer": {"type": "./own.py:Characters"}})
 
 
 def left_out(folder: Path) -> list[Any]:
@@ -257,8 +259,8 @@ def test_an_empty_transcript_is_an_error_or_listed(
 ):
     data = lines(corpus, tmp_path / "c", text=text, speaker=speaker)
     with pytest.raises(DataError, match=rf"{where}: .* is empty; complete it .* or set data\.on_bad_example to skip"):
-        task_of(data, tmp_path / "case")
-    task = task_of(data, tmp_path / "case", data={"on_bad_example": "skip"})
+        make_task(data, tmp_path / "case")
+    task = make_task(data, tmp_path / "case", data={"on_bad_example": "skip"})
     assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances that can't be used": 1}
     ((name, reason),) = (one.values() for one in left_out(tmp_path / "case"))
     assert Path(name).stem == "train0"
@@ -268,24 +270,24 @@ def test_an_empty_transcript_is_an_error_or_listed(
 
 def test_an_unlabelled_line_is_counted(corpus: Path, tmp_path: Path):
     """It doesn't say what is spoken, as a segment of a conversation may not; nothing about it is wrong."""
-    task = task_of(lines(corpus, tmp_path / "c", text=None), tmp_path / "case")
+    task = make_task(lines(corpus, tmp_path / "c", text=None), tmp_path / "case")
     assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
     assert left_out(tmp_path / "case") == [{"name": "train0", "reason": "it has no text"}]
     segments = [{"start": 0, "end": 0.1, "speaker": "a", "text": "ba"}, {"start": 0.1, "end": 0.2, "text": " "}]
     whole = {"text": None, "speaker": None, "segments": segments}
-    task = task_of(lines(corpus, tmp_path / "d", **whole), tmp_path / "other")
+    task = make_task(lines(corpus, tmp_path / "d", **whole), tmp_path / "other")
     assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances without a text": 1}
     assert len(task.dataset("train").lengths) == 24
     nothing = lines(corpus, tmp_path / "e", text=None, speaker=None)
-    assert len(task_of(nothing, tmp_path / "third").dataset("train").lengths) == 23
+    assert len(make_task(nothing, tmp_path / "third").dataset("train").lengths) == 23
 
 
 def test_audio_that_is_missing_or_unreadable_is_named(corpus: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"train\.jsonl:1: .*nowhere\.wav"):
-        task_of(lines(corpus, tmp_path / "c", audio="nowhere.wav"), tmp_path / "case")
+        make_task(lines(corpus, tmp_path / "c", audio="nowhere.wav"), tmp_path / "case")
     (tmp_path / "c" / "nowhere.wav").write_bytes(b"RIFF no")
     with pytest.raises(DataError, match=r"train\.jsonl:1: .*nowhere\.wav"):
-        task_of(tmp_path / "c", tmp_path / "case")
+        make_task(tmp_path / "c", tmp_path / "case")
 
 
 @pytest.mark.parametrize("is_there", [False, True])
@@ -295,7 +297,7 @@ def test_audio_that_is_missing_or_unreadable_is_skipped_and_listed(
     data = lines(corpus, tmp_path / "c", audio="nowhere.wav")
     if is_there:
         (data / "nowhere.wav").write_bytes(b"RIFF no")
-    task = task_of(data, tmp_path / "case", data={"on_bad_example": "skip"})
+    task = make_task(data, tmp_path / "case", data={"on_bad_example": "skip"})
     assert len(task.dataset("train").lengths) == 23
     assert task.prepared.about["statistics"]["train"]["left_out"] == {"utterances that can't be used": 1}
     (listed,) = left_out(tmp_path / "case")
@@ -310,10 +312,10 @@ def test_audio_that_is_missing_or_unreadable_is_skipped_and_listed(
 def test_another_recording_is_prepared_again_in_a_shared_folder(corpus: Path, tmp_path: Path):
     data = shutil.copytree(corpus, tmp_path / "c")
     shared = {"cache_dir": str(tmp_path / "shared")}
-    before = task_of(data, tmp_path / "a", data=shared).dataset("train").utterances.durations[0]
+    before = make_task(data, tmp_path / "a", data=shared).dataset("train").utterances.durations[0]
     samples, rate = soundfile.read(data / "train0.wav")
     soundfile.write(data / "train0.wav", samples[: len(samples) // 2], rate)
-    after = task_of(data, tmp_path / "b", data=shared).dataset("train").utterances.durations[0]
+    after = make_task(data, tmp_path / "b", data=shared).dataset("train").utterances.durations[0]
     assert after == pytest.approx(before / 2)
 
 
@@ -321,7 +323,7 @@ def test_nothing_usable_says_why(corpus: Path, tmp_path: Path):
     shutil.copytree(corpus, tmp_path / "c")
     (tmp_path / "c" / "train.jsonl").write_text('{"audio": "train0.wav", "text": "", "speaker": "a"}\n')
     with pytest.raises(DataError, match=r"train is empty: no dataset has a usable utterance: train0 .*text is empty"):
-        task_of(tmp_path / "c", tmp_path / "case", data={"on_bad_example": "skip"})
+        make_task(tmp_path / "c", tmp_path / "case", data={"on_bad_example": "skip"})
 
 
 def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path):
@@ -367,13 +369,13 @@ def test_a_split_without_the_label_of_groups_is_named(
     lines = (data / f"{split}.jsonl").read_text().splitlines()
     entries = [{name: one for name, one in json.loads(line).items() if name != "accent"} for line in lines]
     (data / f"{split}.jsonl").write_text("".join(json.dumps({**one, "group": "g"}) + "\n" for one in entries))
-    about = task_of(data, tmp_path / "case").prepared.about["statistics"]
+    about = make_task(data, tmp_path / "case").prepared.about["statistics"]
     assert {one["group"] for one in about.values()} == {"accent"}
     assert list(about[split]["groups"]) == ["unlabelled"]
     assert f"{split}: no utterance has the label accent, by which other splits are grouped" in caplog.text
     assert len([one for one in caplog.records if "no utterance has the label" in one.message]) == 1
     with pytest.raises(DataError, match=rf"data\.group: no utterance of {split} has a label 'accent'"):
-        task_of(data, tmp_path / "asked", data={"group": "accent"})
+        make_task(data, tmp_path / "asked", data={"group": "accent"})
 
 
 def test_gradients_of_gate_and_experts_are_those_of_differences(

@@ -15,7 +15,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
 from vaak.tasks.asr.stages import clustering
 from vaak.tasks.asr.stages.clustering import ArrayMatrix, balanced, cluster, density, memory_needed, pca, reduced
-from vaak.tasks.asr.stages.clusters import Clusters, draw_clustering, make_clusters, quality_of
+from vaak.tasks.asr.stages.clusters import Clusters, draw_clustering, make_clusters, measure_quality
 from vaak.tasks.asr.stages.options import METRICS_OF, Backend, ClusteringConfig, Metric
 
 hdbscan = pytest.importorskip("hdbscan")
@@ -168,7 +168,7 @@ def test_without_any_dense_cluster_spectral_clustering_follows() -> None:
     assert (found.algorithm, found.num_clusters, bool(found.is_noise.any())) == ("spectral", 4, False)
     assert np.ptp(np.bincount(found.labels)) <= 1, "those that follow are balanced, too"
     assert "spectral clustering instead" in found.remarks[-1]
-    assert quality_of(found, config()).problems
+    assert measure_quality(found, config()).problems
     with pytest.raises(UserError, match="allow others"):
         cluster(points, config(min_cluster_size=20, max_retries=0, reduce_experts=False))
 
@@ -178,7 +178,7 @@ def test_a_single_cluster_is_found_only_where_it_is_allowed() -> None:
     options: dict[str, Any] = {"min_cluster_size": 30, "max_retries": 0, "min_experts": 1}
     single = cluster(points, config(allow_single_cluster=True, **options))
     assert single.num_clusters == 1
-    assert "nothing is told apart" in quality_of(single, config()).problems[0]
+    assert "nothing is told apart" in measure_quality(single, config()).problems[0]
     assert cluster(points, config(num_experts=3, **options)).algorithm == "spectral"
 
 
@@ -209,7 +209,7 @@ def test_spectral_clusters_are_of_equal_size_unless_they_are_to_differ() -> None
     even = cluster(points, config(algorithm="spectral", num_experts=3))
     asked = cluster(points, config(algorithm="spectral", num_experts=3, balanced=True))
     assert np.array_equal(even.labels, asked.labels)
-    assert "3 clusters of 37, 37, 36 rows" in "\n".join(quality_of(even, config(algorithm="spectral")).lines())
+    assert "3 clusters of 37, 37, 36 rows" in "\n".join(measure_quality(even, config(algorithm="spectral")).lines())
     sizes = np.bincount(even.labels)
     assert sorted(sizes.tolist()) == [36, 37, 37]
     assert (even.labels != uneven.labels).sum() >= 13
@@ -241,7 +241,7 @@ def test_random_clusters_are_of_equal_size_and_say_nothing() -> None:
     other = cluster(points, config(algorithm="random", num_experts=4, seed=43))
     assert (other.labels != found.labels).any()
     groups = [("north", "south", "east")[number] for number in truth]
-    stability = quality_of(found, config(algorithm="random"), groups).stability
+    stability = measure_quality(found, config(algorithm="random"), groups).stability
     assert stability is not None
     assert stability < 0.1
 
@@ -250,27 +250,29 @@ def test_the_same_seed_gives_the_same_clusters_and_figures() -> None:
     points, _ = blobs(50, 40, 30, spread=6)
     one, other = (cluster(points, config(algorithm="spectral", reduce="pca", reduce_dim=4)) for _ in range(2))
     np.testing.assert_array_equal(one.labels, other.labels)
-    assert quality_of(one, config()) == quality_of(other, config())
+    assert measure_quality(one, config()) == measure_quality(other, config())
 
 
 def test_quality_of_good_bad_and_degenerate_clusters() -> None:
     points, truth = blobs(60, 40, 30)
     groups = [("north", "south", "east")[number] for number in truth]
-    good = quality_of(cluster(points, config()), config(), groups)
+    good = measure_quality(cluster(points, config()), config(), groups)
     assert good.sizes == [60, 40, 30]
     assert good.silhouette is not None
     assert good.silhouette > 0.8
     assert good.stability == good.agreement == good.homogeneity == 1.0
     assert good.groups == {"north": [60, 0, 0], "south": [0, 40, 0], "east": [0, 0, 30]}
     assert good.problems == ["the clusters are the groups under other names; experts by group need no clustering"]
-    shuffled = quality_of(cluster(points, config()), config(), np.random.default_rng(1).permutation(groups).tolist())
+    shuffled = measure_quality(
+        cluster(points, config()), config(), np.random.default_rng(1).permutation(groups).tolist()
+    )
     assert shuffled.agreement == pytest.approx(0, abs=0.05)
     assert shuffled.problems == []
     chance = RNG.normal(size=(150, 30)).astype(np.float32)
-    bad = quality_of(cluster(chance, config(algorithm="spectral", num_experts=8)), config())
+    bad = measure_quality(cluster(chance, config(algorithm="spectral", num_experts=8)), config())
     assert any("resamples give other clusters" in problem for problem in bad.problems)
     uneven, _ = blobs(300, 8)
-    assert "one cluster holds 97% of the rows" in quality_of(cluster(uneven, config()), config()).problems[0]
+    assert "one cluster holds 97% of the rows" in measure_quality(cluster(uneven, config()), config()).problems[0]
     assert any("degenerate: " in line for line in bad.lines())
 
 
@@ -289,7 +291,7 @@ def test_memory_that_distances_need_is_compared_with_what_is_free() -> None:
 
 def test_identical_rows_are_one_place_and_said_to_be() -> None:
     found = cluster(np.ones((40, 3), np.float32), config(num_experts=2))
-    assert quality_of(found, config()).problems
+    assert measure_quality(found, config()).problems
 
 
 @pytest.mark.parametrize("groups", [None, ["north", "south"]])

@@ -31,7 +31,7 @@ from vaak.nn.ctc import collapse
 from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
-from vaak.runs.use import demand_format
+from vaak.runs.use import require_format
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
@@ -48,7 +48,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "ctc", *options, model=MODEL)
 
 
-def task_of(corpus: Path, folder: Path, **more: Any) -> CtcTask:
+def make_task(corpus: Path, folder: Path, **more: Any) -> CtcTask:
     """A task, prepared."""
     folder.mkdir(exist_ok=True)
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **{"model": MODEL, **more})))
@@ -69,19 +69,19 @@ def with_a_dense_text(corpus: Path, folder: Path) -> Path:
 
 def test_tokens_that_do_not_fit_the_frames_are_named_and_left_out_or_refused(corpus: Path, tmp_path: Path):
     data = with_a_dense_text(corpus, tmp_path / "data")
-    task = task_of(data, tmp_path / "drops")
+    task = make_task(data, tmp_path / "drops")
     (listed,) = (tmp_path / "drops" / "prepared" / "train" / "left_out.jsonl").read_text().splitlines()
     reason = "8 tokens, which need 12 frames of the encoder (a blank between equal ones) of 7"
     assert json.loads(listed) == {"name": "train0", "reason": reason}
     about = task.prepared.about["statistics"]["train"]
     assert about["left_out"] == {"utterances with more tokens than the encoder has frames for": 1}
     with pytest.raises(DataError, match=r"train0.* has 8 tokens, which need 12 frames .*; set data\.too_long"):
-        task_of(data, tmp_path / "fails", data={"too_long": "fail"})
+        make_task(data, tmp_path / "fails", data={"too_long": "fail"})
 
 
 def test_audio_is_not_sped_up_where_its_tokens_would_not_fit(corpus: Path, tmp_path: Path):
     model = {**MODEL, "conformer": {**SIZES, "subsampling": 8}}
-    task = task_of(corpus, tmp_path / "case", model=model, data={"augmentation": {"speed": [2.0]}})
+    task = make_task(corpus, tmp_path / "case", model=model, data={"augmentation": {"speed": [2.0]}})
     dataset = task.dataset("train")
     words = {index: len(dataset.example(index, np.random.default_rng(0)).text.split()) for index in range(3)}
     frames = {index: dataset.example(index, np.random.default_rng(0)).features.shape[1] for index in range(3)}
@@ -241,7 +241,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[tup
         for place, word in enumerate(said):
             words.append((word.upper(), at + 0.25 * place + 0.05, at + 0.25 * place + 0.25))
         pause = 1e-3 * rng.standard_normal(round(0.3 * tiny_listener.RATE))
-        parts += [tiny_listener.samples_of(said, "low", rng), pause]
+        parts += [tiny_listener.make_samples(said, "low", rng), pause]
         at += 0.25 * len(said) + 0.3
     soundfile.write(folder / "talk.wav", np.concatenate(parts), tiny_listener.RATE)
     (folder / "talk.txt").write_text("\n".join(lines) + "\n\n")
@@ -357,7 +357,7 @@ def test_a_recording_and_its_text_become_utterances_to_train_on(
     assert {one["audio"] for one in entries} == {"talk.wav"}
     for split in ("valid", "test"):
         shutil.copy(manifest, tmp_path / f"{split}.jsonl")
-    task = task_of(tmp_path, tmp_path / "case", data={"max_duration": 2.0})
+    task = make_task(tmp_path, tmp_path / "case", data={"max_duration": 2.0})
     assert len(task.dataset("train").utterances) == 4
     assert vaak("data", "segment", *arguments, "--max-duration", "0.5")[0] == 0
     shorter = [json.loads(line) for line in manifest.read_text().splitlines()]
@@ -444,13 +444,13 @@ def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path
 
 
 def test_features_that_sherpa_onnx_has_not_are_named(corpus: Path, tmp_path: Path):
-    task = task_of(corpus, tmp_path / "run")
+    task = make_task(corpus, tmp_path / "run")
     assert task.own is not None
     task.own = task.own._replace(audio=task.audio.model_copy(update={"low_freq": 60.0}))
     with pytest.raises(
         UserError, match=r"^--format sherpa-onnx: sherpa-onnx has .* global_config\.low_freq 20\.0, not"
     ):
-        demand_format(task, "sherpa-onnx")
+        require_format(task, "sherpa-onnx")
 
 
 @pytest.mark.parametrize(
@@ -461,7 +461,7 @@ def test_features_that_sherpa_onnx_has_not_are_named(corpus: Path, tmp_path: Pat
 def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_path: Path, augmentation: Any):
     """Up to rounding, with the same draws, also of an utterance without a frame; other splits have the loader's."""
     tasks = [
-        task_of(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
+        make_task(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
         for where in ("loader", "device")
     ]
     batches, draws = [], []
@@ -474,12 +474,12 @@ def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_p
     of_loader, made = batches
     assert draws[0] == draws[1]
     assert "features" not in made.tensors
-    found, expected = tasks[1].features_of(made), of_loader["features"]
+    found, expected = tasks[1].compute_features(made), of_loader["features"]
     torch.testing.assert_close(found[:8], expected[:8], rtol=0, atol=1e-5)
     if augmentation is not None:
         assert len({tuple(masks) for masks in made["masks"].flatten(1).tolist()}) > 4, "each row has its own"
     _, alone = made.split(2)  # another number of rows, with the same padding
-    torch.testing.assert_close(tasks[1].features_of(alone)[:3], expected[5:8], rtol=0, atol=1e-5)
+    torch.testing.assert_close(tasks[1].compute_features(alone)[:3], expected[5:8], rtol=0, atol=1e-5)
     for name in set(of_loader.tensors) - {"features"}:
         assert torch.equal(made[name], of_loader[name]), name
     assert {name: ones.tolist() for name, ones in made.counts.items()} == {

@@ -24,7 +24,7 @@ from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
-from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.core.storage.files import hash_file, read_json, write_json
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import merged
 from vaak.pipeline.rows import PipelineRowStore
@@ -106,7 +106,7 @@ def on_conformer(run: Path, **changes: Any) -> dict[str, Any]:
     }
 
 
-def task_of(corpus: Path, folder: Path, **sections: Any) -> Any:
+def make_task(corpus: Path, folder: Path, **sections: Any) -> Any:
     folder.mkdir()
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **sections)))
     experiment: Any = load([folder / "case.yml"]).experiment
@@ -126,7 +126,7 @@ def test_a_step_of_a_balanced_mixture_has_one_gradient(corpus: Path, base_folder
     def step(size: int) -> tuple[float, dict[str, Tensor], Tensor]:
         training = {"loss": {"auxiliary": {"load_balancing": 0.5}}, "gradient_clipping": {"norm": None}}
         training |= {"batch_size": size, "gradient_accumulation_steps": 8 // size}
-        task = task_of(corpus, tmp_path / str(size), model=model, training=training)
+        task = make_task(corpus, tmp_path / str(size), model=model, training=training)
         trainer = Trainer(task, task.experiment.training, tmp_path / str(size), ())
         report, gradients = one_step(trainer)
         gate: Any = trainer.model.gate
@@ -143,7 +143,7 @@ def test_a_step_of_a_balanced_mixture_has_one_gradient(corpus: Path, base_folder
         torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5, msg=name)
 
 
-def features_of(opened: Any) -> tuple[Tensor, Tensor]:
+def compute_features(opened: Any) -> tuple[Tensor, Tensor]:
     """Two validation utterances, padded."""
     dataset, rng = opened.task.dataset("valid"), np.random.default_rng(0)
     batch = dataset.collate([[dataset.example(index, rng)] for index in (0, 2)])
@@ -169,7 +169,7 @@ def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
     base, began, opened = (open_run(one, device="cpu") for one in (conformer, still, run))
     for one in (base, began, opened):
         one.model.requires_grad_(False)
-    features = features_of(base)
+    features = compute_features(base)
     expected, trained = base.model(*features).logits, opened.model(*features)
     torch.testing.assert_close(began.model(*features).logits, expected, rtol=1e-4, atol=1e-5)
     assert (trained.logits - expected).abs().max() > 1e-2
@@ -213,7 +213,7 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
 
     def weights(run: str, *overrides: str) -> str:
         outcome = train(load([tmp_path / "case.yml"], [f"run_dir={tmp_path / run}", *overrides]))
-        return sha256_of(outcome.directory / "checkpoints" / f"step-{outcome.step:08}" / "model.safetensors")
+        return hash_file(outcome.directory / "checkpoints" / f"step-{outcome.step:08}" / "model.safetensors")
 
     whole = weights("whole")
     weights("parts", "training.max_steps=3")
@@ -223,7 +223,7 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
     assert all(name in out for name in ("routing_entropy", "dead_experts", "expert_use/2", "expert_wer/"))
     opened = open_run(tmp_path / "whole", device="cpu")
     with torch.no_grad():
-        found: Any = opened.model(*features_of(opened))
+        found: Any = opened.model(*compute_features(opened))
     expert = int(found.weights[0].argmax())
     chosen = ["--expert", str(expert), "--expert-weight", repr(float(found.weights[0, expert]))]
     for format in ("hf", "peft"):
@@ -233,7 +233,7 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
         else:
             assert code == 0, out + err
     theirs: Any = AutoModelForCTC.from_pretrained(tmp_path / "hf").eval()
-    features, lengths = features_of(opened)
+    features, lengths = compute_features(opened)
     with torch.no_grad():
         logits = theirs(features[0, :, : lengths[0]]).logits[0]
     said = [number for number, name in enumerate(opened.task.prepared.vocabulary.tokens()) if len(name) == 1]
@@ -257,8 +257,8 @@ def test_a_run_is_a_base_with_its_features_its_tokens_and_its_adapters_merged(
     still = ("training.max_steps=1", "training.optimizer.lr=1e-12", "training.validation.interval=1")
     second = tiny_listener.train(corpus, tmp_path / "second", *still, model=model)
     before, after = (open_run(one, device="cpu") for one in (first, second))
-    features = features_of(before)
-    for one, other in zip(features, features_of(after), strict=True):
+    features = compute_features(before)
+    for one, other in zip(features, compute_features(after), strict=True):
         assert torch.equal(one, other)
     with torch.no_grad():
         torch.testing.assert_close(after.model(*features).logits, before.model(*features).logits, rtol=1e-4, atol=1e-5)

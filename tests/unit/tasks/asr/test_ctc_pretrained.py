@@ -24,7 +24,7 @@ from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import padded_features
-from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, span_mask, waveforms_of
+from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, load_waveforms, span_mask
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: 
     theirs: Any = AutoModelForCTC.from_pretrained(folder).eval()
     ours = PretrainedCtc(AutoModelForCTC.from_pretrained(folder), AsrModelConfig(architecture="ctc")).eval()
     keep_base(str(folder), tmp_path / "kept")
-    waveforms, rng = waveforms_of(tmp_path / "kept", 4.0), np.random.default_rng(0)
+    waveforms, rng = load_waveforms(tmp_path / "kept", 4.0), np.random.default_rng(0)
     samples = [rng.normal(size=length).astype(np.float32) for length in (9000, 16000, 100)]
     rows, lengths = padded_features([waveforms(one) for one in samples])
     found = ours(rows, lengths)

@@ -35,7 +35,7 @@ def write_tokens(folder: Path, letters: str, special: tuple[str, ...] = ("<pad>"
     return folder
 
 
-def vocabulary_of(folder: Path, letters: str) -> Vocabulary:
+def make_vocabulary(folder: Path, letters: str) -> Vocabulary:
     found = own_vocabulary(str(write_tokens(folder, letters)))
     assert found is not None
     return found
@@ -55,7 +55,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 def test_small_letters_are_the_capitals_of_the_base_and_are_written_small(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    plain = vocabulary_of(tmp_path / "base", OF_960H)
+    plain = make_vocabulary(tmp_path / "base", OF_960H)
     texts = ["i don’t know", "it is so"]
     assert measure(plain, texts).shares()[0] == 100
     found = adapt(plain, lambda: texts, "base-960h")
@@ -71,20 +71,20 @@ def test_small_letters_are_the_capitals_of_the_base_and_are_written_small(
 
 
 def test_letters_of_both_cases_become_those_of_the_base(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    plain = vocabulary_of(tmp_path / "base", OF_960H)
+    plain = make_vocabulary(tmp_path / "base", OF_960H)
     found = adapt(plain, lambda: ["I do not", "So it is"], "base-960h")
     assert found.decode(found.encode("I do not")) == "I DO NOT"
     assert "10 letters of the other case" in said(caplog)
 
 
 def test_capitals_of_a_corpus_are_small_letters_of_the_base(tmp_path: Path):
-    found = adapt(vocabulary_of(tmp_path / "base", OF_960H.lower()), lambda: ["IT IS SO"], "base")
+    found = adapt(make_vocabulary(tmp_path / "base", OF_960H.lower()), lambda: ["IT IS SO"], "base")
     assert found.decode(found.encode("IT IS SO")) == "IT IS SO"
     assert measure(found, ["IT IS SO"]).shares() == (0, 0)
 
 
 def test_where_a_base_has_both_cases_nothing_is_guessed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    plain = vocabulary_of(tmp_path / "base", "abcdeFGHI")
+    plain = make_vocabulary(tmp_path / "base", "abcdeFGHI")
     found = adapt(plain, lambda: ["fade A"], "base")
     assert found.content == plain.content
     assert not said(caplog)
@@ -92,7 +92,7 @@ def test_where_a_base_has_both_cases_nothing_is_guessed(tmp_path: Path, caplog: 
 
 
 def test_turkish_has_two_letters_i(tmp_path: Path):
-    found = adapt(vocabulary_of(tmp_path / "base", "ABCÇDEFGĞHIİJKLMNOÖPRSŞTUÜVYZ"), lambda: ["ılık iyi"], "base")
+    found = adapt(make_vocabulary(tmp_path / "base", "ABCÇDEFGĞHIİJKLMNOÖPRSŞTUÜVYZ"), lambda: ["ılık iyi"], "base")
     assert [found.backend.id_to_token(one) for one in found.encode("ı i")] == ["ı", "|", "i"]
     assert found.decode(found.encode("ILIK İYİ")) == "ılık iyi"
 
@@ -100,14 +100,14 @@ def test_turkish_has_two_letters_i(tmp_path: Path):
 @pytest.mark.parametrize(("form", "text"), [("NFD", "café né"), ("NFC", "cafe\u0301 ne\u0301")])
 def test_unicode_forms_are_those_of_the_tokens(tmp_path: Path, form: Any, text: str, caplog: pytest.LogCaptureFixture):
     letters = "".join(sorted({*unicodedata.normalize(form, "café né").replace(" ", "")}))
-    found = adapt(vocabulary_of(tmp_path / "base", letters), lambda: [text], "base")
+    found = adapt(make_vocabulary(tmp_path / "base", letters), lambda: [text], "base")
     assert measure(found, [text]).shares() == (0, 0)
     assert found.decode(found.encode(text)) == "café né", "texts are composed"
     assert f"texts in the form {form}" in said(caplog)
 
 
 def test_other_spaces_are_the_token_between_words(tmp_path: Path):
-    found = adapt(vocabulary_of(tmp_path / "base", OF_960H), lambda: ["SO\u00a0IT", "IT\tIS"], "base")
+    found = adapt(make_vocabulary(tmp_path / "base", OF_960H), lambda: ["SO\u00a0IT", "IT\tIS"], "base")
     assert found.encode("SO\u00a0IT") == found.encode("SO IT") == found.encode("SO\tIT")
 
 

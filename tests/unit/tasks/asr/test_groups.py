@@ -34,7 +34,7 @@ def prepared(corpus: Path, whisper_folder: Path, tmp_path: Path, caplog: pytest.
             "name": "groups",
             "run_dir": str(tmp_path / "run"),
             "model": {"base": str(whisper_folder)},
-            "datasets": [tiny_listener.dataset_of(tmp_path / "data")],
+            "datasets": [tiny_listener.make_dataset_from(tmp_path / "data")],
             "data": {"group": "accent", "max_duration": tiny_listener.SECONDS, **data},
         }
         loaded: Any = load_layers([values])

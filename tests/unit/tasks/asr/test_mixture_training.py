@@ -16,7 +16,7 @@ from toy import one_step
 from vaak.config.base import from_options
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
-from vaak.core.storage.files import read_json, sha256_of
+from vaak.core.storage.files import hash_file, read_json
 from vaak.engine.state import PieceRule
 from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run
@@ -121,7 +121,7 @@ def test_a_run_stopped_after_a_shortage_resumes_to_the_same_bits(
     def weights(run: str, *overrides: str) -> str:
         outcome = train(load([tmp_path / "case.yml"], [f"run_dir={tmp_path / run}", *overrides]))
         assert outcome.step == 8
-        return sha256_of(outcome.directory / "checkpoints" / "step-00000008" / "model.safetensors")
+        return hash_file(outcome.directory / "checkpoints" / "step-00000008" / "model.safetensors")
 
     with monkeypatch.context() as patched:
         assert small_machine(patched) == []

@@ -16,7 +16,7 @@ import tiny_mixture
 from tiny_whisper import write_whisper
 from vaak.config.base import from_options
 from vaak.core.storage.files import write_json
-from vaak.pipeline.execution import BEGUN, parts_of, status_of_stage
+from vaak.pipeline.execution import BEGUN, collect_dependencies, status_of_stage
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Values = dict[str, Any]
@@ -39,12 +39,15 @@ def reasons(before: Values, after: Values, folder: Path, change: Callable[[], ob
     """Why each stage that reads data would run again, after a change, with other options."""
     stages = [PIPELINE.stage(name) for name in ("embeddings", "experts", "joint")]
     for stage in stages:
-        parts = parts_of(stage, from_options(PIPELINE.options, dict(before), ""), {})
+        parts = collect_dependencies(stage, from_options(PIPELINE.options, dict(before), ""), {})
         (folder / stage.name).mkdir(exist_ok=True)
         write_json(folder / stage.name / BEGUN, {"parts": parts})
     change()
     made = from_options(PIPELINE.options, dict(after), "")
-    return {stage.name: status_of_stage(stage, folder / stage.name, parts_of(stage, made, {})).why for stage in stages}
+    return {
+        stage.name: status_of_stage(stage, folder / stage.name, collect_dependencies(stage, made, {})).why
+        for stage in stages
+    }
 
 
 def everywhere(reason: str) -> dict[str, str]:
@@ -86,7 +89,7 @@ def as_table(data: Path) -> Values:
     text = "".join(f"{one['audio']},{one['text']},{one['accent']}\n" for one in rows)
     (data / "train.csv").write_text(f"path,text,accent\n{text}")
     named = {"train": [f"{data}/train.csv"], "valid": [], "test": []}
-    return {**tiny_listener.dataset_of(data), **named, "columns": {"audio": "path"}}
+    return {**tiny_listener.make_dataset_from(data), **named, "columns": {"audio": "path"}}
 
 
 def as_cuts(data: Path) -> Values:
@@ -126,7 +129,7 @@ def as_ljspeech(data: Path) -> Values:
 
 
 @pytest.mark.parametrize(
-    "layout", [tiny_listener.dataset_of, as_table, as_cuts, as_recordings, as_splits, as_speakers, as_ljspeech]
+    "layout", [tiny_listener.make_dataset_from, as_table, as_cuts, as_recordings, as_splits, as_speakers, as_ljspeech]
 )
 @pytest.mark.parametrize("removed", [False, True])
 def test_another_recording_is_noticed_in_every_layout(

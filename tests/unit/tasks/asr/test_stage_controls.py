@@ -22,10 +22,10 @@ from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.comparison import RateDifference, compare_systems, judge, markdown
-from vaak.tasks.asr.stages.controls import sizes_of
+from vaak.tasks.asr.stages.controls import count_parameters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
-from vaak.tasks.asr.stages.runs import task_of
+from vaak.tasks.asr.stages.runs import make_task
 from vaak.text.scoring.word_errors import score_texts
 
 Command = Callable[..., tuple[int, str, str]]
@@ -86,7 +86,7 @@ def test_sizes_are_those_of_the_model(
 
     experts = ExpertsConfig(num_experts=num_experts, rank=rank, gate_width=hidden, targets=("q_proj", "fc1"))
     model = {"base": str(whisper_folder), "experts": experts.model_dump(mode="json")}
-    found = sizes_of(task_of({"task": "asr", "model": model}, tmp_path))
+    found = count_parameters(make_task({"task": "asr", "model": model}, tmp_path))
     lora = WhisperLoraConfig(rank=found["rank"], targets=experts.targets)
 
     def number(*added: Any) -> int:

@@ -13,14 +13,21 @@ import pytest
 from tiny_audio import write_audio
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.voices import LANGUAGES
-from vaak.cli.pipeline import values_of
+from vaak.cli.pipeline import read_values
 from vaak.config.base import from_options
 from vaak.config.load import load_layers
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE, translate_options
-from vaak.tasks.asr.stages.runs import VOICES, base_values, data_of, precision_of, task_of, training_of
+from vaak.tasks.asr.stages.runs import (
+    VOICES,
+    base_values,
+    get_precision,
+    make_data_section,
+    make_task,
+    make_training_section,
+)
 
 PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
 READING = ("embeddings", "experts", "joint")
@@ -41,10 +48,10 @@ Command = Callable[..., tuple[int, str, str]]
 )
 def test_each_stage_reads_its_part_of_the_data(given: dict[str, Any], percents: Any, most: Any, tmp_path: Path) -> None:
     options = MoeOptions(**given, dataset_root=tmp_path)
-    parts = [options.part_of(stage) for stage in READING]
+    parts = [options.get_data_share(stage) for stage in READING]
     assert [part.percent for part in parts] == pytest.approx(percents)
     assert tuple(part.most for part in parts) == most
-    data = [data_of(options, stage)["data"] for stage in READING]
+    data = [make_data_section(options, stage)["data"] for stage in READING]
     assert [(one["percent"], one["max_samples"], one["sampling_seed"]) for one in data] == [(*one, 42) for one in parts]
 
 
@@ -59,8 +66,8 @@ def test_each_stage_reads_its_part_of_the_data(given: dict[str, Any], percents: 
     ],
 )
 def test_presets_reach_the_runs(name: str, numbers: tuple[int, ...], precision: str) -> None:
-    options = from_options(MoeOptions, values_of(PIPELINE, PRESETS / f"{name}.yml"), name)
-    runs = {stage: training_of(options, stage, "val_wer") for stage in ("gate", "experts", "joint")}
+    options = from_options(MoeOptions, read_values(PIPELINE, PRESETS / f"{name}.yml"), name)
+    runs = {stage: make_training_section(options, stage, "val_wer") for stage in ("gate", "experts", "joint")}
     joint = runs["joint"]
     found = (
         *(run["batch_size"] for run in runs.values()),
@@ -85,32 +92,35 @@ def test_a_preset_is_found_by_its_name(vaak: Any, tmp_path: Path, monkeypatch: p
 
 def test_a_device_reaches_the_runs_and_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     options = MoeOptions(mode="quick", whisper_model="scratch", device="cpu")
-    runs = [base_values(options)["training"], *(training_of(options, stage, "val_wer") for stage in ("gate", "joint"))]
+    runs = [
+        base_values(options)["training"],
+        *(make_training_section(options, stage, "val_wer") for stage in ("gate", "joint")),
+    ]
     assert [run["device"] for run in runs] == ["cpu"] * 3
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert [run["mixed_precision"] for run in runs[2:]] == ["no"]
-    assert (precision_of(MoeOptions(device="cpu")), precision_of(MoeOptions(device="cuda"))) == ("no", "fp16")
+    assert (get_precision(MoeOptions(device="cpu")), get_precision(MoeOptions(device="cuda"))) == ("no", "fp16")
     assert not any("device" in stage.options for stage in PIPELINE.stages)
 
 
 def test_a_base_never_hears_the_accents_that_are_adapted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = MoeOptions(mode="quick", whisper_model="scratch")
-    base, joint = base_values(options), data_of(options, "joint")
+    base, joint = base_values(options), make_data_section(options, "joint")
     assert base["datasets"] == joint["datasets"], "the same voices"
     heard, adapted = (set(one["data"]["groups"]) for one in (base, joint))
     assert not heard & adapted
     assert heard | adapted == set(LANGUAGES)
     assert base["data"]["max_duration"] == joint["data"]["max_duration"] == 4
     own = MoeOptions(mode="quick", whisper_model="scratch", dataset_root=tmp_path, data={"max_duration": 6})
-    assert base_values(own)["data"]["max_duration"] == data_of(own, "joint")["data"]["max_duration"] == 6
+    assert base_values(own)["data"]["max_duration"] == make_data_section(own, "joint")["data"]["max_duration"] == 6
 
 
 def test_early_stopping_and_the_best_are_by_wer_or_by_loss() -> None:
     for best_by in ("wer", "loss"):
         options = MoeOptions(best_by=best_by)
         for stage in ("gate", "experts", "joint"):
-            assert training_of(options, stage, f"val_{best_by}")["early_stopping"]["patience"] == 5
+            assert make_training_section(options, stage, f"val_{best_by}")["early_stopping"]["patience"] == 5
 
 
 def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
@@ -129,7 +139,7 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
         "plot": "pca",
     }  # fmt: skip
     (tmp_path / "embeddings.json").write_text(json.dumps(given))
-    values = values_of(PIPELINE, tmp_path / "embeddings.json")
+    values = read_values(PIPELINE, tmp_path / "embeddings.json")
     assert values.pop("output_dir") == given["output_dir"], "where the command runs it"
     options = from_options(MoeOptions, values, "")
     found = (
@@ -198,7 +208,7 @@ def test_a_dataset_is_the_same_after_the_options_were_stored() -> None:
     options: Any = from_options(PIPELINE.options, given, PIPELINE.name)
     again: Any = from_options(PIPELINE.options, options.model_dump(mode="json"), PIPELINE.name)
     for one in (options, again):
-        first, second = data_of(one, "joint")["datasets"]
+        first, second = make_data_section(one, "joint")["datasets"]
         assert first.items() >= given["datasets"][0].items()
         assert not {"seed", "say", "num_voices", "split_by"} & second.keys(), "what other types read isn't there"
 
@@ -226,7 +236,9 @@ def test_the_audio_of_links_is_read_where_it_is_named(
         (root / split / f"{number}.txt").write_text("one two")
 
     def read(**options: Any) -> list[Any]:
-        task = task_of(data_of(MoeOptions(dataset_root=root, whisper_model="scratch", **options), "joint"), tmp_path)
+        task = make_task(
+            make_data_section(MoeOptions(dataset_root=root, whisper_model="scratch", **options), "joint"), tmp_path
+        )
         return [*AudioCorpus(task.datasets[0], task.audio).cuts("train")]
 
     with pytest.raises(DataError, match=r"is a link to .*which is refused") as refused:
@@ -247,7 +259,7 @@ def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(
     (short / "config.json").write_text(json.dumps(about))
     for base, seconds in ((short, 4.0), (whisper_folder, 30.0)):
         options = MoeOptions(dataset_root=tmp_path, whisper_model=str(base))
-        assert data_of(options, "joint")["data"]["max_duration"] == seconds
+        assert make_data_section(options, "joint")["data"]["max_duration"] == seconds
         loaded: Any = load_layers([{"task": "asr", "name": "x", "model": {"base": str(base)}, "datasets": [VOICES]}])
         assert loaded.experiment.data.max_duration == seconds
         said = [one for one in loaded.warnings if "max_duration" in one]

@@ -30,7 +30,7 @@ from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
 from vaak.tasks.asr.stages.gate_task import held_out
-from vaak.tasks.asr.stages.mixture import calibration_of, load_gate, probabilities
+from vaak.tasks.asr.stages.mixture import load_gate, measure_calibration, probabilities
 from vaak.tasks.asr.stages.pipeline import PIPELINE, extract_embeddings
 from vaak.tasks.asr.whisper import loaded_whisper
 
@@ -72,7 +72,7 @@ def finished(given: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def sample_of(name: str, corpus: Path) -> np.ndarray:
+def draw_sample(name: str, corpus: Path) -> np.ndarray:
     with AudioFile(corpus / f"{name}.wav", SAMPLING_RATE, "mix") as file:
         samples: np.ndarray = file.read(0, file.duration)
     return samples
@@ -85,7 +85,7 @@ def test_an_embedding_is_the_mean_of_what_the_encoder_makes(finished: Path, corp
     whisper = loaded_whisper(str(whisper_folder), tiny_listener.SECONDS).eval()
     features = WhisperFeatures(80, tiny_listener.SECONDS)
     for place, name in enumerate(store.keys[:3]):
-        made = torch.from_numpy(features(sample_of(name, corpus)))[None]
+        made = torch.from_numpy(features(draw_sample(name, corpus)))[None]
         with torch.inference_mode():
             expected = whisper.model.encoder(made).last_hidden_state.mean(1)[0]
         torch.testing.assert_close(torch.from_numpy(store.row(name)), expected, rtol=1e-5, atol=1e-5)
@@ -335,7 +335,7 @@ def test_noise_ends_in_clusters_or_in_a_line(given: dict[str, Any], corpus: Path
     shutil.copytree(corpus, tmp_path / "noise")
     for path in sorted((tmp_path / "noise").glob("*.wav")):
         soundfile.write(path, 0.1 * rng.standard_normal(4000), tiny_listener.RATE)
-    noisy = {**given, "datasets": [tiny_listener.dataset_of(tmp_path / "noise")], "algorithm": "hdbscan"}
+    noisy = {**given, "datasets": [tiny_listener.make_dataset_from(tmp_path / "noise")], "algorithm": "hdbscan"}
     for only in ("embeddings", "clusters"):
         tiny_mixture.run(noisy, tmp_path / "run", only=only)
     about = read_json(tmp_path / "run" / "clusters" / "clusters.json")
@@ -361,7 +361,7 @@ def test_bad_data_is_one_line(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shutil.copytree(corpus, tmp_path / "data")
-    values = {**given, "datasets": [tiny_listener.dataset_of(tmp_path / "data")]}
+    values = {**given, "datasets": [tiny_listener.make_dataset_from(tmp_path / "data")]}
     manifest = tmp_path / "data" / "train.jsonl"
     match case:
         case "audio":
@@ -402,7 +402,7 @@ def torn(given: dict[str, Any], corpus: Path, tmp_path: Path) -> dict[str, Any]:
         manifest = data / f"{split}.jsonl"
         manifest.write_text(manifest.read_text().replace(f"{split}1.wav", f"{split}1.flac"))
     skipped = {"data": {**given["data"], "on_bad_example": "skip"}, "embedding_percent": 100.0}
-    return {**given, **skipped, "datasets": [tiny_listener.dataset_of(data)]}
+    return {**given, **skipped, "datasets": [tiny_listener.make_dataset_from(data)]}
 
 
 def left_out(folder: Path, name: str = "left_out.jsonl") -> list[str]:
@@ -491,7 +491,7 @@ def full(path: Path, content: bytes) -> None:
 
 def test_calibration_is_the_distance_of_confidence_from_accuracy() -> None:
     chances = np.array([[0.95, 0.05], [0.95, 0.05], [0.4, 0.6], [0.55, 0.45]])
-    found = calibration_of(chances, np.array([0, 1, 1, 0]))
+    found = measure_calibration(chances, np.array([0, 1, 1, 0]))
     # two rows at 0.95, half right; one each at 0.6 and 0.55, right
     assert found["error"] == pytest.approx((2 * 0.45 + 0.4 + 0.45) / 4)
     assert [one["count"] for one in found["bins"]] == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]

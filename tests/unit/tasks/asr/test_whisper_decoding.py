@@ -27,10 +27,10 @@ from vaak.tasks.asr.data import Timing
 from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.predict import Transcriber, compression_ratio, demand_decoding
+from vaak.tasks.asr.predict import Transcriber, compression_ratio, require_decoding
 from vaak.tasks.asr.sherpa import written_tokens
 from vaak.tasks.asr.task import AsrTask
-from vaak.tasks.asr.times import median_filtered, warped, words_by_token, words_of
+from vaak.tasks.asr.times import median_filtered, read_words, warped, words_by_token
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import joined
 from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, loaded_whisper
@@ -292,7 +292,7 @@ def test_words_and_compression_are_those_of_transformers(made: dict[int, Made]):
             zip(expected[0], map(len, expected[1]), strict=True)
         )
     times = [0.02 * place for place in range(len(vocabulary.encode("so it")))]
-    assert [tuple(word) for word in words_of(vocabulary, vocabulary.encode("so it"), times, "en", 0.0)] == [
+    assert [tuple(word) for word in read_words(vocabulary, vocabulary.encode("so it"), times, "en", 0.0)] == [
         (0.0, 0.04, "so"), (0.04, 0.1, "it")
     ]  # fmt: skip
     for tokens in (list(range(40)), [5, 6, 7] * 20):
@@ -315,13 +315,13 @@ def test_warping_and_median_are_those_of_transformers(shape: tuple[int, int]):
 
 def test_what_a_base_cannot_do_is_an_error(made: dict[int, Made], tmp_path: Path):
     known = made[0].vocabulary
-    demand_decoding(known, AsrDecodingConfig(language="auto", timestamps="word", task="translate", prompt="so"))
+    require_decoding(known, AsrDecodingConfig(language="auto", timestamps="word", task="translate", prompt="so"))
     with pytest.raises(UserError, match=r"data\.decoding\.language: the base doesn't know fr; expected auto, en, hi"):
-        demand_decoding(known, AsrDecodingConfig(language="fr"))
+        require_decoding(known, AsrDecodingConfig(language="fr"))
     english = Vocabulary(known.content, replace(known.ids, prompt=(known.ids.prompt[0], known.ids.prompt[-1])))
     for options in ({"language": "auto"}, {"task": "translate"}):
         with pytest.raises(UserError, match="knows one language only"):
-            demand_decoding(english, AsrDecodingConfig(**options))
+            require_decoding(english, AsrDecodingConfig(**options))
 
 
 def write_pairs(folder: Path, rng: np.random.Generator) -> dict[str, list[dict[str, Any]]]:
@@ -333,7 +333,7 @@ def write_pairs(folder: Path, rng: np.random.Generator) -> dict[str, list[dict[s
             segments, samples, seconds = list[dict[str, Any]](), list[np.ndarray](), 0.0
             for _ in range(2):
                 words = [str(word) for word in rng.choice(list(tiny_listener.WORDS), 1 + int(rng.integers(2)))]
-                spoken = tiny_listener.samples_of(words, "low", rng)
+                spoken = tiny_listener.make_samples(words, "low", rng)
                 pause = np.zeros(round(rng.uniform(0.05, 0.35) * tiny_listener.RATE))
                 start = seconds + len(pause) / tiny_listener.RATE
                 seconds = start + len(spoken) / tiny_listener.RATE

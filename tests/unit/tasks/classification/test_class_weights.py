@@ -59,7 +59,7 @@ def made(folder: Path, *overrides: str) -> tuple[ClassificationTask, nn.Module, 
     return task, model, dataset.collate([[dataset.example(index, rng)] for index in range(len(dataset.lengths))])
 
 
-def mean_of(task: ClassificationTask, model: nn.Module, batches: list[Batch]) -> Tensor:
+def compute_mean(task: ClassificationTask, model: nn.Module, batches: list[Batch]) -> Tensor:
     """The loss of a step: each term's sum over all batches, over the count of its unit in all of them."""
     found = [task.losses(model, batch) for batch in batches]
     totals = {name: torch.stack([terms[name].total for terms in found]).sum() for name in found[0]}
@@ -76,7 +76,7 @@ def test_one_column_has_the_loss_and_the_gradient_of_torch(folder: Path, weight:
     theirs = nn.CrossEntropyLoss(torch.tensor(wanted, dtype=torch.float64), label_smoothing=smoothing)
     expected = theirs(model(batch["inputs"], batch["mask"]), batch["targets"][:, 0])
     for batches in ([batch], batch.split(2), batch.split(5)):
-        found = mean_of(task, model, batches)
+        found = compute_mean(task, model, batches)
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
         gradients = torch.autograd.grad(found, [*model.parameters()])
         wanted_gradients = torch.autograd.grad(expected, [*model.parameters()], retain_graph=True)
@@ -91,13 +91,15 @@ def test_each_of_several_columns_is_divided_by_its_own_weights(folder: Path):
         weight = torch.from_numpy(balanced(np.bincount(batch["targets"][:, place])))
         expected = expected + factor * nn.CrossEntropyLoss(weight)(one, batch["targets"][:, place])
     for batches in ([batch], batch.split(3)):
-        torch.testing.assert_close(mean_of(task, model, batches), expected, rtol=1e-12, atol=0)
+        torch.testing.assert_close(compute_mean(task, model, batches), expected, rtol=1e-12, atol=0)
 
 
 def test_equal_weights_are_none(folder: Path):
     task, model, batch = made(folder, ONE, weighted([3, 3, 3]))
     plain, *_ = made(folder, ONE)
-    torch.testing.assert_close(mean_of(task, model, [batch]), mean_of(plain, model, [batch]), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        compute_mean(task, model, [batch]), compute_mean(plain, model, [batch]), rtol=1e-12, atol=0
+    )
 
 
 def test_a_trained_step_doesnt_depend_on_its_microbatches(folder: Path):

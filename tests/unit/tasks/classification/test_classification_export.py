@@ -19,7 +19,7 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import prepare, train
-from vaak.runs.use import available_formats, demand_format
+from vaak.runs.use import available_formats, require_format
 from vaak.tasks.classification.pretrained import longest_input
 from vaak.tasks.classification.task import ClassificationTask
 
@@ -242,7 +242,7 @@ def test_mean_pooling_is_told_to_use_onnx(folder: Path, vaak: Any):
     with pytest.raises(
         UserError, match=r"^--format hf: transformers' bert has pooling first, not mean; use --format onnx$"
     ):
-        demand_format(run.task, "hf")
+        require_format(run.task, "hf")
     code, _, err = vaak("export", "runs/tiny", "--format", "peft")
     assert (code, err) == (2, "--format peft: this model has no low-rank adapters (model.lora); use --format onnx\n")
     code, _, err = vaak("export", "runs/tiny", "--format", "onnx", "--expert", "1")

@@ -123,7 +123,7 @@ def test_the_summary_has_the_surest_errors_with_their_texts_however_it_is_divide
     seen: dict[str, list[Any]] = {}
     sums: dict[str, float] = {}
     for rank in range(2):
-        meters: Any = ClassMeters({}, classes, False, text_of=texts.__getitem__)
+        meters: Any = ClassMeters({}, classes, False, get_text=texts.__getitem__)
         rows = np.arange(rank, 90, 2)
         batch = {"inputs": torch.tensor(logits[rows]), "mask": torch.tensor(0), "targets": torch.tensor(targets[rows])}
         meters.update(lambda inputs, mask: inputs, Batch(batch, {}, [[int(row)] for row in rows]))

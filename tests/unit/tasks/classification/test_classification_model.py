@@ -16,7 +16,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassifierConfig, WordVectorsConfig
-from vaak.tasks.classification.data import vectors_of
+from vaak.tasks.classification.data import load_vectors
 from vaak.tasks.classification.export import export_hf
 from vaak.tasks.classification.model import TextCNN, TransformerClassifier
 from vaak.tasks.classification.pretrained import Pretrained, save_base
@@ -126,13 +126,13 @@ def test_word_vectors_are_read_for_the_words_there_are(tmp_path: Path):
     options = TokenizerConfig(type="word", vocab_size=50, min_frequency=1)
     tokenizer = TokenizerFactory(options).create_tokenizer(["The boy isn't here ."])
     (tmp_path / "v.txt").write_text("3 2\nthe 0.5 1\nboy -1 2\ngirl 3 3\n")
-    vectors = vectors_of(tmp_path / "v.txt", tokenizer)
+    vectors = load_vectors(tmp_path / "v.txt", tokenizer)
     assert vectors[tokenizer.encode("THE boy")].tolist() == [[0.5, 1.0], [-1.0, 2.0]]
     assert torch.from_numpy(vectors).isnan().all(1).sum() == tokenizer.vocab_size - 2
     assert [tokenizer.readable(token) for token in tokenizer.encode("isn't girl")] == ["isn't", "<unk>"]
     (tmp_path / "v.txt").write_text("the 0.5 1\nboy -1\n")
     with pytest.raises(UserError, match=r"v.txt:2: 1 numbers, but 2 in the lines before"):
-        vectors_of(tmp_path / "v.txt", tokenizer)
+        load_vectors(tmp_path / "v.txt", tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ LAYER = re.compile(
 )
 
 
-def rates_of(model: nn.Module) -> dict[str, float]:
+def compute_rates(model: nn.Module) -> dict[str, float]:
     optimizers = build_optimizers(model, OptimizerConfig(lr=1.0, layer_decay=0.5))
     return {name: group["base_lr"] for one in optimizers for group in one.param_groups for name in group["names"]}
 
@@ -65,7 +65,7 @@ def rates_of(model: nn.Module) -> dict[str, float]:
 def test_everything_under_the_layers_has_the_lowest_rate(kind: str):
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **KINDS[kind]})
     base = Pretrained(transformers.AutoModel.from_config(config))
-    rates = rates_of(TransformerClassifier(ClassifierConfig(), base, 2))
+    rates = compute_rates(TransformerClassifier(ClassifierConfig(), base, 2))
     assert (rates.pop("head.weight"), rates.pop("head.bias")) == (1.0, 1.0)
     own = {name.removeprefix("transformer.base."): rate for name, rate in rates.items()}
     numbers = {int(found[1]) for name in own if (found := LAYER.match(name))}
@@ -101,7 +101,7 @@ class Listener(nn.Module):
 def test_modules_stand_where_their_parent_has_them_or_where_they_say():
     model: Any = nn.ModuleDict({"front": nn.Sequential(nn.Linear(4, 4)), "listener": Listener()})
     model["front"].layer_number = -1
-    rates = rates_of(model)
+    rates = compute_rates(model)
     assert (rates["front.0.weight"], rates["listener.convolution.bias"]) == (0.125, 0.125)
     assert (rates["listener.layers.0.weight"], rates["listener.layers.1.weight"]) == (0.25, 0.5)
     assert (rates["listener.norm.weight"], rates["listener.table"]) == (1.0, 1.0)
@@ -110,10 +110,10 @@ def test_modules_stand_where_their_parent_has_them_or_where_they_say():
 def test_the_input_layers_of_a_whisper_and_of_a_diarizer_are_below():
     sizes = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
     config = transformers.WhisperConfig(vocab_size=20, d_model=8, pad_token_id=0, **sizes)
-    rates = rates_of(transformers.WhisperForConditionalGeneration(config))
+    rates = compute_rates(transformers.WhisperForConditionalGeneration(config))
     assert {rate for name, rate in rates.items() if ".conv" in name or ".embed" in name} == {0.125}
     assert {rate for name, rate in rates.items() if ".layers.0." in name} == {0.25}
     assert {rate for name, rate in rates.items() if "coder.layer_norm." in name} == {1.0}
-    rates = rates_of(small_diarizer())
+    rates = compute_rates(small_diarizer())
     lowest = {rate for name, rate in rates.items() if name.startswith("front_end.")}
     assert lowest == {min(rates.values())} != set(rates.values())

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 import torch
 
-from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from toy_speech import RATE, make_dataset_from, write_recordings, write_utterances
 from vaak.audio.segments import Segment
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
@@ -33,11 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(folder: Path, run: Path, datasets: list[dict[str, Any]] | None = None, *overrides: str) -> DiarizationTask:
+def make_task(
+    folder: Path, run: Path, datasets: list[dict[str, Any]] | None = None, *overrides: str
+) -> DiarizationTask:
     """The task, prepared: recordings and conversations, unless ``datasets`` says otherwise."""
     both = [
-        dataset_of(folder / "recordings"),
-        dataset_of(folder / "utterances") | {"conversations": CONVERSATIONS},
+        make_dataset_from(folder / "recordings"),
+        make_dataset_from(folder / "utterances") | {"conversations": CONVERSATIONS},
     ]
     options = {
         "task": "diarization",
@@ -57,7 +59,7 @@ def task_of(folder: Path, run: Path, datasets: list[dict[str, Any]] | None = Non
 
 @pytest.fixture(scope="module")
 def task(folder: Path) -> DiarizationTask:
-    return task_of(folder, folder / "run")
+    return make_task(folder, folder / "run")
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -92,7 +94,7 @@ def test_an_example_is_what_its_recording_says(task: DiarizationTask, folder: Pa
 
 def test_an_example_is_a_function_of_index_and_rng(folder: Path, task: DiarizationTask, tmp_path: Path):
     """A fresh task, another order of reading, no cache: the same bits."""
-    other = task_of(folder, tmp_path / "run", None, "global_config.cache_gigabytes=0")
+    other = make_task(folder, tmp_path / "run", None, "global_config.cache_gigabytes=0")
     there, again = task.dataset("train"), other.dataset("train")
     indices = range(len(there.lengths))
     first = {index: there.example(index, rng(index)) for index in indices}
@@ -112,8 +114,8 @@ def test_any_worker_reads_the_same_batch(task: DiarizationTask):
 
 def test_augmentation_is_of_training_and_lengths_stay_upper_bounds(folder: Path, tmp_path: Path):
     augmentation = "data.augmentation={speed: [0.5, 2], volume: [-6, 6], spec_augment: {time_mask: 0.2}}"
-    task = task_of(folder, tmp_path / "run", None, augmentation)
-    plain, train = task_of(folder, tmp_path / "plain"), task.dataset("train")
+    task = make_task(folder, tmp_path / "run", None, augmentation)
+    plain, train = make_task(folder, tmp_path / "plain"), task.dataset("train")
     np.testing.assert_allclose(train.lengths, 2 * plain.dataset("train").lengths)
     for index in range(0, len(train.lengths), 5):
         assert train.example(index, rng(index)).duration <= train.lengths[index] + 0.5 / RATE
@@ -124,7 +126,7 @@ def test_augmentation_is_of_training_and_lengths_stay_upper_bounds(folder: Path,
 
 def test_the_fingerprint_says_what_examples_are_made_of_not_where_they_lie(folder: Path, tmp_path: Path):
     def of(number: int, *overrides: str) -> str:
-        return task_of(folder, tmp_path / f"run{number}", None, *overrides).dataset("train").fingerprint
+        return make_task(folder, tmp_path / f"run{number}", None, *overrides).dataset("train").fingerprint
 
     assert of(0) == of(1, "global_config.cache_gigabytes=0.1", "global_config.output_dir=elsewhere")
     assert (
@@ -150,8 +152,8 @@ def test_features_made_on_the_device_are_those_of_the_loader(folder: Path, tmp_p
     options = (f"data.augmentation={augmentation}", f"global_config.dither={0 if is_plain else 0.001}")
     stored = (f"global_config.storage_path={tmp_path / 'stored'}",) if is_plain else ()
     tasks = [
-        task_of(folder, tmp_path / "loader", None, *options),
-        task_of(folder, tmp_path / "device", None, *options, *stored, "data.features_on=device"),
+        make_task(folder, tmp_path / "loader", None, *options),
+        make_task(folder, tmp_path / "device", None, *options, *stored, "data.features_on=device"),
     ]
     indices = [0, 3, 8, len(tasks[0].dataset("train").lengths) - 1]  # the last one is a conversation
     batches, draws = [], []
@@ -163,12 +165,12 @@ def test_features_made_on_the_device_are_those_of_the_loader(folder: Path, tmp_p
     assert draws[0] == draws[1]
     assert "features" not in made.tensors
     assert all(one.samples is None for one in made.extra["examples"]), "workers would send them twice"
-    found, expected = tasks[1].features_of(made), tasks[0].features_of(of_loader)
+    found, expected = tasks[1].compute_features(made), tasks[0].compute_features(of_loader)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     if "spec_augment" in augmentation:
         assert len({tuple(masks) for masks in made["masks"].flatten(1).tolist()}) == 4, "each row has its own"
     _, alone = made.split(2)  # another number of rows, with the same padding
-    torch.testing.assert_close(tasks[1].features_of(alone), expected[2:], rtol=0, atol=1e-5)
+    torch.testing.assert_close(tasks[1].compute_features(alone), expected[2:], rtol=0, atol=1e-5)
     for name in set(of_loader.tensors) - {"features"}:
         assert torch.equal(made[name], of_loader[name]), name
     assert same(made.counts, of_loader.counts)
@@ -201,15 +203,15 @@ def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path
     samples = 0.1 * rng().standard_normal(RATE + 24)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     dataset = listed(tmp_path, [{"audio": "a.wav", "segments": [{"start": 0, "end": 0.5, "speaker": "x"}]}])
-    task = task_of(tmp_path, tmp_path / "run", [dataset], "data.shift_windows=false", f"data.features_on={where}")
+    task = make_task(tmp_path, tmp_path / "run", [dataset], "data.shift_windows=false", f"data.features_on={where}")
     train = task.dataset("train")
     assert train.lengths.tolist() == [1.0, 0.003]
     example, longer = train.example(1, rng()), train.example(0, rng())
     assert example.num_frames == 1
-    assert not task.features_of(train.collate([[example], [longer]]))[0].any()
+    assert not task.compute_features(train.collate([[example], [longer]]))[0].any()
     batch = train.collate([[example]])
-    assert not task.features_of(batch).any()
-    assert task.features_of(batch).shape == (1, 2, 8)
+    assert not task.compute_features(batch).any()
+    assert task.compute_features(batch).shape == (1, 2, 8)
     assert all(bool(term.total.isfinite()) for term in task.losses(task.model(), batch).values())
 
 
@@ -219,7 +221,7 @@ def test_what_is_left_out_and_what_doesnt_fit_is_said(tmp_path: Path, caplog: py
     lines: list[dict[str, Any]] = [{"audio": "a.wav", "segments": segments}, {"audio": "a.wav", "id": "nothing"}]
     dataset = listed(tmp_path, lines)
     with caplog.at_level(logging.INFO, "vaak"):
-        task = task_of(tmp_path, tmp_path / "run", [dataset])
+        task = make_task(tmp_path, tmp_path / "run", [dataset])
     assert "train: made: 1 skipped: lines without speaker, text, segments or rttm" in caplog.text
     assert "train has recordings of up to 4 speakers: in a window with more than 2 (model.max_speakers)" in caplog.text
     about = json.loads((tmp_path / "run" / "prepared" / "prepared.json").read_text())["statistics"]["train"]
@@ -228,6 +230,6 @@ def test_what_is_left_out_and_what_doesnt_fit_is_said(tmp_path: Path, caplog: py
     assert task.dataset("train").example(0, rng()).segments
     caplog.clear()
     with caplog.at_level(logging.INFO, "vaak"):
-        task_of(tmp_path, tmp_path / "roomy", [dataset], "model.max_speakers=4")
-        task_of(tmp_path, tmp_path / "binary", [dataset], "training.eval_knobs.label_type=binary")
+        make_task(tmp_path, tmp_path / "roomy", [dataset], "model.max_speakers=4")
+        make_task(tmp_path, tmp_path / "binary", [dataset], "training.eval_knobs.label_type=binary")
     assert "model.max_speakers" not in caplog.text

@@ -20,7 +20,7 @@ from vaak.config.experiment import experiment_type
 from vaak.core.batch import Batch
 from vaak.tasks.diarization.config import DiarizationDataConfig, InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationExample
-from vaak.tasks.diarization.metrics import DiarizationMeters, scoring_protocol, window_of
+from vaak.tasks.diarization.metrics import DiarizationMeters, cut_window, scoring_protocol
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.task import DiarizationTask
@@ -112,7 +112,7 @@ def test_a_recording_longer_than_the_window_is_read_in_windows():
     model, example = small_diarizer(), conversation(5, 1000)
     meters = measured(model, [example], inference={"window": 4.0})
     diarizer = meters.diarizer(model)
-    windows = [window_of(example, first, last, FRAME_SHIFT) for first, last in diarizer.windows(1000)]
+    windows = [cut_window(example, first, last, FRAME_SHIFT) for first, last in diarizer.windows(1000)]
     assert len(windows) == 4
     with torch.no_grad():
         scored = [meters.score(model, batch_of(model, [window])) for window in windows]
@@ -126,12 +126,12 @@ def test_a_recording_longer_than_the_window_is_read_in_windows():
 
 def test_a_window_has_what_is_said_in_it():
     example = conversation(5, 1000)
-    window = window_of(example, 200, 500, FRAME_SHIFT)
+    window = cut_window(example, 200, 500, FRAME_SHIFT)
     np.testing.assert_array_equal(window.features, example.features[200:500])
     assert window.duration == pytest.approx(3.0)
     collator = small_diarizer("binary").collator
     np.testing.assert_array_equal(collator.labels(window, 150), collator.labels(example, 500)[100:250])
-    assert window_of(example, 0, 1000, FRAME_SHIFT) is example
+    assert cut_window(example, 0, 1000, FRAME_SHIFT) is example
 
 
 @pytest.mark.parametrize("label_type", COLLATORS)

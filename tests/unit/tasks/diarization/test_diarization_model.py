@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 models = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 
 
-def features_of(*lengths: int, padding: float = 7.0) -> tuple[Tensor, Tensor]:
+def compute_features(*lengths: int, padding: float = 7.0) -> tuple[Tensor, Tensor]:
     """Features in float64 and their mask; padding is anything."""
     longest = max(lengths)
     features = torch.full((len(lengths), longest, NUM_BINS), padding, dtype=torch.float64)
@@ -50,9 +50,9 @@ def features_of(*lengths: int, padding: float = 7.0) -> tuple[Tensor, Tensor]:
 def test_padding_changes_no_real_frame(options: dict[str, Any]):
     model = small_diarizer(dtype=torch.float64, **options)
     step = model.config.output_subsampling
-    together = model.infer(*features_of(61, 40, 7, 1, 100))
+    together = model.infer(*compute_features(61, 40, 7, 1, 100))
     for row, length in enumerate((61, 40, 7, 1, 100)):
-        alone_ = model.infer(*features_of(length))
+        alone_ = model.infer(*compute_features(length))
         frames = -(-length // step)
         assert alone_.probabilities.shape == (1, frames, model.config.max_speakers)
         torch.testing.assert_close(together.probabilities[row, :frames], alone_.probabilities[0], rtol=1e-5, atol=1e-6)
@@ -66,7 +66,7 @@ def test_padding_changes_no_real_frame(options: dict[str, Any]):
 def test_more_padding_changes_no_score_beyond_rounding(options: dict[str, Any]):
     """In float64, where rounding is 1e-16: an influence of the padding would be far larger."""
     model = small_diarizer(dtype=torch.float64, **options)
-    features, mask = features_of(50, 23)
+    features, mask = compute_features(50, 23)
     more, more_mask = F.pad(features, (0, 0, 0, 37), value=-3.0), F.pad(mask, (0, 37))
     short, long = model(features, mask), model(more, more_mask)
     for row, length in enumerate((50, 23)):
@@ -88,7 +88,7 @@ def test_there_is_an_output_for_every_few_frames(length: int, subsampling: int, 
             "front_end": front_end,
         }
         model = small_diarizer(dtype=torch.float64, **sizes)
-        assert model(*features_of(length)).logits.shape == (1, -(-length // (subsampling // upsampling)), 2)
+        assert model(*compute_features(length)).logits.shape == (1, -(-length // (subsampling // upsampling)), 2)
 
 
 @models
@@ -99,7 +99,7 @@ def test_every_output_sees_its_own_frames(options: dict[str, Any]):
     assert isinstance(model.encoder, TransformerStack)
     for block in model.encoder.blocks:
         torch.nn.init.zeros_(block.get_parameter("attention.output.weight"))
-    features, mask = features_of(40)
+    features, mask = compute_features(40)
     model.front_end.register_forward_pre_hook(lambda _, inputs: (inputs[0].requires_grad_(), inputs[1]))
     step = model.config.subsampling
     for frame in (1, 2):
@@ -110,7 +110,7 @@ def test_every_output_sees_its_own_frames(options: dict[str, Any]):
 
 
 def test_a_level_and_a_channel_are_taken_out():
-    features, mask = features_of(30, 20)
+    features, mask = compute_features(30, 20)
     moved = features + torch.linspace(-3, 9, NUM_BINS)
     torch.testing.assert_close(centred(features, mask), centred(moved, mask))
     assert not centred(features, mask)[1, 20:].any()
@@ -120,7 +120,7 @@ def test_a_level_and_a_channel_are_taken_out():
 @pytest.mark.parametrize("label_type", COLLATORS)
 def test_probabilities_are_some(label_type: str):
     model = small_diarizer(label_type)
-    features, mask = features_of(50, 23)
+    features, mask = compute_features(50, 23)
     found = model.infer(features.float(), mask)
     names = model.collator.names
     assert found.probabilities.shape == (2, 25, 2 if names is None else len(names))
@@ -136,7 +136,7 @@ def test_it_draws_nothing_and_says_the_same_each_time():
     cases: list[dict[str, Any]] = [{}, {"head": "attractors"}, {"attention_type": "linear"}]
     for options in cases:
         model = small_diarizer(**options)
-        features, mask = features_of(50, 23)
+        features, mask = compute_features(50, 23)
         first = model.infer(features.float(), mask)
         torch.manual_seed(1)
         np.random.seed(1)
@@ -156,7 +156,7 @@ def test_weights_are_a_function_of_the_seed():
 
 def test_speakers_are_those_up_to_the_first_attractor_that_is_none():
     model = small_diarizer(head="attractors", max_speakers=3)
-    features, mask = features_of(30, 30)
+    features, mask = compute_features(30, 30)
     outputs = model(features.float(), mask)
     existence = torch.tensor([[2.0, -1.0, 3.0, 1.0], [1.0, 1.0, 1.0, -1.0]])
     found = model.inferred(type(outputs)(outputs.logits, outputs.hidden, existence), mask).probabilities
@@ -165,7 +165,7 @@ def test_speakers_are_those_up_to_the_first_attractor_that_is_none():
 
 def test_attractors_are_scored_against_their_formula():
     model = small_diarizer(dtype=torch.float64, head="attractors", max_speakers=2)
-    outputs = model(*features_of(30))
+    outputs = model(*compute_features(30))
     attractors = torch.linalg.lstsq(outputs.hidden[0], outputs.logits[0]).solution
     torch.testing.assert_close(outputs.hidden[0] @ attractors, outputs.logits[0])
     assert outputs.existence is not None
@@ -175,7 +175,7 @@ def test_attractors_are_scored_against_their_formula():
 @models
 def test_every_part_gets_a_gradient(options: dict[str, Any]):
     model = small_diarizer(**options).train()
-    features, mask = features_of(50, 23)
+    features, mask = compute_features(50, 23)
     outputs = model(features.float(), mask)
     labels = (torch.rand(outputs.logits.shape) > 0.5).float()
     embeddings = model.embeddings(outputs, lead_over_others(labels))

@@ -76,9 +76,9 @@ def test_windows_say_the_same_in_any_company():
     made, example = diarizer(window=2.0), conversation(1, 2037)
     windows = [Window(first, example.features[first:last]) for first, last in made.windows(2037)]
     assert len(windows) > WINDOWS_AT_ONCE
-    together = list(made.outputs_of(windows))
+    together = list(made.compute_outputs(windows))
     for window, output in zip(windows, together, strict=True):
-        [alone] = made.outputs_of([window])
+        [alone] = made.compute_outputs([window])
         assert output.first == window[0] // 2
         np.testing.assert_allclose(output.probabilities, alone.probabilities, atol=1e-5)
         assert output.embeddings is not None

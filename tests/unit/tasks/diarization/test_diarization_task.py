@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from quick_cases import mostly_slow
-from toy_speech import RATE, dataset_of, write_recordings, write_utterances
+from toy_speech import RATE, make_dataset_from, write_recordings, write_utterances
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.batch import Batch
@@ -113,7 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "task": "diarization",
         "model": {"d_model": 16, "num_layers": 1, "num_heads": 2, "embedding_dim": 4, "dropout": 0.1},
         "global_config": {"sampling_rate": RATE, "num_mel_bins": 8, "high_freq": 0.0},
-        "datasets": [dataset_of(folder / "recordings")],
+        "datasets": [make_dataset_from(folder / "recordings")],
         "data": {"window": 1.5},
         "training": {
             "eval_knobs": {"label_type": "multilabel"},
@@ -129,7 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
+def make_task(folder: Path, run: Path, *overrides: str) -> DiarizationTask:
     loaded = load([folder / "f.yml"], list(overrides))
     run.mkdir()
     experiment: Any = loaded.experiment
@@ -142,9 +142,9 @@ def test_too_few_speakers_for_conversations_are_said_before_training(tmp_path_fa
     folder = tmp_path_factory.mktemp("utterances")
     write_utterances(folder)
     (folder / "f.yml").write_text("task: diarization\nglobal_config: {num_mel_bins: 20}\n")
-    many = f"datasets=[{json.dumps(dataset_of(folder) | {'conversations': {'num_speakers': 50}})}]"
+    many = f"datasets=[{json.dumps(make_dataset_from(folder) | {'conversations': {'num_speakers': 50}})}]"
     with pytest.raises(DataError, match="too few for conversations of 50"):
-        task_of(folder, tmp_path / "run", many)
+        make_task(folder, tmp_path / "run", many)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_too_few_speakers_for_conversations_are_said_before_training(tmp_path_fa
 def test_cross_entropy_is_the_binary_one_of_what_are_no_classes(
     folder: Path, tmp_path: Path, label_type: str, loss: str
 ):
-    task = task_of(folder, tmp_path / "run", f"training.eval_knobs.label_type={label_type}")
+    task = make_task(folder, tmp_path / "run", f"training.eval_knobs.label_type={label_type}")
     terms = task.losses(task.model(), batch_of(task))
     assert list(terms) == [loss]
     assert terms[loss].per == "frame"
@@ -168,7 +168,7 @@ def batch_of(task: DiarizationTask, size: int = 3) -> Batch:
 def test_the_order_of_speakers_changes_no_loss_at_all(folder: Path, tmp_path: Path):
     """Labels whose speakers change places, with everything that goes by them."""
     auxiliary = "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}"
-    task = task_of(folder, tmp_path / "run", auxiliary)
+    task = make_task(folder, tmp_path / "run", auxiliary)
     model, batch = task.model().double().eval(), batch_of(task)
     expected = task.losses(model, batch)
     for name in ("labels", "activity"):
@@ -182,7 +182,7 @@ def test_the_order_of_speakers_changes_no_loss_at_all(folder: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_compiled_model_has_the_same_losses(folder: Path, tmp_path: Path):
-    task = task_of(folder, tmp_path / "run", "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}")
+    task = make_task(folder, tmp_path / "run", "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}")
     model, batch = task.model().eval(), batch_of(task)
     compiled_model: Any = torch.compile(model, backend="eager")
     compiled = task.losses(compiled_model, batch)
@@ -192,7 +192,7 @@ def test_a_compiled_model_has_the_same_losses(folder: Path, tmp_path: Path):
 
 def test_mixed_precision_trains_attractors(folder: Path, tmp_path: Path):
     options = ("model.head=attractors", "training.loss.auxiliary={attractor: 1, clustering: 1}")
-    task = task_of(folder, tmp_path / "run", *options)
+    task = make_task(folder, tmp_path / "run", *options)
     model, batch = task.model(), batch_of(task)
     with torch.autocast("cpu", torch.bfloat16):
         terms = task.losses(model, batch)
@@ -204,7 +204,7 @@ def test_mixed_precision_trains_attractors(folder: Path, tmp_path: Path):
 def test_a_speaker_in_an_output_that_inference_does_not_read_is_a_loss(folder: Path, tmp_path: Path, monkeypatch):
     """One speaker, whom only the second attractor finds: the loss was zero, and inference dropped the speaker."""
     options = ("model.head=attractors", "training.loss.auxiliary={attractor: 1}")
-    task = task_of(folder, tmp_path / "run", *options)
+    task = make_task(folder, tmp_path / "run", *options)
     model, batch = task.model().eval(), batch_of(task)
     number = len(batch["labels"])
     speaker = torch.zeros_like(batch["labels"])
@@ -226,7 +226,7 @@ def test_a_speaker_in_an_output_that_inference_does_not_read_is_a_loss(folder: P
 
 
 def test_a_line_for_each_row_says_who_speaks(folder: Path, tmp_path: Path):
-    task = task_of(folder, tmp_path / "run")
+    task = make_task(folder, tmp_path / "run")
     [line, *_] = task.show(batch_of(task))
     assert re.fullmatch(r"train0@0\.\d{3}: 1\.\d\d s, (ann|ben|cat), (ann|ben|cat)", line)
 
@@ -257,7 +257,7 @@ def test_a_label_type_of_a_call_alone_trains(
 ):
     monkeypatch.chdir(folder)
     label_type = f"training.eval_knobs.label_type=./custom.py:{name}"
-    task = task_of(folder, tmp_path / "made", label_type)
+    task = make_task(folder, tmp_path / "made", label_type)
     batch = batch_of(task)
     assert batch["labels"].shape == (*batch["mask"].shape, outputs)
     assert 0 < batch["labels"][batch["mask"]].mean() < 1
@@ -303,12 +303,12 @@ def test_wrong_options_of_a_label_type_are_a_users_mistake(
 ):
     monkeypatch.chdir(folder)
     with pytest.raises(UserError, match=r"Overlap can't be created: .*unexpected keyword argument 'most'"):
-        task_of(folder, tmp_path / "run", "training.eval_knobs.label_type={type: ./own.py:Overlap, most: 1}")
+        make_task(folder, tmp_path / "run", "training.eval_knobs.label_type={type: ./own.py:Overlap, most: 1}")
 
 
 def test_windows_of_inference_are_as_long_as_training_s(folder: Path, tmp_path: Path):
-    task = task_of(folder, tmp_path / "run")
+    task = make_task(folder, tmp_path / "run")
     model = task.model()
     assert task.diarizer(model).inference.window == 1.5
-    told = task_of(folder, tmp_path / "told", "data.inference.window=9")
+    told = make_task(folder, tmp_path / "told", "data.inference.window=9")
     assert told.diarizer(model).inference.window == 9

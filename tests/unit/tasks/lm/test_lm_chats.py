@@ -54,12 +54,12 @@ def run(chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(chats: Path, run: Path, *overrides: str) -> LanguageModelTask:
+def make_task(chats: Path, run: Path, *overrides: str) -> LanguageModelTask:
     return tiny_runs.prepared_task(chats, run, "data.token_dropout=0", "model.dropout=0", *overrides)
 
 
 def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(chats: Path, tmp_path: Path):
-    task = task_of(chats, tmp_path / "run")
+    task = make_task(chats, tmp_path / "run")
     model = task.model().double()
     draw_weights(model, 0.2)
     dataset: Any = task.dataset("train")
@@ -74,7 +74,7 @@ def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(cha
     assert packed.totals()["token"] == padded.totals()["token"] == sum((e.targets != IGNORED).sum() for e in examples)
     losses = [term.total.item() for batch in (packed, padded) for term in task.losses(model, batch).values()]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
-    everything = task_of(chats, tmp_path / "all", "data.loss_on=all")
+    everything = make_task(chats, tmp_path / "all", "data.loss_on=all")
     train: Any = everything.dataset("train")
     valid: Any = everything.dataset("valid")
     first = train.example(0, np.random.default_rng(0))
@@ -107,11 +107,11 @@ def test_a_run_scores_answers_and_says_so(run: Path, chats: Path):
 def test_long_conversations_are_cut_or_dropped_and_counted(
     chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    lengths = task_of(chats, tmp_path / "whole").prepared.store("train").lengths - 1
+    lengths = make_task(chats, tmp_path / "whole").prepared.store("train").lengths - 1
     longest = int(np.median(lengths))
     num_longer = int((lengths > longest).sum())
     for way, kept in (("cut", SIZES["train"]), ("drop", SIZES["train"] - num_longer)):
-        task = task_of(chats, tmp_path / way, f"data.max_length={longest}", f"data.long_chats={way}")
+        task = make_task(chats, tmp_path / way, f"data.max_length={longest}", f"data.long_chats={way}")
         dataset = task.dataset("train")
         assert (len(dataset.lengths), dataset.lengths.max()) == (kept, longest)
         counts = (num_longer, 0) if way == "cut" else (0, num_longer)
@@ -119,7 +119,7 @@ def test_long_conversations_are_cut_or_dropped_and_counted(
         reason = task.meters("valid").protocol.get("bits_per_byte", "")
         assert ("conversations are cut" in reason) == (way == "cut")
     with pytest.raises(DataError, match=r"train is empty: no conversation has an answer within data\.max_length"):
-        task_of(chats, tmp_path / "none", "data.max_length=3")
+        make_task(chats, tmp_path / "none", "data.max_length=3")
 
 
 def test_generate_answers_a_question_or_a_file_of_messages(vaak, run: Path, tiny_run: Path, tmp_path: Path):
@@ -200,8 +200,8 @@ def test_weight_0_is_not_learned_and_bad_conversations_are_left_out(
     with pytest.raises(
         DataError, match=r"train.jsonl:2: no turn of the assistant.* \(data.on_bad_example: skip leaves"
     ):
-        task_of(tmp_path / "chats", tmp_path / "strict", *options)
-    task = task_of(tmp_path / "chats", tmp_path / "run", *options, "data.on_bad_example=skip")
+        make_task(tmp_path / "chats", tmp_path / "strict", *options)
+    task = make_task(tmp_path / "chats", tmp_path / "run", *options, "data.on_bad_example=skip")
     assert len(task.prepared.store("train")) == 1
     dataset: Any = task.dataset("train")
     targets = dataset.example(0, np.random.default_rng(0)).targets
@@ -223,7 +223,7 @@ def test_a_template_whose_answers_have_no_end_is_named_before_training_and_gives
     )
     (tmp_path / "template.jinja").write_text(content)
     options = [f"data.chat_template={tmp_path / 'template.jinja'}", f"data.loss_on={loss_on}"]
-    task = task_of(chats, tmp_path / "run", *options)
+    task = make_task(chats, tmp_path / "run", *options)
     [said] = [line for line in caplog.messages if "endgeneration" in line]
     assert said.startswith(
         "data.chat_template has </s> after {% endgeneration %}; put it before, so that it is learned"

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from networks import draw_weights
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.nn.feed_forward import mixtures_of
+from vaak.nn.feed_forward import list_mixtures
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.model import LanguageModel
@@ -43,7 +43,7 @@ def small_model(**options: Any) -> LanguageModel:
     sizes: dict[str, Any] = {"preset": "tiny", "num_key_value_heads": 2}
     model = LanguageModel(LanguageModelConfig(**(sizes | options)), 304)
     draw_weights(model, 0.1)
-    for mixture in mixtures_of(model):
+    for mixture in list_mixtures(model):
         if mixture.bias is not None:  # as uneven as training makes it
             mixture.bias.copy_(0.1 * torch.randn(mixture.bias.shape))
     return model.eval()

@@ -66,7 +66,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def task_of(files: Path, name: str, *overrides: str) -> LanguageModelTask:
+def make_task(files: Path, name: str, *overrides: str) -> LanguageModelTask:
     windows = (f"data.max_length={SIZE}", f"data.stride={STRIDE}", "model.dropout=0")
     return tiny_runs.prepared_task(files, files / name, *windows, *overrides)
 
@@ -74,7 +74,7 @@ def task_of(files: Path, name: str, *overrides: str) -> LanguageModelTask:
 def test_a_stream_of_files_is_scored_whole(files: Path):
     names = [files / name for name in ("long.txt", "middle.txt", "short.txt")]
     test = ",".join(f"'{name}'" for name in names)
-    task = task_of(files, "stream", "data.layout=stream", "data.corpus.document=file", f"data.corpus.test=[{test}]")
+    task = make_task(files, "stream", "data.layout=stream", "data.corpus.document=file", f"data.corpus.test=[{test}]")
     model, tokenizer = sharp_model(task), task.tokenizer
     texts = [[tokenizer.bos_id, *tokenizer.encode(normalise(name.read_text()))] for name in names]
     nats = [value for ids in texts for value in nats_by_sliding_windows(model, ids, SIZE, STRIDE)]
@@ -90,7 +90,7 @@ def test_a_stream_of_files_is_scored_whole(files: Path):
 
 
 def test_lines_are_scored_each_with_its_end(files: Path):
-    task = task_of(files, "lines", f"data.corpus.test=['{files / 'lines.txt'}']")
+    task = make_task(files, "lines", f"data.corpus.test=['{files / 'lines.txt'}']")
     model, tokenizer = sharp_model(task), task.tokenizer
     nats = []
     for line in (files / "lines.txt").read_text().splitlines():
@@ -110,7 +110,7 @@ def test_what_a_tokenizer_loses_is_not_credited_to_the_model(files: Path, caplog
     (files / "strange.txt").write_text("\n".join([*lines[:20], "यह Ωmega है।", *lines[20:]]) + "\n")
     strange = f"data.corpus.valid=['{files / 'strange.txt'}']"
     with caplog.at_level("WARNING", logger="vaak"):
-        task = task_of(files, "lossy", "data.tokenizer.type=wordpiece", strange)
+        task = make_task(files, "lossy", "data.tokenizer.type=wordpiece", strange)
     reason = f"the tokenizer loses text in 1 of {len(lines) + 1} documents"
     assert f"valid: no bits per byte: {reason}" in caplog.messages
     model = sharp_model(task)
@@ -120,14 +120,14 @@ def test_what_a_tokenizer_loses_is_not_credited_to_the_model(files: Path, caplog
     assert "bits_per_byte" not in task.meters("test").protocol
 
     caplog.clear()
-    assert not task.dataset_of(["Ωmega", lines[0]]).store.is_exact
+    assert not task.make_dataset_from(["Ωmega", lines[0]]).store.is_exact
     assert "no bits per byte: the tokenizer loses text in 1 of 2 documents" in caplog.messages
-    exact = task_of(files, "exact", strange)
+    exact = make_task(files, "exact", strange)
     assert "val_bits_per_byte" in figures(exact, sharp_model(exact), "valid", 7)
 
 
 def test_accuracy_counts_tokens(files: Path):
-    task = task_of(files, "accuracy")
+    task = make_task(files, "accuracy")
     model, tokenizer = sharp_model(task), task.tokenizer
     right = total = 0
     for line in (files / "test.txt").read_text().splitlines():
@@ -138,7 +138,7 @@ def test_accuracy_counts_tokens(files: Path):
 
 
 def test_the_masked_objective_is_scored_where_tokens_were_chosen(files: Path):
-    task = task_of(files, "masked", "model.model_type=encoder")
+    task = make_task(files, "masked", "model.model_type=encoder")
     model = sharp_model(task)
     result = figures(task, model, "valid", batch_size=4)
     assert figures(task, model, "valid", batch_size=4) == result  # the same tokens are masked each time

@@ -246,4 +246,4 @@ def test_texts_are_refused_where_answers_are_compared(vaak: Any, folder: Path):
     assert (code, "a pair of answers is one row" in err) == (2, True)
     assert vaak("train", "preferred.yml", *options)[0] == 0
     with pytest.raises(UserError, match="evaluated on pairs of answers"):
-        opened("runs/preferred", device="cpu").task.dataset_of(["राम"])
+        opened("runs/preferred", device="cpu").task.make_dataset_from(["राम"])

@@ -26,7 +26,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text"
 
 
-def data_of(text: Path, *overrides: str):
+def make_data_section(text: Path, *overrides: str):
     return tiny_runs.loaded(text, text / "run", *overrides).experiment.data
 
 
@@ -35,7 +35,7 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 def test_it_is_done_once(text: Path, tmp_path: Path):
-    data, folder = data_of(text), tmp_path / "prepared"
+    data, folder = make_data_section(text), tmp_path / "prepared"
     prepared = PreparedText.make(recipe(data), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "test", "tokenizer", "train", "valid"]
     lines = (text / "test.txt").read_text().splitlines()
@@ -53,28 +53,28 @@ def test_it_is_done_once(text: Path, tmp_path: Path):
 
 
 def test_the_fingerprint_changes_with_options_and_files(text: Path):
-    marks = {fingerprint(data_of(text))}
+    marks = {fingerprint(make_data_section(text))}
     for number, override in enumerate(
         ("corpus.deduplicate=false", "corpus.test=[]", "tokenizer.vocab_size=400", "tokenizer.type=unigram"), start=2
     ):
-        marks.add(fingerprint(data_of(text, f"data.{override}")))
+        marks.add(fingerprint(make_data_section(text, f"data.{override}")))
         assert len(marks) == number
-    assert fingerprint(data_of(text, "data.max_length=16", "data.minimal_pairs=[grammar]")) in marks
+    assert fingerprint(make_data_section(text, "data.max_length=16", "data.minimal_pairs=[grammar]")) in marks
     with open(text / "train.txt", "a") as file:
         file.write("नया\n")
-    assert fingerprint(data_of(text)) not in marks
+    assert fingerprint(make_data_section(text)) not in marks
 
 
 def test_a_changed_file_is_prepared_again(text: Path, tmp_path: Path):
     folder = tmp_path / "prepared"
-    documents = len(PreparedText.make(recipe(data_of(text)), folder).store("test"))
+    documents = len(PreparedText.make(recipe(make_data_section(text)), folder).store("test"))
     with open(text / "test.txt", "a") as file:
         file.write("एक नया वाक्य\n")
-    assert len(PreparedText.make(recipe(data_of(text)), folder).store("test")) == documents + 1
+    assert len(PreparedText.make(recipe(make_data_section(text)), folder).store("test")) == documents + 1
 
 
 def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_path: Path):
-    data, folder = data_of(text), tmp_path / "prepared"
+    data, folder = make_data_section(text), tmp_path / "prepared"
     PreparedText.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
     (folder / DONE).unlink()
@@ -168,12 +168,12 @@ def test_a_run_may_change_to_a_cache_and_back(text: Path, tmp_path: Path):
 
 
 def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
-    PreparedText.make(recipe(data_of(text)), tmp_path / "one")
+    PreparedText.make(recipe(make_data_section(text)), tmp_path / "one")
     tokenizer = Tokenizer.load(tmp_path / "one" / "tokenizer")
     with open(text / "train.txt", "a") as file:
         file.write("बिलकुल और ही शब्द\n" * 3)
     other = PreparedText.make(
-        recipe(data_of(text, f"data.tokenizer.path={tmp_path / 'one' / 'tokenizer'}")), tmp_path / "two"
+        recipe(make_data_section(text, f"data.tokenizer.path={tmp_path / 'one' / 'tokenizer'}")), tmp_path / "two"
     )
     assert (
         other.tokenizer.fingerprint == tokenizer.fingerprint == TokenStore(tmp_path / "two/train").tokenizer_fingerprint
@@ -183,7 +183,9 @@ def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
 def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
     with open(text / "test.txt", "a") as file:
         file.write("漢字 ☂\n")
-    wordpiece = PreparedText.make(recipe(data_of(text, "data.tokenizer.type=wordpiece")), tmp_path / "prepared")
+    wordpiece = PreparedText.make(
+        recipe(make_data_section(text, "data.tokenizer.type=wordpiece")), tmp_path / "prepared"
+    )
     trip = wordpiece.about["round_trip"]
     assert trip["exact"] == trip["documents"] - 1
     assert trip["unknown_tokens"] > 0
@@ -194,20 +196,20 @@ def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
 def test_a_folder_that_may_not_be_written(text: Path, tmp_path: Path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(UserError, match="closed/prepared: Permission denied"):
-        PreparedText.make(recipe(data_of(text)), tmp_path / "closed" / "prepared")
+        PreparedText.make(recipe(make_data_section(text)), tmp_path / "closed" / "prepared")
 
 
 def test_a_folder_that_is_a_file(text: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"prepared data can't be written to .*file/prepared"):
-        PreparedText.make(recipe(data_of(text)), tmp_path / "file" / "prepared")
+        PreparedText.make(recipe(make_data_section(text)), tmp_path / "file" / "prepared")
 
 
 def test_training_text_is_asked_for(text: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"corpus\.train: give the files of the training text"):
-        PreparedText.make(recipe(data_of(text, "data.corpus.train=[]")), tmp_path / "prepared")
-    only_test = data_of(text, "data.corpus.train=[]", "data.corpus.valid=[]")
-    PreparedText.make(recipe(data_of(text)), tmp_path / "own")
+        PreparedText.make(recipe(make_data_section(text, "data.corpus.train=[]")), tmp_path / "prepared")
+    only_test = make_data_section(text, "data.corpus.train=[]", "data.corpus.valid=[]")
+    PreparedText.make(recipe(make_data_section(text)), tmp_path / "own")
     tokenizer = only_test.tokenizer.model_copy(update={"path": str(tmp_path / "own" / "tokenizer")})
     prepared = PreparedText.make(
         recipe(only_test.model_copy(update={"tokenizer": tokenizer}), ("test",)), tmp_path / "other"

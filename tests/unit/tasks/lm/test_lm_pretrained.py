@@ -27,7 +27,7 @@ from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch
-from vaak.tasks.lm.pretrained import load_model, longest_of, save_base
+from vaak.tasks.lm.pretrained import load_model, read_max_length, save_base
 from vaak.tasks.pretrained import KeptBase
 
 transformers = pytest.importorskip("transformers")
@@ -51,7 +51,7 @@ def test_logits_are_those_of_transformers_and_a_round_trip_is_the_identity(kind:
     names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     file = tmp_path / "prepared" / "tokenizer" / "tokenizer.json"
     prepared = tmp_path / "prepared"
-    export_hf(model, file, names, longest_of(prepared), tmp_path / "again", KeptBase.of(prepared))
+    export_hf(model, file, names, read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -98,7 +98,7 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
             torch.testing.assert_close(inputs.logits(), expected, rtol=0, atol=1e-5)
         documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, -1, -1], [0, 0, 1, 1, 1, 1, 1, 2, 2]])
         if kind in PACKED:
-            model.demand_packing("training.batching")
+            model.require_packing("training.batching")
             packed = model(ids, documents=documents)
             for row, begin, end in ((0, 0, 4), (0, 4, 7), (1, 0, 2), (1, 2, 7), (1, 7, 9)):
                 alone = peer(ids[row : row + 1, begin:end]).logits[0]
@@ -108,7 +108,7 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
             with pytest.raises(
                 UserError, match=rf"^training\.batching: {family}, .* can't keep the documents .* apart"
             ):
-                model.demand_packing("training.batching")
+                model.require_packing("training.batching")
     assert model._continues == (kind in CACHED)
     prompts, settings = [[5, 9, 200, 7, 31], [4, 8]], SamplingSettings(max_new_tokens=7, temperature=0.0)
     found = generate_batch(model, prompts, settings)
@@ -119,7 +119,7 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
     names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     prepared = tmp_path / "prepared"
     file = prepared / "tokenizer" / "tokenizer.json"
-    export_hf(model, file, names, longest_of(prepared), tmp_path / "again", KeptBase.of(prepared))
+    export_hf(model, file, names, read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
     assert_same_folders(tmp_path / "theirs", tmp_path / "again")
     assert table_row(kind) in (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
 
@@ -148,7 +148,7 @@ def test_a_process_reads_its_part_of_it_alone_and_finds_what_it_can_do_without_i
         assert isinstance(model, TransformersDecoder)
         assert model._logits_are_product == (kind in PRODUCTS)
         with contextlib.nullcontext() if kind in PACKED else pytest.raises(UserError, match="documents"):
-            model.demand_packing("training.batching")
+            model.require_packing("training.batching")
     for name, parameter in whole.named_parameters(remove_duplicate=False):
         assert torch.equal(torch.cat([parts[name] for parts in found]), parameter.detach()), name
 

@@ -16,7 +16,7 @@ from vaak.config.changes import changes_between
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
-from vaak.core.batch import Batch, Term, divisor_of
+from vaak.core.batch import Batch, Term, get_divisor
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
@@ -152,7 +152,7 @@ def test_the_gradient_of_a_step_is_the_formulas_over_all_of_its_microbatches(wei
     wanted = torch.autograd.grad(expected, [*parameters.values(), *logs])
     for found, gradient in zip([*parameters.values(), *logs], wanted, strict=True):
         torch.testing.assert_close(found.grad, gradient, rtol=1e-10, atol=1e-12)
-    logged = {name: total / divisor_of(losses.counts, losses.units[name]) for name, total in losses.sums.items()}
+    logged = {name: total / get_divisor(losses.counts, losses.units[name]) for name, total in losses.sums.items()}
     for name, mean in means.items():
         torch.testing.assert_close(logged[f"{name}/square"] + logged[f"{name}/size"], mean.detach())
     total = sum(trainer.loss_weights.get(name, 1.0) * value for name, value in logged.items())

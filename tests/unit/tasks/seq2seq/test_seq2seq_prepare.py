@@ -30,7 +30,7 @@ def write_pairs(path: Path, pairs: list[tuple[Any, Any]]) -> str:
     return str(path)
 
 
-def data_of(folder: Path, train=TRAIN, valid=VALID, **options: Any) -> Seq2SeqDataConfig:
+def make_data_section(folder: Path, train=TRAIN, valid=VALID, **options: Any) -> Seq2SeqDataConfig:
     corpus = {"type": "json", "train": [write_pairs(folder / "train.jsonl", train)], **options.pop("corpus", {})}
     if valid:
         corpus["valid"] = [write_pairs(folder / "valid.jsonl", valid)]
@@ -39,7 +39,7 @@ def data_of(folder: Path, train=TRAIN, valid=VALID, **options: Any) -> Seq2SeqDa
 
 
 def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
-    data, folder = data_of(tmp_path), tmp_path / "prepared"
+    data, folder = make_data_section(tmp_path), tmp_path / "prepared"
     prepared = PreparedPairs.make(recipe(data), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "tokenizer", "train", "valid"]
     for split, pairs in (("train", TRAIN), ("valid", VALID)):
@@ -60,7 +60,7 @@ def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
 
 
 def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path):
-    prepared = PreparedPairs.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
+    prepared = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=True)), tmp_path / "prepared")
     assert prepared.dictionary is not None
     sources = {split: prepared.stores(split).source for split in ("train", "valid")}
     translator = replace(
@@ -79,9 +79,9 @@ def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_traini
 
 
 def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path):
-    own = PreparedPairs.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
+    own = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=True)), tmp_path / "prepared")
     tokenizer = {"type": "byte_level", "vocab_size": 300, "path": str(own.folder / "tokenizer")}
-    data = data_of(tmp_path, gloss=True, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
+    data = make_data_section(tmp_path, gloss=True, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
     other = PreparedPairs.make(recipe(data, ("valid",), own.dictionary), tmp_path / "other")
     assert other.dictionary == own.dictionary
     read = other.source_tokenizer.decode(other.stores("valid").source.document(0).tolist())
@@ -90,24 +90,26 @@ def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path
 
 
 def test_one_tokenizer_of_both_sides_or_one_of_each(tmp_path: Path):
-    joint = PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "joint")
+    joint = PreparedPairs.make(recipe(make_data_section(tmp_path)), tmp_path / "joint")
     assert joint.source_tokenizer is joint.target_tokenizer
-    separate = data_of(tmp_path, target_tokenizer={"type": "character", "vocab_size": 300})
+    separate = make_data_section(tmp_path, target_tokenizer={"type": "character", "vocab_size": 300})
     own = PreparedPairs.make(recipe(separate), tmp_path / "joint")
     assert own.target_tokenizer.vocab_size < 300
     assert own.source_tokenizer.fingerprint != joint.source_tokenizer.fingerprint
     assert "शब्द" not in own.source_tokenizer.to_json()
     assert own.stores("train").target.tokenizer_fingerprint == own.target_tokenizer.fingerprint
-    again = PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "joint")
+    again = PreparedPairs.make(recipe(make_data_section(tmp_path)), tmp_path / "joint")
     assert again.target_tokenizer is again.source_tokenizer
     paths = {"path": str(tmp_path / "joint" / "tokenizer")}
-    given = PreparedPairs.make(recipe(data_of(tmp_path, TRAIN[:3], tokenizer=paths), ("valid",)), tmp_path / "given")
+    given = PreparedPairs.make(
+        recipe(make_data_section(tmp_path, TRAIN[:3], tokenizer=paths), ("valid",)), tmp_path / "given"
+    )
     assert given.source_tokenizer.fingerprint == Tokenizer.load(tmp_path / "joint" / "tokenizer").fingerprint
     assert given.about["statistics"].keys() == {"valid"}
 
 
 def test_the_fingerprint_changes_with_what_decides(tmp_path: Path):
-    marks = {fingerprint(data_of(tmp_path))}
+    marks = {fingerprint(make_data_section(tmp_path))}
     changes: list[dict[str, Any]] = [
         {"corpus": {"source_column": "hi", "target_column": "en"}},
         {"corpus": {"training_references": "first"}},
@@ -118,11 +120,11 @@ def test_the_fingerprint_changes_with_what_decides(tmp_path: Path):
         {"max_target_length": 64},
     ]
     for number, change in enumerate(changes, start=2):
-        data = data_of(tmp_path)
+        data = make_data_section(tmp_path)
         corpus = data.corpus.model_copy(update=change.pop("corpus", {}))
         marks.add(fingerprint(Seq2SeqDataConfig(**{**data.model_dump(), "corpus": corpus, **change})))
         assert len(marks) == number
-    data = data_of(tmp_path)
+    data = make_data_section(tmp_path)
     assert fingerprint(data.model_copy(update={"decoding": {"method": "beam"}})) == fingerprint(data)
     before = fingerprint(data)
     (tmp_path / "train.jsonl").write_text('{"en": "x", "hi": "y"}\n')
@@ -130,7 +132,7 @@ def test_the_fingerprint_changes_with_what_decides(tmp_path: Path):
 
 
 def test_what_was_interrupted_is_done_again(tmp_path: Path):
-    data, folder = data_of(tmp_path), tmp_path / "prepared"
+    data, folder = make_data_section(tmp_path), tmp_path / "prepared"
     PreparedPairs.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
     (folder / DONE).unlink()
@@ -143,7 +145,7 @@ def test_what_was_interrupted_is_done_again(tmp_path: Path):
 
 
 def test_runs_share_a_cache_and_one_that_has_begun_keeps_its_data(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    data = data_of(tmp_path, cache_dir=str(tmp_path / "cache"))
+    data = make_data_section(tmp_path, cache_dir=str(tmp_path / "cache"))
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     prepare_for_run(recipe(data), run, data.cache_dir)
@@ -160,7 +162,7 @@ def test_runs_share_a_cache_and_one_that_has_begun_keeps_its_data(tmp_path: Path
 def test_filters_count_what_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
     train = [("a" * n, "b" * m) for n in (1, 3, 9, 10) for m in (1, 4, 8, 9)]
-    data = data_of(
+    data = make_data_section(
         tmp_path,
         train,
         [("aa", "ab")],
@@ -190,7 +192,7 @@ def test_filters_count_what_is_missing(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_given_evaluation_source_that_is_too_long_is_an_error(tmp_path: Path):
     character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
     valid = [("short", "छोटा"), ("a source too long", "लंबा"), ("too long", "लंबा")]
-    data = data_of(tmp_path, [("a", "अ"), ("b", "ब")], valid, tokenizer=character, max_source_length=6)
+    data = make_data_section(tmp_path, [("a", "अ"), ("b", "ब")], valid, tokenizer=character, max_source_length=6)
     message = (
         r"valid\.jsonl:2: the source has 18 tokens, more than data\.max_source_length \(6\), the longest of 2 such in "
         r"valid; evaluation skips none: raise data\.max_source_length to 18, or shorten them$"
@@ -210,7 +212,7 @@ def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Pat
     character = {"type": "character", "vocab_size": 300, "min_frequency": 1}
     train = [("a" * length + str(number), f"b{length} {number}") for length in (1, 20) for number in range(60)]
     fractions = {"valid_fraction": 0.3, "train_fraction": 0.6}
-    data = data_of(tmp_path, train, (), tokenizer=character, max_source_length=10, corpus=fractions)
+    data = make_data_section(tmp_path, train, (), tokenizer=character, max_source_length=10, corpus=fractions)
     with caplog.at_level(logging.INFO, "vaak"):
         prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert set(prepared.cut_splits) == {"valid", "test"}
@@ -226,7 +228,7 @@ def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Pat
 
 
 def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    data = data_of(tmp_path, valid=[("word", "शब्द " * 30), ("new", "है")], max_target_length=12)
+    data = make_data_section(tmp_path, valid=[("word", "शब्द " * 30), ("new", "है")], max_target_length=12)
     with caplog.at_level(logging.WARNING, "vaak"):
         prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert "valid: 1 targets are longer than data.max_target_length (12): the loss uses their" in caplog.text
@@ -244,19 +246,21 @@ def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplo
 def test_all_pairs_dropped_is_an_error(tmp_path: Path):
     message = r"train is empty: all its pairs were dropped \(40: source longer than max_source_length \(2\)\)"
     with pytest.raises(DataError, match=message):
-        PreparedPairs.make(recipe(data_of(tmp_path, valid=[("a", "x")], max_source_length=2)), tmp_path / "prepared")
+        PreparedPairs.make(
+            recipe(make_data_section(tmp_path, valid=[("a", "x")], max_source_length=2)), tmp_path / "prepared"
+        )
 
 
 def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     swapped = [(target, source) for source, target in TRAIN]
     with pytest.raises(DataError, match="en has DEVANAGARI letters and hi has LATIN letters: the columns are swap"):
-        PreparedPairs.make(recipe(data_of(tmp_path, swapped, valid=None)), tmp_path / "swapped")
+        PreparedPairs.make(recipe(make_data_section(tmp_path, swapped, valid=None)), tmp_path / "swapped")
     assert not (tmp_path / "swapped" / DONE).exists()
     with caplog.at_level(logging.WARNING, "vaak"):
-        PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "right")
+        PreparedPairs.make(recipe(make_data_section(tmp_path)), tmp_path / "right")
         assert "letters" not in caplog.text
         romanised = [(source, f"shabd {number} hai") for number, (source, _) in enumerate(TRAIN)]
-        PreparedPairs.make(recipe(data_of(tmp_path, romanised, valid=None)), tmp_path / "romanised")
+        PreparedPairs.make(recipe(make_data_section(tmp_path, romanised, valid=None)), tmp_path / "romanised")
     assert "hi has LATIN letters; expected LATIN and DEVANAGARI" in caplog.text
 
 
@@ -303,7 +307,7 @@ training: {max_steps: 1, device: cpu}
 def test_a_vocabulary_that_is_too_small_is_named_with_its_line(
     tmp_path: Path, command: list[str], vaak: Callable[..., tuple[int, str, str]]
 ):
-    data_of(tmp_path)
+    make_data_section(tmp_path)
     (tmp_path / "two.yml").write_text(TWO_TOKENIZERS.replace("FOLDER", str(tmp_path)))
     run = (f"run_dir={tmp_path / 'run'}",)
     code, _, errors = vaak(*command, tmp_path / "two.yml", *run)
@@ -317,7 +321,7 @@ def test_a_vocabulary_that_is_too_small_is_named_with_its_line(
 
 
 def test_of_several_tasks_the_one_is_named(tmp_path: Path, vaak: Callable[..., tuple[int, str, str]]):
-    data_of(tmp_path)
+    make_data_section(tmp_path)
     (tmp_path / "two.yml").write_text(TWO_TOKENIZERS.replace("FOLDER", str(tmp_path)))
     (tmp_path / "tasks.yml").write_text(
         f"task: multitask\nrun_dir: {tmp_path / 'run'}\ndata:\n  tasks:\n"

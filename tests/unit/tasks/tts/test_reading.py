@@ -13,7 +13,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.recordings import LeftOut
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError
-from vaak.tasks.tts.recordings import phones_of, utterances
+from vaak.tasks.tts.recordings import get_phones, utterances
 
 AUDIO = AudioConfig(feature_type="mel", mel=MelConfig(f_max=RATE / 2))
 
@@ -41,7 +41,7 @@ def test_the_ends_keep_the_silence_that_is_asked_for(spoken):
 def test_alignments_move_with_the_start(spoken):
     whole, phones = spoken
     (one,), _ = read([whole])
-    moved = phones_of(one)
+    moved = get_phones(one)
     assert [phone.text for phone in moved] == [label for label, _, _ in phones]
     assert [phone.start for phone in moved[1:]] == pytest.approx([start - one.start for _, start, _ in phones[1:]])
 

@@ -16,7 +16,7 @@ import tiny_vocoder
 import tiny_voice
 from vaak.audio.corpora.voices import sentences
 from vaak.runs.open_run import open_run
-from vaak.tasks.tts.sherpa import LARGEST_NUMBER, MARKS, SpokenFunction, characters_of, lexicon_of, tokens_of
+from vaak.tasks.tts.sherpa import LARGEST_NUMBER, MARKS, SpokenFunction, assign_characters, make_lexicon, number_tokens
 from vaak.text.grammar.translation import grammar_pairs
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.phonemes.alphabets import BOUNDARY, PAUSE, PUNCTUATION
@@ -55,7 +55,7 @@ def by_sherpa(processor: PhonemeProcessor, lexicon: dict[str, tuple[str, ...]], 
 def test_texts_have_nearly_always_the_symbols_of_the_front_end(options: dict[str, Any]):
     texts = sentences(800, np.random.default_rng(0))
     processor = PhonemeProcessor(FrontEndConfig.model_validate(options))
-    lexicon = lexicon_of(processor, texts[:600])
+    lexicon = make_lexicon(processor, texts[:600])
     said = [by_sherpa(processor, lexicon, text) for text in texts[600:]]
     same = [one == list(whole.symbols) for one, whole in zip(said, processor.process_all(texts[600:]), strict=True)]
     assert said.count(None) <= 3
@@ -68,7 +68,7 @@ def test_texts_of_another_language_have_the_symbols_of_the_front_end():
     texts = [text.replace(" ।", "।") for text in texts]
     assert sum("।" in text for text in texts) > 100
     processor = PhonemeProcessor(FrontEndConfig(language="hi"))
-    lexicon = lexicon_of(processor, texts)
+    lexicon = make_lexicon(processor, texts)
     whole = processor.process_all(texts)
     said = [by_sherpa(processor, lexicon, text) for text in texts]
     assert np.mean([one == list(other.symbols) for one, other in zip(said, whole, strict=True)]) > 0.95
@@ -76,7 +76,7 @@ def test_texts_of_another_language_have_the_symbols_of_the_front_end():
 
 def test_words_have_entries_with_their_marks_and_figures_and_another_apostrophe():
     processor = PhonemeProcessor(FrontEndConfig(phonemizer="characters"))
-    lexicon = lexicon_of(processor, ['"Don\'t go," he said — (well-known, it is) and #1 left.'])
+    lexicon = make_lexicon(processor, ['"Don\'t go," he said — (well-known, it is) and #1 left.'])
     assert lexicon["don't"] == lexicon["don’t"] == tuple("don't")
     assert lexicon["\"don't"] == ('"', *"don't")
     assert lexicon["left"] == tuple("left")
@@ -91,24 +91,24 @@ def test_words_have_entries_with_their_marks_and_figures_and_another_apostrophe(
 def test_words_of_a_lexicon_to_speak_with_are_said_as_it_says():
     texts = ["He saw the old car.", "The man left the car and the door."]
     processor = PhonemeProcessor(FrontEndConfig(alphabet="arpabet"))
-    plain = lexicon_of(processor, texts)
+    plain = make_lexicon(processor, texts)
     assert plain["the"] == ("DH", "AH0")
     assert plain["the old"][:2] == ("DH", "IH0")
-    lexicon = lexicon_of(processor, texts, {"old": "AO1 L D", "sql": "S IY1 K W AH0 L"})
+    lexicon = make_lexicon(processor, texts, {"old": "AO1 L D", "sql": "S IY1 K W AH0 L"})
     assert lexicon["old"] == ("AO1", "L", "D")
     assert lexicon["sql"] == ("S", "IY1", "K", "W", "AH0", "L")
     assert "the old" not in lexicon
 
 
 def test_capitals_of_other_alphabets_are_entries():
-    lexicon = lexicon_of(PhonemeProcessor(FrontEndConfig(language="ru")), ["Привет, мир."])
+    lexicon = make_lexicon(PhonemeProcessor(FrontEndConfig(language="ru")), ["Привет, мир."])
     assert lexicon["привет"] == lexicon["Привет"] == lexicon["ПРИВЕТ"]
 
 
 def test_every_symbol_has_one_character_of_its_own():
     for options in ({}, {"alphabet": "arpabet", "punctuation": "pause"}, {"language": "hi", "word_boundaries": False}):
         processor = PhonemeProcessor(FrontEndConfig.model_validate(options))
-        characters, tokens = characters_of(processor), tokens_of(processor)
+        characters, tokens = assign_characters(processor), number_tokens(processor)
         assert len(set(characters.values())) == processor.num_symbols
         assert all(len(one) == 1 and not one.isspace() for one in characters.values())
         assert tokens["^"] == tokens["$"] == processor.pause_id
@@ -204,7 +204,7 @@ def test_sherpa_onnx_says_the_same(
     voice = opened_by_sherpa("model.onnx")
     assert voice.sample_rate == tiny_voice.RATE
     assert voice.num_speakers == (2 if name == "duet" else 1)
-    characters = characters_of(opened.task.prepared.processor)
+    characters = assign_characters(opened.task.prepared.processor)
     how, found = sherpa_onnx.GenerationConfig(), {}
     how.silence_scale = 1.0
     for sid, speed in ((0, 1.0), (0, 0.7), (voice.num_speakers - 1, 1.0)):
@@ -232,7 +232,7 @@ def test_sherpa_onnx_says_the_same(
         ]
         store = opened.task.prepared.store("train")
         trained = [store.line(index).text for index in range(len(store))]
-        lexicon = lexicon_of(speaker.processor, [*trained, *words.read_text().splitlines()])
+        lexicon = make_lexicon(speaker.processor, [*trained, *words.read_text().splitlines()])
         symbols = [by_sherpa(speaker.processor, lexicon, text) for text in texts[600:]]
         whole = [list(one.symbols) for one in speaker.processor.process_all(texts[600:])]
         assert same == [one == other for one, other in zip(symbols, whole, strict=True)]

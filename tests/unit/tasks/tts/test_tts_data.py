@@ -33,7 +33,7 @@ def corpus(tmp_path: Path) -> Path:
     return tiny_voice.write_voice(tmp_path / "corpus")
 
 
-def task_of(corpus: Path, *overrides: str, **more: Any):
+def make_task(corpus: Path, *overrides: str, **more: Any):
     """The task on a corpus, not prepared yet."""
     file = corpus.parent / "voice.yml"
     file.write_text(yaml_text(tiny_voice.options(corpus, **more)))
@@ -42,7 +42,7 @@ def task_of(corpus: Path, *overrides: str, **more: Any):
 
 
 def test_durations_add_up_to_the_frames_of_every_utterance(corpus: Path):
-    task = task_of(corpus)
+    task = make_task(corpus)
     task.prepare()
     for split, number in tiny_voice.NUM_UTTERANCES.items():
         dataset = task.dataset(split)
@@ -56,7 +56,7 @@ def test_durations_add_up_to_the_frames_of_every_utterance(corpus: Path):
 
 
 def test_durations_are_those_of_the_alignment(corpus: Path):
-    task = task_of(corpus, "data.silence=null")
+    task = make_task(corpus, "data.silence=null")
     task.prepare()
     example = task.dataset("train").example(3, np.random.default_rng(0))
     _, _, phones = read_utterance(3)
@@ -76,7 +76,7 @@ def read_utterance(index: int):
 
 
 def test_bins_are_normalised_by_all_frames_of_training(corpus: Path):
-    task = task_of(corpus)
+    task = make_task(corpus)
     task.prepare()
     store = task.prepared.store("train")
     frames = np.concatenate([store.mel(index) for index in range(len(store))])
@@ -85,12 +85,12 @@ def test_bins_are_normalised_by_all_frames_of_training(corpus: Path):
 
 
 def test_what_was_prepared_is_found_again(corpus: Path):
-    task_of(corpus).prepare()
+    make_task(corpus).prepare()
     lines = corpus.parent / "run" / "prepared" / "train" / "utterances.jsonl"
     written = lines.stat().st_mtime_ns
-    task_of(corpus).prepare()
+    make_task(corpus).prepare()
     assert lines.stat().st_mtime_ns == written
-    task_of(corpus, "data.front_end.stress=false").prepare()
+    make_task(corpus, "data.front_end.stress=false").prepare()
     assert lines.stat().st_mtime_ns > written
 
 
@@ -99,7 +99,7 @@ def test_learned_durations_need_no_alignment(corpus: Path):
     for line in lines:
         del line["supervisions"][0]["alignment"]
     (corpus / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    task = task_of(corpus, "model.durations=learned")
+    task = make_task(corpus, "model.durations=learned")
     task.prepare()
     assert task.dataset("train").example(0, np.random.default_rng(0)).durations is None
 
@@ -185,14 +185,14 @@ def test_a_bad_utterance_is_one_clear_line(corpus: Path, name: str):
     change, message = BAD[name]
     change(corpus)
     with pytest.raises(DataError, match=message) as caught:
-        task_of(corpus).prepare()
+        make_task(corpus).prepare()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", mostly_slow(BAD, *list(BAD)[::3]))
 def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
     BAD[name][0](corpus)
-    task = task_of(corpus, "data.on_bad_example=skip")
+    task = make_task(corpus, "data.on_bad_example=skip")
     task.prepare()
     dataset = task.dataset("train")
     assert len(dataset.lengths) == tiny_voice.NUM_UTTERANCES["train"] - 1
@@ -203,7 +203,7 @@ def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
 def test_two_utterances_of_one_name_are_an_error(corpus: Path):
     (corpus / "train.jsonl").write_text((corpus / "train.jsonl").read_text() * 2)
     with pytest.raises(DataError, match="two cuts with the name train0"):
-        task_of(corpus).prepare()
+        make_task(corpus).prepare()
 
 
 def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
@@ -214,7 +214,7 @@ def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
     valid = [json.loads(line) for line in (corpus / "valid.jsonl").read_text().splitlines()]
     label(valid[0], speaker="eve")
     (corpus / "valid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in valid))
-    task = task_of(corpus)
+    task = make_task(corpus)
     task.prepare()
     assert task.model().speakers is not None
     with pytest.raises(DataError, match="eve is not a speaker of training"):
@@ -228,7 +228,7 @@ def text_of_line(line: dict[str, Any]) -> str:
 
 def test_symbols_that_are_not_spoken_are_counted_and_named(corpus: Path, caplog: pytest.LogCaptureFixture):
     change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} 😀 ™"))
-    task = task_of(corpus, "model.durations=learned")
+    task = make_task(corpus, "model.durations=learned")
     task.prepare()
     (line,) = [one for one in caplog.records if "can't be spoken" in one.getMessage()]
     lines = [json.loads(one) for one in (corpus / "train.jsonl").read_text().splitlines()]
@@ -248,15 +248,15 @@ def test_words_that_no_front_end_takes_are_refused_or_skipped_and_counted(corpus
     """Letters of another script: with ``skip`` their utterance is left out, up to data.max_unknown."""
     change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} Москва река Москва"))
     with pytest.raises(DataError, match="can't be read in English"):
-        task_of(corpus, "model.durations=learned").prepare()
+        make_task(corpus, "model.durations=learned").prepare()
     skip = ("model.durations=learned", "data.on_bad_example=skip")
     message = (
         r"train: [\d.]+ % of the characters \(16 of \d+\) and [\d.]+ % of the words \(as Москва река\) can't be "
         r"spoken: к \(3, first in train1\) а .*; write them in words, .* or raise data\.max_unknown \(5 %\)"
     )
     with pytest.raises(DataError, match=message):
-        task_of(corpus, *skip).prepare()
-    task = task_of(corpus, *skip, "data.max_unknown=20")
+        make_task(corpus, *skip).prepare()
+    task = make_task(corpus, *skip, "data.max_unknown=20")
     task.prepare()
     lines = [json.loads(one) for one in (corpus / "train.jsonl").read_text().splitlines()]
     words = sum(len(text_of_line(line).split()) for line in lines)
@@ -271,12 +271,12 @@ def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     write_cuts(corpus / "train.jsonl", [cut("a", tmp_path / "a.wav", None, phones)])
     with pytest.raises(DataError, match="train is empty: no dataset has a usable utterance"):
-        task_of(corpus).prepare()
+        make_task(corpus).prepare()
 
 
 def test_a_text_much_longer_than_its_audio_is_found(corpus: Path):
     def kinds() -> list[str]:
-        task = task_of(corpus, "model.durations=learned")
+        task = make_task(corpus, "model.durations=learned")
         task.prepare()
         return [f"{one.mark} {one.kind} {one.example.split()[0]}" for one in task.data_findings("train")]
 
@@ -289,9 +289,9 @@ def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_
     BAD["no alignment"][0](corpus)
     (tmp_path / "run").mkdir()
     cache = f"data.cache_dir={tmp_path / 'cache'}"
-    task_of(corpus, cache, "data.on_bad_example=skip").prepare()
+    make_task(corpus, cache, "data.on_bad_example=skip").prepare()
     with pytest.raises(DataError, match="no alignment"):
-        task_of(corpus, cache).prepare()
+        make_task(corpus, cache).prepare()
 
 
 @pytest.mark.slow

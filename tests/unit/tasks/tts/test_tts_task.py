@@ -106,7 +106,7 @@ def test_checkpoints_elsewhere_speak_without_their_run(tmp_path: Path):
 
 def test_evaluation_on_another_corpus_keeps_what_the_run_has_learned(voice_run: Path, tmp_path: Path, vaak):
     other = tiny_voice.write_voice(tmp_path / "other", seed=5)
-    datasets = json.dumps([tiny_voice.dataset_of(other)])
+    datasets = json.dumps([tiny_voice.make_dataset_from(other)])
     code, out, err = vaak("eval", voice_run, f"datasets={datasets}", "--split", "test", "--json")
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])

@@ -28,7 +28,7 @@ from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.runs.start import train
-from vaak.tasks.vocoding import Published, samples_of
+from vaak.tasks.vocoding import Published, synthesize
 
 HOP, N_FFT, BINS = 64, 256, 16
 KEY = "data.speaking.vocoder"
@@ -140,7 +140,7 @@ def test_samples_of_hifigan_are_those_of_the_published_generator(how: str, resbl
     generator = Published.of(KEY, str(tmp_path / "published")).generator()
     mels = spectrograms(9, 23, 1)
     with torch.no_grad():
-        rows = samples_of(generator, mels)
+        rows = synthesize(generator, mels)
         expected = [reference(mel.T[None])[0] for mel in mels]
     for mel, row, samples in zip(mels, rows, expected, strict=True):
         ours = row[: len(mel) * HOP]
@@ -262,7 +262,7 @@ def test_samples_of_vocos_are_those_of_the_published_model(padding: str, tmp_pat
     assert published.mel == MelConfig(**expected_mel)
     mels = spectrograms(9, 23)
     with torch.no_grad():
-        rows = samples_of(published.generator(), mels)
+        rows = synthesize(published.generator(), mels)
         expected = [reference(mel.T[None])[0] for mel in mels]
     late = 0 if padding == "center" else HOP // 2
     for mel, row, samples in zip(mels, rows, expected, strict=True):

@@ -21,6 +21,6 @@ def test_the_prior_finds_magnitudes_that_the_filters_span(
     layer = MelSpectrogram(config.model_copy(update={"spectrum": spectrum, "log": log})).double()
     weights = 1 + torch.rand(2, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     strengths = 1000 * weights @ layer.filters
-    found = PseudoInverse(layer).double()(layer.mel_of(strengths))
+    found = PseudoInverse(layer).double()(layer.to_mel(strengths))
     expected = strengths.clamp(min=LEAST_STRENGTH).log() * (0.5 if spectrum == "power" else 1.0)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)

@@ -14,13 +14,20 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.corpora.cleaning import CleaningOptions, CleaningReport, clean, shingles_of, signatures_of, source_of
+from vaak.text.corpora.cleaning import (
+    CleaningOptions,
+    CleaningReport,
+    clean,
+    compute_signatures,
+    make_shingles,
+    parse_source,
+)
 
 
 def cleaned(folder: Path, *sources: str, **options: Any) -> tuple[list[dict[str, str]], CleaningReport]:
     """What is written, and the report."""
     chosen = CleaningOptions(**{"near_duplicates": None, **options})
-    report = clean([source_of(one, chosen) for one in sources], folder / "out", chosen)
+    report = clean([parse_source(one, chosen) for one in sources], folder / "out", chosen)
     shards = sorted((folder / "out").glob("train-*.jsonl"))
     assert [path.name for path in sorted((folder / "out").iterdir())] == [
         "cleaning.json",
@@ -30,24 +37,24 @@ def cleaned(folder: Path, *sources: str, **options: Any) -> tuple[list[dict[str,
     return [json.loads(line) for path in shards for line in path.read_text(encoding="utf-8").splitlines()], report
 
 
-def text_of(rng: random.Random, words: int) -> list[str]:
+def get_text(rng: random.Random, words: int) -> list[str]:
     return [f"w{rng.randrange(5000)}" for _ in range(words)]
 
 
 def similarity(one: str, other: str, size: int) -> float:
-    a, b = set(shingles_of(one, size)), set(shingles_of(other, size))
+    a, b = set(make_shingles(one, size)), set(make_shingles(other, size))
     return len(a & b) / len(a | b)
 
 
 def test_signatures_estimate_the_similarity_of_shingles():
     rng = random.Random(0)
-    words = text_of(rng, 400)
+    words = get_text(rng, 400)
     for changed in (0, 2, 8, 30, 400):
         other = list(words)
         for place in rng.sample(range(400), changed):
             other[place] = "x" + other[place]
-        pair = [shingles_of(" ".join(one), 5) for one in (words, other)]
-        first, second = signatures_of(pair)
+        pair = [make_shingles(" ".join(one), 5) for one in (words, other)]
+        first, second = compute_signatures(pair)
         exact = similarity(" ".join(words), " ".join(other), 5)
         assert (first == second).mean() == pytest.approx(exact, abs=4 * np.sqrt(0.25 / 128))
         assert changed > 0 or exact == 1
@@ -57,7 +64,7 @@ def test_what_is_nearly_a_duplicate_of_an_earlier_document_is_left_out(tmp_path:
     rng = random.Random(1)
     documents, expected = list[str](), list[bool]()
     for _ in range(120):
-        words = text_of(rng, 200)
+        words = get_text(rng, 200)
         other = list(words)
         for place in rng.sample(range(200), rng.choice((1, 60))):
             other[place] = "changed"
@@ -77,15 +84,15 @@ def test_hidden_files_of_a_folder_are_named_and_those_that_a_pattern_means_are_r
 ):
     (tmp_path / "a.txt").write_text("so it is\n")
     (tmp_path / ".b.txt").write_text("hidden\n")
-    assert list(source_of(str(tmp_path), CleaningOptions()).read()) == ["so it is"]
+    assert list(parse_source(str(tmp_path), CleaningOptions()).read()) == ["so it is"]
     assert caplog.messages == [f"source: {tmp_path}: 1 file is read; 1 file left out (hidden): .b.txt"]
-    assert list(source_of(str(tmp_path / ".b.txt"), CleaningOptions()).read()) == ["hidden"]
+    assert list(parse_source(str(tmp_path / ".b.txt"), CleaningOptions()).read()) == ["hidden"]
 
 
 def test_weights_are_shares_of_characters(tmp_path: Path):
     rng = random.Random(2)
     for name, number in (("big", 3000), ("small", 500)):
-        (tmp_path / f"{name}.txt").write_text("".join(" ".join(text_of(rng, 10)) + "\n" for _ in range(number)))
+        (tmp_path / f"{name}.txt").write_text("".join(" ".join(get_text(rng, 10)) + "\n" for _ in range(number)))
     big, small = str(tmp_path / "big.txt"), str(tmp_path / "small.txt")
     kept, report = cleaned(tmp_path / "fixed", f"{big}@1", f"{small}@1")
     shares = {name: sum(len(one["text"]) for one in kept if one["source"] == name) for name in (big, small)}
@@ -207,9 +214,9 @@ def test_a_source_that_changes_while_it_is_read_is_said(tmp_path: Path, monkeypa
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from vaak.text.corpora.cleaning import CleaningOptions, clean, source_of
+from vaak.text.corpora.cleaning import CleaningOptions, clean, parse_source
 options = CleaningOptions()
-clean([source_of(sys.argv[1], options)], Path(sys.argv[2]), options)
+clean([parse_source(sys.argv[1], options)], Path(sys.argv[2]), options)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
@@ -223,7 +230,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path):
         path = tmp_path / f"{length}.txt"
         with open(path, "w") as file:
             for _ in range(20_000):
-                file.write(" ".join(text_of(rng, length)) + "\n")
+                file.write(" ".join(get_text(rng, length)) + "\n")
         script = [sys.executable, "-c", MEASURE, str(path), str(tmp_path / f"out{length}")]
         used[length] = int(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
     assert used[600] < used[60] + 60, used

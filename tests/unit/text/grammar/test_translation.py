@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vaak.text.grammar import grammar_pairs
-from vaak.text.grammar.composer import meets_held_out, split_of
+from vaak.text.grammar.composer import choose_split, meets_held_out
 from vaak.text.grammar.translation import NUM_PAIRS
 
 
@@ -44,7 +44,7 @@ def test_no_sentence_of_either_language_is_in_two_splits(splits):
 def test_splits_are_those_of_the_hindi_corpus_and_meet_nothing_held_out(splits):
     for split, pairs in splits.items():
         for _, hindi in pairs[:800]:
-            assert split_of(hindi.split()) == split
+            assert choose_split(hindi.split()) == split
             assert not meets_held_out(hindi.split())
 
 

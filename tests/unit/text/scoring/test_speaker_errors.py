@@ -12,7 +12,7 @@ import pytest
 
 from vaak.core.errors import DataError
 from vaak.text.scoring.normalisers import normaliser
-from vaak.text.scoring.speaker_errors import Turn, read_turns, rttm_words, score_turns, stm_text, words_of
+from vaak.text.scoring.speaker_errors import Turn, read_turns, rttm_words, score_turns, split_words, stm_text
 
 
 def conversation(seed: int, speakers: int, errors: float) -> tuple[list[Turn], list[Turn]]:
@@ -41,7 +41,9 @@ def by_the_book(reference: list[Turn], hypothesis: list[Turn], collar: float | N
 
     def spoken(turns: list[Turn]) -> list[list[tuple[str, float, float]]]:
         names = sorted({turn.speaker for turn in turns})
-        return [[word for turn in sorted(turns) if turn.speaker == name for word in words_of(turn)] for name in names]
+        return [
+            [word for turn in sorted(turns) if turn.speaker == name for word in split_words(turn)] for name in names
+        ]
 
     def distance(ours: list, theirs: list) -> int:
         @cache

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import drop_ignorable
 from vaak.text.scoring.normalisers import Normaliser, basic, normaliser
-from vaak.text.scoring.word_errors import count_errors, rates_of, read_transcripts, score_texts
+from vaak.text.scoring.word_errors import compute_rates, count_errors, read_transcripts, score_texts
 
 words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_size=6).map(" ".join)
 
@@ -24,14 +24,14 @@ words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_
 @settings(max_examples=20, deadline=None)
 def test_rates_are_those_of_jiwer_over_the_whole_set(pairs: list[tuple[str, str]]):
     references, hypotheses = map(list, zip(*pairs, strict=True))
-    rates = rates_of(count_errors(*pair) for pair in pairs)
+    rates = compute_rates(count_errors(*pair) for pair in pairs)
     if not any(references):
         assert rates.wer is None
         return
     assert rates.wer == pytest.approx(jiwer.wer(references, hypotheses))
     assert rates.cer == pytest.approx(jiwer.cer(references, hypotheses))
     assert rates.wer_interval is not None
-    assert rates.wer_interval == rates_of(count_errors(*pair) for pair in pairs).wer_interval
+    assert rates.wer_interval == compute_rates(count_errors(*pair) for pair in pairs).wer_interval
     low, high = rates.wer_interval
     assert 0 <= low <= high
 
@@ -39,7 +39,7 @@ def test_rates_are_those_of_jiwer_over_the_whole_set(pairs: list[tuple[str, str]
 def test_the_interval_is_as_wide_as_chance_makes_it():
     """Of 400 words, each wrong with probability 0.1, the standard deviation of the rate is 1.5 %."""
     counts = [count_errors("a", "b" if number % 10 == 0 else "a") for number in range(400)]
-    low, high = rates_of(counts).wer_interval or (0, 0)
+    low, high = compute_rates(counts).wer_interval or (0, 0)
     assert low == pytest.approx(0.1 - 1.96 * 0.015, abs=0.006)
     assert high == pytest.approx(0.1 + 1.96 * 0.015, abs=0.006)
 

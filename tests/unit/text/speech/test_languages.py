@@ -16,7 +16,7 @@ from vaak.text.speech.config import LANGUAGES, FrontEndConfig
 from vaak.text.speech.languages import normalise
 from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, ipa_inventory
 from vaak.text.speech.processor import PhonemeProcessor, Processed
-from vaak.text.speech.ssml import Marks, spans_of
+from vaak.text.speech.ssml import Marks, parse_spans
 
 WITHOUT_FIGURES = ("chr", "cv", "sjn")
 """Those in which espeak-ng has no words for numbers."""
@@ -120,7 +120,7 @@ def test_say_as_and_money_have_the_library_s_own_words(language: str) -> None:
 
     def said(kind: str, text: str, form: str = "") -> str:
         tag = f'<say-as interpret-as="{kind}"{form}>{text}</say-as>'
-        [span] = spans_of(f"<speak>{tag}</speak>", Marks(language=language))
+        [span] = parse_spans(f"<speak>{tag}</speak>", Marks(language=language))
         return span.text
 
     assert said("cardinal", "21") == num2words(21, lang=lang)
@@ -147,7 +147,7 @@ def test_say_as_and_money_have_the_library_s_own_words(language: str) -> None:
     ],
 )
 def test_say_as_in_hindi(kind: str, text: str, expected: str) -> None:
-    [span] = spans_of(f"<speak><say-as interpret-as={kind}>{text}</say-as></speak>", Marks(language="hi"))
+    [span] = parse_spans(f"<speak><say-as interpret-as={kind}>{text}</say-as></speak>", Marks(language="hi"))
     assert span.text == expected
 
 
@@ -166,12 +166,12 @@ def test_say_as_in_hindi(kind: str, text: str, expected: str) -> None:
 )
 def test_what_no_rule_reads_is_one_line(language: str, kind: str, text: str) -> None:
     with pytest.raises(DataError, match=f"{text}' can't be read as {kind} in {language}; write it in words"):
-        spans_of(f'<speak><say-as interpret-as="{kind}">{text}</say-as></speak>', Marks(language=language))
+        parse_spans(f'<speak><say-as interpret-as="{kind}">{text}</say-as></speak>', Marks(language=language))
 
 
 def test_given_phonemes_are_of_ipa() -> None:
     processor = PhonemeProcessor(FrontEndConfig(language="hi"))
     marks = Marks(language="hi")
-    [span] = spans_of("वह [[vaːk]] है।", marks)
+    [span] = parse_spans("वह [[vaːk]] है।", marks)
     [found] = processor.process_all([span.text], marks.phonemes)
     assert "".join(found.symbols) == "ʋˌəh vaːk hɛː."

@@ -10,13 +10,13 @@ from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.phonemes.alphabets import from_either, phones
 from vaak.text.speech.processor import PhonemeProcessor
-from vaak.text.speech.ssml import Manner, Marks, spans_of
+from vaak.text.speech.ssml import Manner, Marks, parse_spans
 
 
 def read(text: str, lexicon: dict[str, str] | None = None) -> list[tuple[str, Manner, float | None]]:
     """Each span as it was written, with its manner and the silence before it."""
     marks = Marks(lexicon)
-    return [(marks.written(span.text), span.manner, span.silence) for span in spans_of(text, marks)]
+    return [(marks.written(span.text), span.manner, span.silence) for span in parse_spans(text, marks)]
 
 
 def said(body: str) -> str:
@@ -93,7 +93,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><speak>&b;</spe
 )
 def test_what_cannot_be_read_is_refused_in_one_line(text: str, message: str):
     with pytest.raises(DataError) as error:
-        spans_of(text, Marks())
+        parse_spans(text, Marks())
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -109,7 +109,7 @@ def processor(tmp_path_factory: pytest.TempPathFactory) -> PhonemeProcessor:
 
 def symbols(processor: PhonemeProcessor, text: str, lexicon: dict[str, str] | None = None) -> list[str]:
     marks = Marks(lexicon)
-    [span] = spans_of(text, marks)
+    [span] = parse_spans(text, marks)
     [found] = processor.process_all([span.text], marks.phonemes)
     return list(found.symbols)
 

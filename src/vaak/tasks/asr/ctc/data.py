@@ -26,10 +26,10 @@ from vaak.audio.features.extractors import Features, FeaturesOnDevice
 from vaak.audio.segments import LabelledAudio
 from vaak.core.batch import Batch
 from vaak.core.task import Padding
-from vaak.nn.conformer import frames_of
+from vaak.nn.conformer import count_frames
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
-from vaak.tasks.asr.data import AsrDataset, AsrExample, samples_of
+from vaak.tasks.asr.data import AsrDataset, AsrExample, stack_samples
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.base import pad_rows
 
@@ -71,7 +71,7 @@ class FrameFeatures:
 
     def encoded(self, num_features: int) -> int:
         """Return the number of the encoder's frames for ``num_features`` of the audio's."""
-        return frames_of(num_features, self.subsampling)
+        return count_frames(num_features, self.subsampling)
 
     @property
     def encoded_shift(self) -> float:
@@ -106,7 +106,9 @@ class FrameSections(FrameFeatures):
         self._on_device = FeaturesOnDevice(audio)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        found = self.extract.section_of(samples)  # of fewer than a frame, silence: 0 once the model has normalised it
+        found = self.extract.extract_section(
+            samples
+        )  # of fewer than a frame, silence: 0 once the model has normalised it
         return found if len(found) else np.zeros(self.extract.num_samples(1), np.float32)
 
     def shape(self, found: np.ndarray) -> tuple[int, int]:
@@ -210,7 +212,7 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
     lengths = torch.tensor([features.shape(one.features)[0] for one in examples])
     tokens = torch.tensor([len(one.ids) for one in examples])
     if features.on_device:
-        audio = {**samples_of(examples), "num_frames": lengths}
+        audio = {**stack_samples(examples), "num_frames": lengths}
     else:
         audio = {"features": padded_features([one.features for one in examples])[0]}
     tensors = {

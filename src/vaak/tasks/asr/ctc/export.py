@@ -28,7 +28,7 @@ from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import pieces_of
+from vaak.tasks.asr.ctc.predict import decode_tokens
 from vaak.tasks.asr.export import ChosenExperts, gathered
 from vaak.tasks.asr.whisper import Vocabulary
 
@@ -149,7 +149,7 @@ def write_sherpa(
 def _names(vocabulary: Vocabulary) -> list[str]:
     """The name of each token for sherpa-onnx. Raises UserError for one that a line of tokens.txt can't hold."""
     ids, found = vocabulary.ids, list[str]()
-    for number, piece in enumerate(pieces_of(vocabulary)):
+    for number, piece in enumerate(decode_tokens(vocabulary)):
         own = vocabulary.backend.id_to_token(number) or ""
         if number == ids.pad:
             name = "<blk>"

@@ -48,7 +48,7 @@ class CtcTranscriber(Transcriber):
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         with torch.inference_mode():
-            return self.texts_of(self._outputs(features))
+            return self.decode_texts(self._outputs(features))
 
     def _outputs(self, features: Sequence[np.ndarray]) -> CtcOutputs:
         model = cast("CtcModel", self.model)
@@ -67,7 +67,7 @@ class CtcTranscriber(Transcriber):
         rows, lengths = read_together(self.sayable(outputs.log_probs()), outputs.lengths)
         return [row[:length].numpy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
-    def texts_of(self, encoded: Any) -> list[str]:
+    def decode_texts(self, encoded: Any) -> list[str]:
         """The transcript of each row of a model's outputs."""
         with torch.inference_mode():
             return [self.vocabulary.decode(ids) for ids in self.search(encoded)]
@@ -94,7 +94,7 @@ class CtcTranscriber(Transcriber):
         words: WordModel | None = None if options.ngram is None else read_ngram(options.ngram)
         if options.lm is not None:
             words = open_words(find_run(options.lm, self.directory), self.device.type)
-        return CtcBeam(pieces_of(self.vocabulary), ids.pad, options.beam_size, words, options.alpha, options.beta)
+        return CtcBeam(decode_tokens(self.vocabulary), ids.pad, options.beam_size, words, options.alpha, options.beta)
 
     def sayable(self, scores: Tensor) -> Tensor:
         """Return scores ``(..., vocab)`` with -inf for what is never said."""
@@ -178,7 +178,7 @@ read_ngram = lru_cache(maxsize=1)(Ngram)
 
 
 @lru_cache(maxsize=1)
-def pieces_of(vocabulary: Vocabulary) -> list[str]:
+def decode_tokens(vocabulary: Vocabulary) -> list[str]:
     """Return the text of each token as written after others, with the space before a word."""
     backend, silent = vocabulary.backend, {vocabulary.ids.pad, *vocabulary.ids.never}
     found = []

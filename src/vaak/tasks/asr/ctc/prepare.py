@@ -20,13 +20,13 @@ from vaak.nn.config import ConformerConfig
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
-from vaak.tasks.asr.ctc.pretrained import keep_base, own_vocabulary, waveforms_of
+from vaak.tasks.asr.ctc.pretrained import keep_base, load_waveforms, own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
 from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
-from vaak.tasks.asr.whisper import KEY, SpecialIds, Vocabulary, base_of, run_of
+from vaak.tasks.asr.whisper import KEY, SpecialIds, Vocabulary, find_run, resolve_base
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -89,10 +89,10 @@ class CtcSources(AsrSources):
         """Return what the model reads; ``folder`` has the kept files of the base."""
         own = self.own_encoder(folder)
         if own is None:
-            return waveforms_of(folder / BASE, self.data.max_duration)
+            return load_waveforms(folder / BASE, self.data.max_duration)
         return FrameFeatures(own.audio, self.data.max_duration, own.conformer.subsampling)
 
-    def vocabulary_of(self, tokenizer: Tokenizer) -> Vocabulary:
+    def make_vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:
         """Return the vocabulary of a tokenizer; its special tokens are never said, and padding is the blank."""
         blank, special = tokenizer.pad_id, {tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id}
         ids = SpecialIds((blank,), tokenizer.eos_id, blank, tokenizer.vocab_size, tuple(sorted(special)))
@@ -101,20 +101,20 @@ class CtcSources(AsrSources):
     def base_vocabulary(self, folder: Path) -> Vocabulary | None:
         if self.model.base == SCRATCH:
             return None
-        if (run := run_of(self.model.base, self.folder)) is not None:
+        if (run := find_run(self.model.base, self.folder)) is not None:
             if self.model.adapter is not None:
                 raise UserError(f"model.adapter: {run} has no adapters by language, as MMS has")
             (folder / BASE).mkdir()
             write_json(folder / BASE / "config.json", about_run(run))
         else:
-            keep_base(base_of(self.model, self.folder), folder / BASE, self.model.adapter)
+            keep_base(resolve_base(self.model, self.folder), folder / BASE, self.model.adapter)
         return self.own_tokens()
 
     def own_tokens(self) -> Vocabulary | None:
         """Return those that the base brings; None where it has none."""
-        if (run := run_of(self.model.base, self.folder)) is not None:
+        if (run := find_run(self.model.base, self.folder)) is not None:
             return Vocabulary.load(prepared_folder(run) / VOCABULARY)
-        source = base_of(self.model, self.folder)
+        source = resolve_base(self.model, self.folder)
         if self.model.adapter is not None:
             return own_vocabulary(source, self.model.adapter)
         return exported_vocabulary(Path(source)) or own_vocabulary(source)

@@ -43,7 +43,7 @@ from vaak.tasks.asr.ctc.data import Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import OWN
 from vaak.tasks.asr.whisper import PURPOSE, SpecialIds, Vocabulary
-from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
+from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
 log = logging.getLogger("vaak")
 KEY = "model.base"
@@ -59,7 +59,7 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
 
     Raises UserError for another kind of model, or where an ``adapter`` is to be trained and it has none.
     """
-    auto = transformers_of(PURPOSE, "asr")
+    auto = import_transformers(PURPOSE, "asr")
     config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
     if config.model_type not in FAMILIES or getattr(config, "add_adapter", False):
         raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(FAMILIES)}")
@@ -70,7 +70,7 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     write_json(folder / PREPROCESSOR, extractor.to_dict())
 
 
-def waveforms_of(folder: Path, seconds: float) -> Waveforms:
+def load_waveforms(folder: Path, seconds: float) -> Waveforms:
     """Return what the base in ``folder`` reads."""
     config, about = config_in(folder), read_json(folder / PREPROCESSOR)
     layers = tuple(zip(config.conv_kernel, config.conv_stride, strict=True))
@@ -79,7 +79,7 @@ def waveforms_of(folder: Path, seconds: float) -> Waveforms:
 
 def config_in(folder: Path) -> Any:
     """Return the sizes of a base that were kept."""
-    return transformers_of(PURPOSE, "asr").AutoConfig.from_pretrained(folder, **SAFELY)
+    return import_transformers(PURPOSE, "asr").AutoConfig.from_pretrained(folder, **SAFELY)
 
 
 def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | None:
@@ -87,7 +87,7 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
 
     Raises UserError where they are of several languages, and none is chosen.
     """
-    auto = transformers_of(PURPOSE, "asr")
+    auto = import_transformers(PURPOSE, "asr")
     try:
         found = auto.AutoTokenizer.from_pretrained(source, **SAFELY)
     except Exception:  # a base that wasn't fine-tuned has no tokenizer, which each version says in another way
@@ -217,7 +217,7 @@ def load_base(source: str, ids: SpecialIds, adapter: str | None) -> Any:
 
     With an ``adapter``, both are those of this language, or both are drawn. Raises UserError where it can't be loaded.
     """
-    auto = transformers_of(PURPOSE, "asr").AutoModelForCTC
+    auto = import_transformers(PURPOSE, "asr").AutoModelForCTC
     # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
     options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
     options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
@@ -250,7 +250,7 @@ def drawn_base(config: Any, ids: SpecialIds | None = None) -> Any:
     """Return a network of these sizes, for ``ids`` if given, with weights from torch's default generator."""
     if ids is not None:
         config.vocab_size, config.pad_token_id = ids.size, ids.pad
-    return transformers_of(PURPOSE, "asr").AutoModelForCTC.from_config(config)
+    return import_transformers(PURPOSE, "asr").AutoModelForCTC.from_config(config)
 
 
 def span_mask(length: int, probability: float, span: int, rng: np.random.Generator) -> np.ndarray:
@@ -297,7 +297,7 @@ def write_pretrained(
     are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens aren't characters, or the
     folder has something in it.
     """
-    auto, ids, names = transformers_of(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()
+    auto, ids, names = import_transformers(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()
     silent = [number for number, name in enumerate(names) if not pieces[number] or BYTE.fullmatch(name)]
     written = [WORDS if piece == " " else piece for piece in pieces]
     for number in silent:

@@ -18,14 +18,14 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.audio.features.extractors import dims_of
-from vaak.core.batch import Batch, Term, places_of, read_together
+from vaak.audio.features.extractors import count_dims
+from vaak.core.batch import Batch, Term, find_places, read_together
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.ctc import ctc_log_likelihoods
-from vaak.nn.lora import adapters_of, merged, write_adapter
+from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import Recipe, is_prepared
@@ -41,7 +41,7 @@ from vaak.tasks.asr.ctc.data import (
 )
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
+from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, decode_tokens, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources, OwnEncoder, about_run
 from vaak.tasks.asr.ctc.pretrained import (
     NOT_CALLED,
@@ -53,12 +53,12 @@ from vaak.tasks.asr.ctc.pretrained import (
     span_mask,
     write_pretrained,
 )
-from vaak.tasks.asr.export import demand_one, write_encoder_mixture
+from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import HEARD, Recogniser
-from vaak.tasks.asr.whisper import KEY, base_of, name_of, run_of
-from vaak.tasks.pretrained import config_of, load_or_init
+from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
+from vaak.tasks.asr.whisper import KEY, find_run, name_base, resolve_base
+from vaak.tasks.pretrained import load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 
 log = logging.getLogger("vaak")
@@ -85,15 +85,15 @@ class CtcMeters(AsrMeters):
         self.add([("loss", loss, batch.totals()["token"]), *self.errors(model, batch, outputs, *routed)])
 
 
-class CtcTask(Recogniser):
+class CtcTask(SpeechRecognitionTask):
     """Trains an encoder to transcribe speech by connectionist temporal classification."""
 
-    OF_BEAMS = (*Recogniser.OF_BEAMS, "ngram", "lm", "alpha", "beta")
+    OF_BEAMS = (*SpeechRecognitionTask.OF_BEAMS, "ngram", "lm", "alpha", "beta")
     also_trained = ("head",)
 
     # Data.
 
-    def recipe_of(
+    def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
     ) -> Recipe:
         return recipe(self._sources(datasets), splits, own)
@@ -112,7 +112,7 @@ class CtcTask(Recogniser):
         )
         dataset.length_of_position = dataset.features.encoded_shift
         if split == "train" and self.own is None:
-            dataset.hide = partial(hidden_of, self.options.masking, config_in(self._base).hidden_size)
+            dataset.hide = partial(draw_hidden, self.options.masking, config_in(self._base).hidden_size)
         return dataset
 
     @cached_property
@@ -134,7 +134,7 @@ class CtcTask(Recogniser):
         return self._sources(self.datasets).features(self._kept)
 
     @cached_property
-    def samples_of(self) -> FrameFeatures:
+    def feature_maker(self) -> FrameFeatures:
         """Makes features on the device, of the sections of audio that the loader reads."""
         return FrameSections(self.audio, self.data.max_duration, self.options.conformer.subsampling)
 
@@ -143,18 +143,18 @@ class CtcTask(Recogniser):
     def meta_model(self, fetches: bool = False) -> CtcModel | PretrainedCtc | None:
         options = self.options
         if options.base == SCRATCH:
-            drawn = CtcModel(options.conformer, dims_of(self.audio), self.data.tokenizer.vocab_size)
+            drawn = CtcModel(options.conformer, count_dims(self.audio), self.data.tokenizer.vocab_size)
             return drawn.adapted(options.lora, options.experts)
-        if (run := run_of(options.base, self.folder)) is not None:
+        if (run := find_run(options.base, self.folder)) is not None:
             about = about_run(run)
             own = OwnEncoder.read(about)
             assert own is not None
-            drawn = CtcModel(own.conformer, dims_of(own.audio), about["vocab_size"])
+            drawn = CtcModel(own.conformer, count_dims(own.audio), about["vocab_size"])
             return drawn.adapted(options.lora, options.experts)
-        source = base_of(options, self.folder)
+        source = resolve_base(options, self.folder)
         if not fetches and not Path(source).is_dir():
             return None
-        return PretrainedCtc(drawn_base(config_of(KEY, source)), options)
+        return PretrainedCtc(drawn_base(load_config(KEY, source)), options)
 
     def meta_batch(self) -> Batch | None:
         """Return a microbatch of silence, as large as one may become; None with a base."""
@@ -169,14 +169,14 @@ class CtcTask(Recogniser):
         if self.own is None:
             base = load_or_init(
                 self.directory,
-                lambda: load_base(base_of(options, self.folder), ids, options.adapter),
+                lambda: load_base(resolve_base(options, self.folder), ids, options.adapter),
                 lambda: drawn_base(config_in(self._base), ids),
             )
             return PretrainedCtc(base, options)
         drawn = partial(CtcModel, self.own.conformer, self.features.num_bins, ids.size)
 
         def of_run() -> CtcModel:
-            run, found = run_of(options.base, self.folder), drawn()
+            run, found = find_run(options.base, self.folder), drawn()
             if run is None:
                 raise UserError(f"{KEY}: no such run: {options.base}")
             found.load_state_dict(merged(open_run(run, device="cpu").model).state_dict())
@@ -196,21 +196,21 @@ class CtcTask(Recogniser):
         width = config_in(self._base).hidden_size if own is None else own.conformer.d_model
         return features.frames(round(features.seconds * features.sampling_rate)), width
 
-    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+    def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
         device = next(model.parameters()).device
         rows, lengths = (one.to(device) for one in padded_features(features))
         return cast("CtcModel | PretrainedCtc", model).encode(rows, lengths)
 
-    def demand_transcribing_base(self) -> None:
+    def require_transcribing_base(self) -> None:
         if self.options.base != SCRATCH and self._sources(self.datasets).own_tokens() is None:
             raise UserError(f"model.base: {self.options.base} has no tokens (vocab.json); fine-tune it by CTC first")
 
-    def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
-        return self.features_of(batch), batch["feature_lengths"]
+    def get_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.compute_features(batch), batch["feature_lengths"]
 
     def _outputs(self, model: nn.Module, batch: Batch) -> CtcOutputs:
         more = {name: batch[name] for name in ("time_mask", "channel_mask", HEARD) if name in batch.tensors}
-        outputs: CtcOutputs = model(*self.inputs_of(batch), **more)
+        outputs: CtcOutputs = model(*self.get_inputs(batch), **more)
         return outputs
 
     @property
@@ -228,17 +228,17 @@ class CtcTask(Recogniser):
     def outputs(self) -> Outputs:
         vocabulary = self.prepared.vocabulary
         subsampling = (self.options if self.own is None else self.own).conformer.subsampling
-        reading = fingerprint_of([vocabulary.content, self.features.key, subsampling])
+        reading = compute_fingerprint([vocabulary.content, self.features.key, subsampling])
         return Outputs({"token": vocabulary.tokens()}, "position", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         outputs = self._outputs(model, batch)
         mask = length_mask(outputs.lengths, outputs.logits.shape[1])
-        return {"token": outputs.logits.flatten(0, 1)[places_of(mask, batch.totals()["position"])]}
+        return {"token": outputs.logits.flatten(0, 1)[find_places(mask, batch.totals()["position"])]}
 
     def meters(self, split: str) -> CtcMeters:
         def transcribe(model: CtcModel, outputs: CtcOutputs) -> list[str]:
-            return self.transcriber(model).texts_of(outputs)
+            return self.transcriber(model).decode_texts(outputs)
 
         dataset = self.dataset(split)
         groups, heard = dataset.utterances.group_names, dataset.heard()
@@ -284,34 +284,34 @@ class CtcTask(Recogniser):
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write a model that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
         vocabulary, network = self.prepared.vocabulary, cast("PretrainedCtc", model)
-        demand_one(network, expert)
+        require_one(network, expert)
         whole = merged(network.base, expert, weight)
-        write_pretrained(whole, vocabulary, pieces_of(vocabulary), self._base, folder, self.options.adapter)
+        write_pretrained(whole, vocabulary, decode_tokens(vocabulary), self._base, folder, self.options.adapter)
 
     def export_peft(
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
         """The same, with the output layer, named as in transformers' model, or in the run that this one began with."""
         network: Any = model
-        demand_one(network, expert)
+        require_one(network, expert)
         if not self._calls_adapters:
             log.warning("these adapters are for Vaak: %s", NOT_CALLED)
         options, began = self.options, self.experiment.training.checkpoint.init_from
         if base is None and options.base != SCRATCH:
-            base = name_of(options.base, self.folder)
+            base = name_base(options.base, self.folder)
         elif base is None and began is not None:
             base = str(Path(began).expanduser().absolute())
         head = "head"
         if self.own is None:
             network, head = network.base, "lm_head"
-        adapters = list(adapters_of(network, expert, weight))
+        adapters = list(iterate_adapters(network, expert, weight))
         targets = [one.name for one in adapters]
         whole = {head: network.get_submodule(head)}
         write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole)
 
     def export_mixture(self, model: nn.Module, folder: Path) -> None:
         """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
-        network, base = cast("PretrainedCtc", model), name_of(self.options.base, self.folder)
+        network, base = cast("PretrainedCtc", model), name_base(self.options.base, self.folder)
         rate = self.features.sampling_rate
         write_encoder_mixture(network, network.base, self.prepared.vocabulary, base, rate, folder)
 
@@ -339,7 +339,7 @@ class CtcTask(Recogniser):
         }
 
 
-def hidden_of(options: MaskingConfig, width: int, num_frames: int, rng: np.random.Generator) -> Hidden:
+def draw_hidden(options: MaskingConfig, width: int, num_frames: int, rng: np.random.Generator) -> Hidden:
     """Draw what of an utterance's frames, and of their ``width`` channels, is hidden."""
     return Hidden(
         span_mask(num_frames, options.time_prob, options.time_length, rng),

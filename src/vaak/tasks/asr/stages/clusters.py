@@ -35,9 +35,9 @@ FEW_UTTERANCES = 50
 
 def expected_sizes(options: MoeOptions, sizes: Sequence[int]) -> list[int]:
     """About how many utterances each expert will be trained on, by the ``sizes`` of the clusters."""
-    ratio = options.part_of("experts").percent / options.part_of("embeddings").percent
+    ratio = options.get_data_share("experts").percent / options.get_data_share("embeddings").percent
     expected = [ratio * size for size in sizes]
-    most = options.part_of("experts").most or sum(expected)
+    most = options.get_data_share("experts").most or sum(expected)
     return [round(size * min(1.0, most / sum(expected))) for size in expected]
 
 
@@ -106,7 +106,7 @@ def make_clusters(
     gets its two dimensions, None for no picture. Raises what ``cluster`` does.
     """
     found = cluster(store, config)
-    quality = quality_of(found, config, groups)
+    quality = measure_quality(found, config, groups)
     if plot is not None:
         draw_clustering(found, groups, plot, folder / PICTURE, config.seed)
     about = {
@@ -191,7 +191,7 @@ class Quality:
         return said + [f"degenerate: {problem}" for problem in self.problems]
 
 
-def quality_of(clustering: Clustering, config: ClusteringConfig, groups: Sequence[str] | None = None) -> Quality:
+def measure_quality(clustering: Clustering, config: ClusteringConfig, groups: Sequence[str] | None = None) -> Quality:
     """The figures of a clustering; ``groups`` are the rows' values of a stratification column, if there is one.
 
     Source: Rousseeuw, 1987 (silhouette); Hubert and Arabie, 1985 (adjusted Rand index); Hennig, 2007, "Cluster-wise

@@ -29,7 +29,7 @@ from vaak.core.terminal import progress
 from vaak.pipeline.stage import StageWork
 from vaak.report.tables import aligned, markdown_table
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, data_of, model_of, precision_of, prepared_task
+from vaak.tasks.asr.stages.runs import Values, get_precision, make_data_section, make_model_section, prepared_task
 from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
     Raises DataError where systems weren't given the same utterances.
     """
     about = {name: read_json(folder / ABOUT) for name, folder in folders.items()}
-    lines = {name: {line["id"]: line for line in _lines_of(folder / TEXTS)} for name, folder in folders.items()}
+    lines = {name: {line["id"]: line for line in _read_lines(folder / TEXTS)} for name, folder in folders.items()}
     own, conditions = lines[MIXTURE], {key: about[MIXTURE][key] for key in ("split", "normaliser", "decoding")}
     for name, others in lines.items():
         if about[name]["split"] != conditions["split"] or _without_text(others) != _without_text(own):
@@ -122,7 +122,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
     }
     in_all = {name: of_parts[ALL] for name, of_parts in differences.items()}
     verdict, sentence = judge(in_all, found["numbers"]["total"], found["intervals_over"])
-    lines_shown = [*heading(found), *aligned(rows_of(found)), sentence]
+    lines_shown = [*heading(found), *aligned(make_rows(found)), sentence]
     return {"verdict": verdict, "sentence": sentence, **found, "lines": lines_shown}
 
 
@@ -170,7 +170,7 @@ def difference(
     """
     import numpy as np
 
-    from vaak.core.significance import mean_of, paired_bootstrap
+    from vaak.core.significance import compute_mean, paired_bootstrap
 
     places = {unit: index for index, unit in enumerate(dict.fromkeys(units.values()))}
     tables = np.zeros((2, len(places), 2))
@@ -180,7 +180,7 @@ def difference(
     if not tables[:, :, 1].any():
         return RateDifference(None, None)
     with np.errstate(invalid="ignore"):  # a draw may have no words
-        test = paired_bootstrap(tables[0], tables[1], mean_of)
+        test = paired_bootstrap(tables[0], tables[1], compute_mean)
     low, high = (100 * bound for bound in test.interval or (np.nan, np.nan))
     return RateDifference(100 * test.statistic, (low, high) if len(places) > 1 else None)
 
@@ -231,7 +231,7 @@ def heading(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
+def make_rows(found: Mapping[str, Any]) -> list[list[str]]:
     """The table: a column for each system, with its parameters, steps and rates, and how the mixture differs."""
     systems, numbers = found["systems"], found["numbers"]
     rows = [
@@ -241,19 +241,19 @@ def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
     ]
     parts = [ALL, *numbers["groups"]]
     for part in parts:
-        own, number = [_value_of(part, one) for one in systems.values()], _value_of(part, numbers)
+        own, number = [_get_value(part, one) for one in systems.values()], _get_value(part, numbers)
         utterances = own[0]["utterances"]
         label = f"{part or 'all'}: {utterances:,} utterance{'s' * (utterances != 1)}"
         if found["intervals_over"] == "speakers":
             label += f" of {number:,} speaker{'s' * (number != 1)}"
         rows.append([label, *(_rate(one, number > 1) for one in own)])
     for part in parts:
-        differences = {name: RateDifference(**_value_of(part, one)) for name, one in found["differences"].items()}
+        differences = {name: RateDifference(**_get_value(part, one)) for name, one in found["differences"].items()}
         rows.append([f"the mixture minus it, {part or 'all'}", *(str(differences.get(name, "")) for name in systems)])
     return rows
 
 
-def _value_of(part: str, about: Mapping[str, Any]) -> Any:
+def _get_value(part: str, about: Mapping[str, Any]) -> Any:
     return about["groups"][part] if part else about["total"]
 
 
@@ -268,7 +268,7 @@ def _rate(rates: Mapping[str, Any], has_interval: bool) -> str:
 def markdown(found: Mapping[str, Any]) -> str:
     """The table as Markdown, with what is to be known of it, and the sentence."""
     about = "".join(f"{line[0].upper()}{line[1:]}.\n" for line in heading(found))
-    return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(rows_of(found))}\n{about}"
+    return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(make_rows(found))}\n{about}"
 
 
 TEXTS, ABOUT, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"
@@ -309,7 +309,7 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
     from vaak.engine.distributed.launcher import pick_device
 
     own = {name: one for name, one in options.asr_config.items() if name not in ("model", "training")}
-    values = {**data_of(options, "joint"), "model": model_of(work)}
+    values = {**make_data_section(options, "joint"), "model": make_model_section(work)}
     task = prepared_task(values, work.folder / "data", own)
     return task, task.model().to(pick_device(options.device)).eval(), {"parameters": 0, "steps": 0}
 
@@ -317,16 +317,16 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
 def _steps(run: Path) -> int:
     """The steps that a run has trained."""
     from vaak.engine.checkpoint.files import pointed
-    from vaak.engine.checkpoint.names import step_of
+    from vaak.engine.checkpoint.names import parse_step
 
     last = pointed(run / "checkpoints", "last")
-    return 0 if last is None else step_of(last) or 0
+    return 0 if last is None else parse_step(last) or 0
 
 
 def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator[Values]:
     """A line for each utterance of a split; one that can't be read has a ``reason``, where it may be skipped."""
     dataset, transcriber, part = task.dataset(split), task.transcriber(model), work.folder / PART
-    done, size = _lines_of(part), transcriber.decoding.batch_size
+    done, size = _read_lines(part), transcriber.decoding.batch_size
     done = done[: len(done) // size * size]  # texts of a batch are computed together
     write_text(part, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in done))
     yield from done
@@ -336,23 +336,23 @@ def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator
     ):
         advance(len(done))
         for first in range(len(done), len(dataset.utterances), size):
-            batch = _batch_of(
+            batch = _load_batch(
                 dataset, range(first, min(first + size, len(dataset.utterances))), task.data.on_bad_example
             )
-            found = _recognise_batch(batch, transcriber, precision_of(work.options))
+            found = _recognise_batch(batch, transcriber, get_precision(work.options))
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in found)
             file.flush()
             advance(len(found))
             yield from found
 
 
-def _lines_of(path: Path) -> list[Values]:
+def _read_lines(path: Path) -> list[Values]:
     """The whole lines of a file; none where there is no file."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
 
-def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, Any]]:
+def _load_batch(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, Any]]:
     """Utterances as lines without their text, each with its features; None for one that can't be read."""
     import numpy as np
 
@@ -367,7 +367,7 @@ def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, An
             found.append(({"id": cut.id, "reason": f"{type(error).__name__}: {error}"}, None))
             continue
         about = {"id": cut.id, "reference": one.text, "group": one.group}
-        found.append(({**about, "speaker": cut.supervisions[0].speaker or None}, dataset.features_of(one)))
+        found.append(({**about, "speaker": cut.supervisions[0].speaker or None}, dataset.compute_features(one)))
     return found
 
 

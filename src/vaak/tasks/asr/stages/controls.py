@@ -23,16 +23,16 @@ from vaak.tasks.asr.stages.runs import (
     NOT_LORA,
     Values,
     best_figures,
-    data_of,
-    metric_of,
-    model_of,
-    task_of,
-    training_of,
+    get_metric,
+    make_data_section,
+    make_model_section,
+    make_task,
+    make_training_section,
     wants_pretraining,
 )
 
 if TYPE_CHECKING:
-    from vaak.tasks.asr.recogniser import Recogniser
+    from vaak.tasks.asr.recogniser import SpeechRecognitionTask
 
 log = logging.getLogger("vaak")
 
@@ -54,8 +54,10 @@ def parameters(work: StageWork) -> dict[str, Any]:
     options: MoeOptions = work.options
     in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
     gate = {"num_experts": in_all, "gate_width": options.gate_width, "top_k": 1}
-    model = {**model_of(work), "experts": {**options.lora.model_dump(mode="json"), **gate}}
-    about = sizes_of(task_of({**data_of(options, "joint"), "model": model}, work.folder, options.asr_config))
+    model = {**make_model_section(work), "experts": {**options.lora.model_dump(mode="json"), **gate}}
+    about = count_parameters(
+        make_task({**make_data_section(options, "joint"), "model": model}, work.folder, options.asr_config)
+    )
     log.info(
         "the mixture trains %s parameters (%d experts %s, gate %s); one LoRA of rank %d has %s",
         *(f"{about['mixture']:,}", in_all, f"{about['experts']:,}", f"{about['gate']:,}", about["rank"]),
@@ -65,7 +67,7 @@ def parameters(work: StageWork) -> dict[str, Any]:
     return about
 
 
-def sizes_of(task: Recogniser) -> dict[str, int]:
+def count_parameters(task: SpeechRecognitionTask) -> dict[str, int]:
     """The parameters that a task's mixture trains, and the rank of one LoRA with at least as many; and how many.
 
     An output layer, which both train, isn't counted. No weights are read: the model has sizes only. Raises UserError
@@ -91,7 +93,7 @@ def sizes_of(task: Recogniser) -> dict[str, int]:
 
 def one_lora(work: StageWork) -> dict[str, Any]:
     """The body of the stage that trains one LoRA."""
-    from vaak.engine.checkpoint.companions import share_between_runs
+    from vaak.engine.checkpoint.bundled_files import share_between_runs
 
     options: MoeOptions = work.options
     sizes = read_json(work.inputs["parameters"] / PARAMETERS)
@@ -112,10 +114,14 @@ def _train(work: StageWork, stage: str, config: Values, name: str) -> Any:
     options: MoeOptions = work.options
     rank = read_json(work.inputs["parameters"] / PARAMETERS)["rank"]
     lora = {**options.lora.model_dump(mode="json"), "rank": rank}
-    training = training_of(options, stage, metric_of(options))
+    training = make_training_section(options, stage, get_metric(options))
     if name != PRETRAINING and wants_pretraining(options):
         training["checkpoint"] |= {"init_from": str(work.folder / PRETRAINING), "init_except": [NOT_LORA]}
-    values = {**data_of(options, stage), "model": {**model_of(work), "lora": lora}, "training": training}
+    values = {
+        **make_data_section(options, stage),
+        "model": {**make_model_section(work), "lora": lora},
+        "training": training,
+    }
     return work.train(values, config, options.one_lora_config, name=name)
 
 

@@ -23,7 +23,14 @@ from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, data_of, model_of, precision_of, prepared_task, warn_fallbacks
+from vaak.tasks.asr.stages.runs import (
+    Values,
+    get_precision,
+    make_data_section,
+    make_model_section,
+    prepared_task,
+    warn_fallbacks,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,15 +50,15 @@ def embeddings(work: StageWork) -> dict[str, Any]:
     warn_fallbacks(options)
     embedder = Embedder.of(work, "embeddings", "train")
     task = embedder.task()
-    task.demand_transcribing_base()
+    task.require_transcribing_base()
     utterances, (positions, width) = task.prepared.utterances("train"), task.states_shape
-    names = readable_names(names_of(utterances), embedder, work, work.folder / LEFT_OUT)
+    names = readable_names(list_names(utterances), embedder, work, work.folder / LEFT_OUT)
     shape = {"mean": (width,), "flatten": (positions * width,), "none": (positions, width)}[options.pooling]
     size = disk_bytes(len(names), shape, options.embedding_type)
     log.info("embeddings of %s utterances will take %.1f MiB on disk", f"{len(names):,}", size / 2**20)
     store = make_rows(work.folder / ROWS, names, embedder, shape=shape, dtype=options.embedding_type, jobs=work.jobs)
     groups = [utterances.group_names[group] for group in utterances.groups]
-    group_of = dict(zip(names_of(utterances), groups, strict=True))
+    group_of = dict(zip(list_names(utterances), groups, strict=True))
     places = (divmod(number, store.rows_per_shard) for number in range(len(names)))
     mapping = {
         name: {"file": f"{ROWS}/{store.path(shard).name}", "row": row, "group": group_of[name]}
@@ -82,12 +89,12 @@ class Embedder:
     def of(cls, work: StageWork, stage: str, split: str) -> Embedder:
         """That of a stage's data, which it prepares in ``data``."""
         options: MoeOptions = work.options
-        values, model = data_of(options, stage), model_of(work)
+        values, model = make_data_section(options, stage), make_model_section(work)
         base = Path(model["base"])
         values["model"] = {**model, **({"base": str(base.resolve())} if base.is_dir() else {})}
         values["data"] = {**values["data"], "augmentation": None}
         values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
-        about = (options.pooling, options.embedding_batch_size, precision_of(options), options.device)
+        about = (options.pooling, options.embedding_batch_size, get_precision(options), options.device)
         return cls(values, (work.folder / "data").resolve(), split, *about)
 
     def as_json(self) -> dict[str, Any]:
@@ -129,16 +136,16 @@ class Embedder:
         from vaak.tasks.asr.experts import mean_state
 
         task, device = self.task(), pick_device(self.device)
-        features_of, model = _features(task, self.split), task.model().to(device).eval()
+        compute_features, model = _features(task, self.split), task.model().to(device).eval()
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.precision)
 
         @torch.inference_mode()
         def make(names: list[str]) -> np.ndarray:
             found = []
             for first in range(0, len(names), self.batch_size):
-                features = [features_of(name) for name in names[first : first + self.batch_size]]
+                features = [compute_features(name) for name in names[first : first + self.batch_size]]
                 with torch.autocast(device.type, kind, enabled=kind is not None):
-                    states, lengths = task.states_of(model, features)
+                    states, lengths = task.compute_states(model, features)
                 states = states.float()
                 if self.pooling == "mean":
                     pooled = mean_state(states, lengths)
@@ -157,8 +164,8 @@ def _features(task: Any, split: str) -> Callable[[str], np.ndarray]:
     import numpy as np
 
     dataset, rng = task.dataset(split), np.random.default_rng(0)  # nothing is drawn
-    places = {name: index for index, name in enumerate(names_of(dataset.utterances))}
-    return lambda name: dataset.features_of(dataset.example(places[name], rng))
+    places = {name: index for index, name in enumerate(list_names(dataset.utterances))}
+    return lambda name: dataset.compute_features(dataset.example(places[name], rng))
 
 
 def readable_names(
@@ -201,7 +208,7 @@ def _read_names(file: Path) -> list[str]:
     return [one["name"] for _, one in lines.objects]
 
 
-def names_of(utterances: Utterances) -> list[str]:
+def list_names(utterances: Utterances) -> list[str]:
     """The names of the utterances that are used, in order."""
     return [utterances.cuts[int(place)].id for place in utterances.used]
 

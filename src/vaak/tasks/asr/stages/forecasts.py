@@ -30,10 +30,10 @@ from vaak.tasks.asr.stages.runs import (
     ADAPTED_ACCENTS,
     BASE_ACCENTS,
     VOICES,
-    base_of,
     base_values,
-    data_of,
-    seconds_of,
+    get_base,
+    get_seconds,
+    make_data_section,
     wants_base,
     wants_pretraining,
 )
@@ -88,7 +88,7 @@ class CostBasis:
 
     def passes(self, options: MoeOptions, stage: str) -> float:
         """Utterances that a stage reads, in all epochs and evaluations."""
-        part, epochs = options.part_of(stage), options.epochs_of(stage)
+        part, epochs = options.get_data_share(stage), options.get_epochs(stage)
         trained = sample_size(self.train, part.percent, part.most)
         return epochs * trained + epochs // options.eval_every_n_epochs * self.valid
 
@@ -139,8 +139,8 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
-    number, rows, hidden = _embedded(options, found), options.batch_size_of("gate"), options.gate_width
-    steps = options.epochs_of("gate") * -(-number // rows)
+    number, rows, hidden = _embedded(options, found), options.get_batch_size("gate"), options.gate_width
+    steps = options.get_epochs("gate") * -(-number // rows)
     seconds = STARTING + 3 * steps * _seconds_of_product(
         options.device, rows, found.width, hidden
     )  # forward, and two backward
@@ -194,7 +194,7 @@ def _forecast_training(options: MoeOptions, inputs: Mapping[str, Path], stage: s
 
 
 def _embedded(options: MoeOptions, found: CostBasis) -> int:
-    part = options.part_of("embeddings")
+    part = options.get_data_share("embeddings")
     return sample_size(found.train, part.percent, part.most)
 
 
@@ -222,7 +222,7 @@ def _estimated_basis(of: str) -> CostBasis | str:
         config, numbers = _base_config(options), _utterances(options)
     except UserError as error:
         return f"not known: {error}"
-    positions, width = round(50 * seconds_of(options)), config["d_model"]
+    positions, width = round(50 * get_seconds(options)), config["d_model"]
     encoder, all_weights = _parameters(config, positions)
     operations = 2 * positions * encoder + 4 * config["encoder_layers"] * positions**2 * width
     inner = config["encoder_ffn_dim"]
@@ -240,21 +240,21 @@ def _base_experiment(options: MoeOptions) -> Any:
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.whisper import KEY, config_before, run_of
-    from vaak.tasks.pretrained import config_of, source_of
+    from vaak.tasks.asr.whisper import KEY, config_before, find_run
+    from vaak.tasks.pretrained import load_config, resolve_source
 
     if wants_base(options):
         config = config_before(_base_experiment(options), Path())
         assert config is not None  # it isn't the Hub's
         return dict(config.to_dict())
-    name = base_of(options)
+    name = get_base(options)
     if name in LARGE:
         return {**LARGE_SIZES, **LARGE[name]}
-    if (run := run_of(name, Path())) is not None:
+    if (run := find_run(name, Path())) is not None:
         from vaak.tasks.asr.ctc.prepare import about_run
 
         return _sizes(about_run(run))
-    return _sizes(config_of(KEY, source_of(KEY, name, Path()), local_files_only=True).to_dict())
+    return _sizes(load_config(KEY, resolve_source(KEY, name, Path()), local_files_only=True).to_dict())
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
     from vaak.audio.corpora.corpus import AudioCorpus
 
     counts = {"train": 0, "valid": 0, "test": 0}
-    for values in data_of(options, "joint")["datasets"]:
+    for values in make_data_section(options, "joint")["datasets"]:
         dataset = DatasetConfig(**values)
         if dataset.type == "voices":
             spoken = dataset.num_voices * dataset.num_sentences

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch, Term
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Meters, Padding
 from vaak.data.plan import stratified_sample
 from vaak.nn.lora_experts import Gate
@@ -34,7 +34,9 @@ class GateRows(Dataset):
     def __init__(self, names: list[str], vectors: np.ndarray, clusters: np.ndarray) -> None:
         self.names, self.vectors, self.clusters = names, vectors, clusters
         self.lengths, self.strata = np.ones(len(names)), clusters
-        self.fingerprint = fingerprint_of([names, clusters.tolist(), vectors.sum(axis=0, dtype=np.float64).tolist()])
+        self.fingerprint = compute_fingerprint(
+            [names, clusters.tolist(), vectors.sum(axis=0, dtype=np.float64).tolist()]
+        )
 
     def example(self, index: int, rng: np.random.Generator) -> int:
         return index

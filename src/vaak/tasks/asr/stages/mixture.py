@@ -25,15 +25,15 @@ from vaak.core.storage.files import read_json, sync_file, write_json, write_text
 from vaak.pipeline.rows import PipelineRowStore, Rows, completed, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clusters import Clusters, few_utterances
-from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable_names
+from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, list_names, means, readable_names
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
     best_figures,
-    data_of,
-    metric_of,
-    model_of,
-    training_of,
+    get_metric,
+    make_data_section,
+    make_model_section,
+    make_training_section,
     warn_fallbacks,
 )
 
@@ -62,7 +62,7 @@ def gate(work: StageWork) -> dict[str, Any]:
         "task": f"{GateTask.__module__}:{GateTask.__name__}",
         "model": {"hidden": options.gate_width, "width": read_json(work.inputs["embeddings"] / ABOUT)["width"]},
         "data": {**places, "seed": options.seed},
-        "training": training_of(options, "gate", "val_loss"),
+        "training": make_training_section(options, "gate", "val_loss"),
     }
     outcome = work.train(values)
     opened = open_run(outcome.directory, device="cpu")
@@ -70,7 +70,7 @@ def gate(work: StageWork) -> dict[str, Any]:
     sync_file(work.folder / GATE_WEIGHTS)
     splits, model = opened.task.splits, opened.model
     found = {split: (probabilities(model, rows.vectors), rows.clusters) for split, rows in splits.items()}
-    calibration = calibration_of(*found["valid"])
+    calibration = measure_calibration(*found["valid"])
     best = best_figures(outcome.directory)
     about = {
         "accuracy": best["val_accuracy"],
@@ -120,7 +120,7 @@ def confusion(chances: np.ndarray, clusters: np.ndarray) -> list[list[int]]:
     return table
 
 
-def calibration_of(chances: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
+def measure_calibration(chances: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
     """Return how far the gate's confidence in its choice is from its accuracy: the expected error, and ten bins.
 
     ``chances`` is ``(row, expert)``, ``clusters`` ``(row,)``. Source: Guo et al. 2017, "On Calibration of Modern Neural
@@ -186,7 +186,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
     """The utterances of a split by expert, as lines of Lhotse's manifests."""
     embedder = Embedder.of(work, "experts", split)
     utterances = embedder.task().prepared.utterances(split)
-    names, folder = names_of(utterances), work.inputs["embeddings"]
+    names, folder = list_names(utterances), work.inputs["embeddings"]
     width, store = read_json(folder / ABOUT)["width"], PipelineRowStore(folder / ROWS)
     known = {name for name in names if split == "train" and name in clusters.labels}
     cuts = (utterances.cuts[int(place)].to_dict() for place in utterances.used)
@@ -208,7 +208,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
 
 def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
     """Train an expert on the utterances of ``lists``; its figures, and its tensors under their names in a mixture."""
-    from vaak.engine.checkpoint.companions import share_between_runs
+    from vaak.engine.checkpoint.bundled_files import share_between_runs
     from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 
     options: MoeOptions = work.options
@@ -218,13 +218,13 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
         lines = "".join(lists[split])
         if not path.exists() or path.read_bytes() != lines.encode():  # else its run would say that its data changed
             write_text(path, lines)
-    values = data_of(options, "experts")
+    values = make_data_section(options, "experts")
     values["data"] |= {"percent": 100.0, "max_samples": None, "max_valid_samples": None}
     values["datasets"] = [
         {"name": f"expert-{expert}", "type": "cuts", **{one: [str(path)] for one, path in paths.items()}}
     ]
-    values["model"] = {**model_of(work), "lora": options.lora.model_dump(mode="json")}
-    values["training"] = training_of(options, "experts", metric_of(options))
+    values["model"] = {**make_model_section(work), "lora": options.lora.model_dump(mode="json")}
+    values["training"] = make_training_section(options, "experts", get_metric(options))
     outcome = work.train(values, options.expert_config, name=f"expert-{expert}")
     share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))  # the base is in each of them
     export_adapter(work, outcome.directory, work.folder / ADAPTERS / str(expert))
@@ -273,12 +273,12 @@ NOT_PRETRAINED = r"^(?!gate\.layers\.|.*\.lora_[ab]$)"
 def joint_values(work: StageWork) -> Values:
     """The run's configuration of stage ``joint``."""
     options: MoeOptions = work.options
-    values, pretrained = data_of(options, "joint"), "experts" in work.inputs
+    values, pretrained = make_data_section(options, "joint"), "experts" in work.inputs
     num_experts = Clusters.read(work.inputs["clusters"]).num_clusters if pretrained else options.experts
     gate = {"num_experts": num_experts, "top_k": min(options.top_k, num_experts), "gate_width": options.gate_width}
     lora, bias = options.lora.model_dump(mode="json"), {"balancing_bias": options.balancing_bias}
-    values["model"] = {**model_of(work), "experts": {**lora, **gate, **bias}}
-    training = training_of(options, "joint", metric_of(options))
+    values["model"] = {**make_model_section(work), "experts": {**lora, **gate, **bias}}
+    training = make_training_section(options, "joint", get_metric(options))
     if options.gate_scale != 1:
         training["optimizer"]["groups"] = [{"match": r"^gate\.", "lr_scale": options.gate_scale}]
     if options.load_balancing:

@@ -242,7 +242,7 @@ class MoeOptions(ClusteringConfig):
         own = {name: getattr(self, name) for name in ClusteringConfig.model_fields}
         return ClusteringConfig(**{**own, "num_experts": self.experts})
 
-    def part_of(self, stage: str) -> OptionsPart:
+    def get_data_share(self, stage: str) -> OptionsPart:
         """Return how much of the training data a stage reads: embeddings, experts or joint."""
         name = {"embeddings": "embedding", "experts": "expert", "joint": "asr"}[stage]
         most: int | None = getattr(self, f"{name}_samples")
@@ -250,12 +250,12 @@ class MoeOptions(ClusteringConfig):
             return OptionsPart(100.0, most or QUICK[stage])
         return OptionsPart(getattr(self, f"{name}_percent") * (self.data_percent or 100.0) / 100, most)
 
-    def epochs_of(self, stage: str) -> int:
+    def get_epochs(self, stage: str) -> int:
         """The most passes over the data of a stage: gate, experts or joint."""
         own: int | None = {"gate": self.gating_epochs, "experts": self.expert_epochs, "joint": self.asr_epochs}[stage]
         return own or EPOCHS[stage][self.mode == "quick"]
 
-    def batch_size_of(self, stage: str) -> int:
+    def get_batch_size(self, stage: str) -> int:
         """The rows of a batch of a stage: gate, experts or joint."""
         own = {"gate": self.gating_batch_size, "experts": self.expert_batch_size, "joint": self.asr_batch_size}[stage]
         return own or BATCH_SIZES[stage]

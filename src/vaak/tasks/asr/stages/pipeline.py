@@ -117,7 +117,7 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
     given = translate_options(values)
     directory = given.pop("output_dir", None)
     options = from_options(pipeline.options, given, pipeline.name)
-    folder = Path(directory) if directory else pipeline.place_of(options)
+    folder = Path(directory) if directory else pipeline.get_directory(options)
     for stage in pipeline.asked_for(options):
         again = stage.name if values.get("overwrite") and stage.name == "embeddings" else None
         run_pipeline(pipeline, options, folder, Request(resume=True, only=stage.name, first=again))

@@ -19,7 +19,7 @@ from typing import Any
 
 from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
-from vaak.core.storage.files import fingerprint_of, sha256_of
+from vaak.core.storage.files import compute_fingerprint, hash_file
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, seconds_read_by
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
@@ -48,7 +48,7 @@ MINUTES_BETWEEN_SAVES = 30
 """The most that a killed stage loses, however long its epochs are."""
 
 
-def datasets_of(options: MoeOptions) -> list[Values]:
+def make_datasets(options: MoeOptions) -> list[Values]:
     """The data, as in a run's configuration. Raises UserError where there are none, and mode is full."""
     if options.datasets:
         return [_as_given(one) for one in options.datasets]
@@ -74,7 +74,7 @@ def _as_given(dataset: DatasetConfig) -> Values:
     return values
 
 
-def base_of(options: MoeOptions) -> str:
+def get_base(options: MoeOptions) -> str:
     """The base: a name, a folder, or scratch."""
     if options.whisper_model is not None:
         return options.whisper_model
@@ -90,7 +90,7 @@ def base_of(options: MoeOptions) -> str:
 
 def _base_folder(options: MoeOptions) -> Path | None:
     """The folder of a base that is in one, and isn't made here."""
-    path = Path(VERSIONS.get(base_of(options), base_of(options))).expanduser()
+    path = Path(VERSIONS.get(get_base(options), get_base(options))).expanduser()
     if (path / "config.yml").is_file():  # a run: its checkpoint has all that is used of it
         from vaak.engine.checkpoint.files import resolve_checkpoint
 
@@ -100,7 +100,7 @@ def _base_folder(options: MoeOptions) -> Path | None:
 
 def wants_base(options: MoeOptions) -> bool:
     """Whether the base is trained first."""
-    return base_of(options) == SCRATCH
+    return get_base(options) == SCRATCH
 
 
 def wants_pretraining(options: MoeOptions) -> bool:
@@ -108,53 +108,53 @@ def wants_pretraining(options: MoeOptions) -> bool:
     return not options.skip_pretraining
 
 
-def model_of(work: StageWork) -> Values:
+def make_model_section(work: StageWork) -> Values:
     """The section model of a stage's run: the base that the first stage made, or that is asked for."""
     options: MoeOptions = work.options
-    base = str(work.inputs["base"] / "whisper") if "base" in work.inputs else base_of(options)
-    return {"base": base, **architecture_of(options)}
+    base = str(work.inputs["base"] / "whisper") if "base" in work.inputs else get_base(options)
+    return {"base": base, **make_architecture(options)}
 
 
-def architecture_of(options: MoeOptions) -> Values:
+def make_architecture(options: MoeOptions) -> Values:
     """Options of the section model that a Whisper doesn't have."""
     return {} if options.architecture == "whisper" else {"architecture": options.architecture}
 
 
 def warn_fallbacks(options: MoeOptions) -> None:
     """Warn of what stands in for data and weights that aren't there."""
-    if datasets_of(options) == [VOICES]:
+    if make_datasets(options) == [VOICES]:
         log.warning("no data (--dataset-root): built-in voices say digits; their accents are the groups")
     if options.whisper_model is None and wants_base(options):
         log.warning("no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
 
 
-def data_of(options: MoeOptions, stage: str) -> Values:
+def make_data_section(options: MoeOptions, stage: str) -> Values:
     """The sections task, datasets and data of a run of a stage; ``stage`` decides how much of the data it reads."""
-    datasets, part = datasets_of(options), options.part_of(stage)
+    datasets, part = make_datasets(options), options.get_data_share(stage)
     data: Values = {"sampling_seed": options.seed, "percent": part.percent, "max_samples": part.most}
     if options.mode == "quick":
         data |= {"max_valid_samples": QUICK_VALID}
     if datasets == [VOICES]:
         data |= {"group": "accent", "groups": ADAPTED_ACCENTS}
     return {
-        "task": "asr", "datasets": datasets, "data": {**data, "max_duration": seconds_of(options), **options.data},
+        "task": "asr", "datasets": datasets, "data": {**data, "max_duration": get_seconds(options), **options.data},
     }  # fmt: skip
 
 
-def seconds_of(options: MoeOptions) -> float:
+def get_seconds(options: MoeOptions) -> float:
     """Return the seconds that the encoder reads at once."""
-    default = VOICES_SECONDS if datasets_of(options) == [VOICES] else WHISPER_SECONDS
+    default = VOICES_SECONDS if make_datasets(options) == [VOICES] else WHISPER_SECONDS
     if options.mode == "quick" and wants_base(options):
         default = min(default, QUICK_SECONDS)
-    default = min(default, seconds_read_by(base_of(options)) or default)
+    default = min(default, seconds_read_by(get_base(options)) or default)
     return float(options.data.get("max_duration", default))
 
 
-def training_of(options: MoeOptions, stage: str, metric: str) -> Values:
+def make_training_section(options: MoeOptions, stage: str, metric: str) -> Values:
     """The section training of a run of a stage; ``metric`` decides which checkpoint is the best, and when to stop."""
     values: Values = {
-        "epochs": options.epochs_of(stage),
-        "batch_size": options.batch_size_of(stage),
+        "epochs": options.get_epochs(stage),
+        "batch_size": options.get_batch_size(stage),
         "random_seed": options.seed,
         "device": options.device,
         "optimizer": {"lr": {"gate": options.gating_lr, "experts": options.expert_lr, "joint": options.asr_lr}[stage]},
@@ -168,19 +168,19 @@ def training_of(options: MoeOptions, stage: str, metric: str) -> Values:
     }
     if stage != "gate":
         values["gradient_accumulation_steps"] = options.gradient_accumulation_steps
-        values["mixed_precision"] = precision_of(options)
+        values["mixed_precision"] = get_precision(options)
         values["performance"] = {"num_workers": options.num_workers}
     if stage == "experts":  # all experts are of the base's output layer
         values["freeze"] = [{"match": NOT_LORA}]
     return values
 
 
-def metric_of(options: MoeOptions) -> str:
+def get_metric(options: MoeOptions) -> str:
     """The figure of speech recognition that decides which checkpoint is the best."""
     return f"val_{options.best_by}"
 
 
-def precision_of(options: MoeOptions) -> str:
+def get_precision(options: MoeOptions) -> str:
     """no, fp16 or bf16."""
     from vaak.engine.distributed.launcher import pick_device
 
@@ -190,7 +190,7 @@ def precision_of(options: MoeOptions) -> str:
     return "fp16" if is_fp16 else "no"
 
 
-def task_of(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
+def make_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
     """The task of a run's configuration, in a directory; ``overrides`` are sections that override ``values``."""
     from vaak.config.load import load_layers
     from vaak.config.tasks import task_class
@@ -203,7 +203,7 @@ def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mappin
     """The same, with its data prepared in the directory, unless they are there."""
     from vaak.runs.prepared import is_prepared
 
-    task = task_of(values, directory, *overrides)
+    task = make_task(values, directory, *overrides)
     if not is_prepared(directory):
         task.prepare()
     return task
@@ -212,10 +212,10 @@ def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mappin
 def best_figures(directory: Path) -> dict[str, float]:
     """The figures of a run's best checkpoint, with its ``step``."""
     from vaak.engine.checkpoint.files import resolve_checkpoint
-    from vaak.engine.checkpoint.names import step_of
+    from vaak.engine.checkpoint.names import parse_step
     from vaak.engine.metrics_file import read_records
 
-    step = step_of(resolve_checkpoint(directory))
+    step = parse_step(resolve_checkpoint(directory))
     records = read_records(directory / "metrics.jsonl")
     (*_, found) = [one for one in records if one["kind"] == "evaluation" and one["step"] == step]
     return {name: value for name, value in found.items() if name == "step" or name.startswith("val_")}
@@ -231,8 +231,8 @@ def training_settings(options: MoeOptions) -> Values:
     """Return what a stage that trains depends on: the base's name, and the section data without its paths."""
     data = options.model_dump(mode="json", include={"data"})["data"]
     data.pop("cache_dir", None)
-    name = VERSIONS.get(base_of(options), base_of(options))
-    return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data, **architecture_of(options)}
+    name = VERSIONS.get(get_base(options), get_base(options))
+    return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data, **make_architecture(options)}
 
 
 def data_digest(options: MoeOptions) -> Any:
@@ -242,20 +242,20 @@ def data_digest(options: MoeOptions) -> Any:
     manifest and their sizes: a recording that is replaced by one of the same size isn't noticed.
     """
     folder = _base_folder(options)
-    found = {"the data it reads": _digest_of_data(datasets_of(options))}
+    found = {"the data it reads": _digest_of_data(make_datasets(options))}
     if folder is not None:
         files = sorted(path for path in folder.iterdir() if path.suffix in BASE_FILES and path.is_file())
         weights = [path for path in files if path.suffix == ".safetensors"]
         others = [path for path in files if path not in weights]
         for name, paths in (("weights", weights), ("configuration or the vocabulary", others)):
-            found[f"the {name} of the base"] = fingerprint_of([[path.name, _sha256_of(path)] for path in paths])
+            found[f"the {name} of the base"] = compute_fingerprint([[path.name, _hash_file(path)] for path in paths])
     return found
 
 
 def _digest_of_data(datasets: list[Values]) -> str:
     from vaak.audio.audio_file import is_audio
     from vaak.audio.config import AudioConfig
-    from vaak.audio.corpora.corpus import AudioCorpus, size_of
+    from vaak.audio.corpora.corpus import AudioCorpus, get_size
 
     digest = hashlib.sha256()
 
@@ -264,18 +264,18 @@ def _digest_of_data(datasets: list[Values]) -> str:
 
     for one in datasets:
         if one == VOICES:
-            add("voices", fingerprint_of(one))
+            add("voices", compute_fingerprint(one))
         corpus = AudioCorpus(DatasetConfig(**one), AudioConfig())
         files = corpus.files
         together = os.path.commonpath([path.absolute().parent for path in files] or [Path("/")])
         root = Path(one.get("corpus_dir") or together).expanduser()
         for path in files:
-            add(os.path.relpath(path, root), size_of(path) if is_audio(path) else _sha256_of(path))
+            add(os.path.relpath(path, root), get_size(path) if is_audio(path) else _hash_file(path))
         add("named", corpus.digest_of_named())
     return digest.hexdigest()
 
 
-def _sha256_of(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     """Return the hash of a file's content, which several stages ask for."""
     about = path.stat()
     return _sha256_of_version(path.absolute(), about.st_size, about.st_mtime_ns)
@@ -283,7 +283,7 @@ def _sha256_of(path: Path) -> str:
 
 @cache
 def _sha256_of_version(path: Path, size: int, changed: int) -> str:
-    return sha256_of(path)
+    return hash_file(path)
 
 
 BASE_STEPS = {"quick": 100, "full": 1000}
@@ -307,7 +307,7 @@ def base_values(options: MoeOptions) -> Values:
         "data": {
             "group": "accent",
             "groups": BASE_ACCENTS,
-            "max_duration": seconds_of(options),
+            "max_duration": get_seconds(options),
             "tokenizer": {"type": "bpe", "vocab_size": 400},
         },
         "training": {
@@ -324,7 +324,7 @@ def base_values(options: MoeOptions) -> Values:
 
 def base_settings(options: MoeOptions) -> Values:
     """Return what of the data changes the base: how long they are at most."""
-    return {"data": {"max_duration": seconds_of(options)}}
+    return {"data": {"max_duration": get_seconds(options)}}
 
 
 def base(work: StageWork) -> dict[str, Any]:

@@ -221,7 +221,7 @@ PUNCTUATION = (*PAUSING, '"')
 CHARACTERS = (*string.ascii_lowercase, "'")
 
 
-def symbols_of(config: FrontEndConfig) -> tuple[str, ...]:
+def list_symbols(config: FrontEndConfig) -> tuple[str, ...]:
     """The inventory: special symbols, punctuation, then phonemes or letters. A symbol's id is its place."""
     if not config.is_english:
         spoken = ipa_inventory(config.stress)

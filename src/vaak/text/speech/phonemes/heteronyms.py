@@ -68,7 +68,7 @@ def unmarked(phrase: str) -> str:
     return re.sub(rf"{MARK}\w+", "", phrase)
 
 
-def sense_of(text: Sequence[str], place: int, written: str) -> str | None:
+def find_sense(text: Sequence[str], place: int, written: str) -> str | None:
     """The sense of the word at ``place`` of a text in lower case; None for words that aren't heteronyms.
 
     A punctuation mark is a comma in ``text``; ``written`` is the word with its capitals.

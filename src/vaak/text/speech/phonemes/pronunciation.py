@@ -47,7 +47,7 @@ class Pronunciation(Protocol):
         """The words of each phrase. Raises DataError with the phrase for what it can't pronounce."""
 
 
-def pronunciation_of(config: FrontEndConfig, entries: Mapping[str, str]) -> Pronunciation:
+def make_pronunciation(config: FrontEndConfig, entries: Mapping[str, str]) -> Pronunciation:
     """Return the pronunciation that the options ask for; ``entries`` are the lexicon's."""
     if config.phonemizer == "characters":
         return _characters
@@ -102,7 +102,7 @@ def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def _parts_of(phrase: str) -> list[str]:
+def _split_phrase(phrase: str) -> list[str]:
     """Return what espeak-ng is asked for a phrase: itself, what surrounds its heteronyms, and what these sound like."""
     around = _around_heteronyms(phrase)
     said = [part for before, mark, after in around for part in (before, after, heteronyms()[mark.lower()].espeak)]
@@ -117,7 +117,7 @@ class _ByEspeak:
         self._stress = config.stress
 
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
-        asked = dict.fromkeys(part for phrase in phrases for part in _parts_of(phrase))
+        asked = dict.fromkeys(part for phrase in phrases for part in _split_phrase(phrase))
         spoken = dict(zip(asked, espeak_phonemes(list(asked), self._voice), strict=True))
         said = {part: self._convert(part, words) for part, words in spoken.items()}
         return [self._pronounce_senses(phrase, said) for phrase in phrases]
@@ -255,7 +255,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
             del phonemes[0]
         if not phonemes:
             raise DataError(f"{path}:{number}: {word} has no phonemes; a line is a word and its phonemes")
-        _demand_known(phonemes, f"{path}:{number}")
+        _require_known(phonemes, f"{path}:{number}")
         if not _ALTERNATIVE.search(word):
             entries.setdefault(word.lower(), " ".join(phonemes))
     if not entries:
@@ -284,7 +284,7 @@ def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
     return None
 
 
-def _demand_known(phonemes: list[str], where: str) -> None:
+def _require_known(phonemes: list[str], where: str) -> None:
     try:
         from_either(" ".join(phonemes), "ipa", stress=True)
     except KeyError as error:

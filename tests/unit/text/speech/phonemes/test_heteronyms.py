@@ -11,7 +11,7 @@ from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.phonemes.alphabets import from_arpabet
 from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS
-from vaak.text.speech.phonemes.pronunciation import pronunciation_of
+from vaak.text.speech.phonemes.pronunciation import make_pronunciation
 from vaak.text.speech.processor import PhonemeProcessor, pieces, with_senses
 
 with open(Path(__file__).with_name("heteronyms.tsv"), encoding="utf-8") as _file:
@@ -41,7 +41,7 @@ def test_no_other_word_is_changed():
 def test_espeak_says_the_senses_of_a_word_differently(language):
     """Each in the accent of its voice, where that has a phrase for it."""
     config = FrontEndConfig(language=language, word_boundaries=False)
-    spoken = pronunciation_of(config, {})(list(heteronyms()))
+    spoken = make_pronunciation(config, {})(list(heteronyms()))
     said: dict[str, set[object]] = {}
     for mark, words in zip(heteronyms(), spoken, strict=True):
         said.setdefault(mark.partition(MARK)[0], set()).add(words)
@@ -50,7 +50,7 @@ def test_espeak_says_the_senses_of_a_word_differently(language):
 
 
 def test_espeak_stresses_the_vowel_that_the_table_has():
-    spoken = pronunciation_of(FrontEndConfig(alphabet="arpabet"), {})(list(heteronyms()))
+    spoken = make_pronunciation(FrontEndConfig(alphabet="arpabet"), {})(list(heteronyms()))
     for (mark, heteronym), (word,) in zip(heteronyms().items(), spoken, strict=True):
         table = [symbol for one in heteronym.arpabet for symbol in from_arpabet(one, "arpabet", True)]
         assert _stress(word) == _stress(table), mark
