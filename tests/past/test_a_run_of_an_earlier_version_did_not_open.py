@@ -1,4 +1,4 @@
-"""Runs of earlier versions are read: a real one, of before the format had a version. Those of later ones are refused.
+"""Runs of earlier versions are read: real ones, of before the format had a version and of each release. Those of later ones are refused.
 
 Options that its configuration kept at their defaults, though its types don't read them, were mistakes.
 """
@@ -16,12 +16,12 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint.names import listed_files
 from vaak.runs.folder.directory import RUN_FORMAT
 
-STORED = Path(__file__).parent / "runs" / "2026-11-24.zip"
+STORED = sorted((Path(__file__).parent / "runs").glob("*.zip"))
 
 
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    with zipfile.ZipFile(STORED) as content:
+@pytest.fixture(params=STORED, ids=[path.stem for path in STORED])
+def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with zipfile.ZipFile(request.param) as content:
         content.extractall(tmp_path)
     return tmp_path / "earlier"
 
