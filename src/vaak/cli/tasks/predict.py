@@ -23,6 +23,7 @@ def predict(
         list[str] | None,
         typer.Argument(help="Inputs of the task: texts, or files and folders of audio; default: lines of stdin."),
     ] = None,
+    task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     output: Output = None,
     batch_size: BatchSize = None,
 ) -> None:
@@ -34,7 +35,9 @@ def predict(
 
     Example: vaak predict runs/en_hi "The boy is good."
     """
-    opened = chosen.open()
+    from vaak.runs.open_run import select_task
+
+    opened = select_task(chosen.open(), task)
     given = {} if batch_size is None else {"batch_size": batch_size}  # a task of a user's own may not have it
     named = inputs or (line.rstrip("\n") for line in sys.stdin)
     failed, number = dict[Path, UserError](), len(inputs) if inputs else None

@@ -200,11 +200,18 @@ class JointTask(Task[Any]):
     def predict(self, model: nn.Module, inputs: Iterable[tuple[str, Any]], **options: Any) -> Iterator[Any]:
         """Yield predictions for inputs, each a pair of a task's name and what that task predicts from.
 
-        ``options`` are those of each task's ``predict``.
+        ``options`` are those of each task's ``predict``. Raises UserError for another input, or another name.
         """
         models: Any = model.tasks
+        inputs = map(self._require_pair, inputs)
         for name, group in groupby(inputs, key=lambda pair: pair[0]):
             yield from self.parts[name].predict(models[name], [one for _, one in group], **options)
+
+    def _require_pair(self, given: Any) -> tuple[str, Any]:
+        if not isinstance(given, tuple | list) or len(given) != 2 or given[0] not in self.parts:
+            names = ", ".join(self.parts)
+            raise UserError(f"{given!r} isn't a pair of a task's name ({names}) and what that task predicts from")
+        return given[0], given[1]
 
     def refused_exports(self) -> dict[str, str]:
         found = {}

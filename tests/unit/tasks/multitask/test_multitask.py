@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import vaak
+import vaak as library
 from vaak.config.changes import changes_between
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
@@ -104,7 +104,7 @@ def examples(seed: int, number: int) -> list[Any]:
 def joint(weights: Any, shared: tuple[dict[str, str], ...] = ({"a": "body", "b": "body"},)) -> JointTask:
     data = {"a": examples(1, 20), "b": examples(2, 11)}
     parts = {
-        name: vaak.SimpleTask(
+        name: library.SimpleTask(
             data=data[name], model=Regressor(seed).double(), loss=squares, collate=collate, length=lambda one: 1.0
         )
         for seed, name in enumerate(data)
@@ -237,8 +237,12 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
         ((), "is a run of several tasks:"),
         (("--task", "wrod"), "has no task 'wrod'; did you mean 'word'?;"),
     ):
-        code, _, err = vaak("classify", "runs/tiny", "w1", *arguments)
-        assert (code, err.strip()) == (2, f"runs/tiny {said} give --task with one of word, kind")
+        for command in ("classify", "predict"):
+            code, _, err = vaak(command, "runs/tiny", "w1", *arguments)
+            assert (code, err.strip()) == (2, f"runs/tiny {said} give --task with one of word, kind")
+    assert "yes" in vaak("predict", "runs/tiny", "w1 good w2 k1", "--task", "word")[1]
+    with pytest.raises(UserError, match=r"'w1' isn't a pair of a task's name \(word, kind\)"):
+        library.open("runs/tiny").predict(["w1"])
     (folder / "child.yml").unlink()  # the run's own configuration has all of it
     (folder / "texts.json").unlink()
     again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=6", "training.checkpoint.resume=auto"]))
@@ -254,7 +258,7 @@ def test_adapters_of_one_task_adapt_the_weights_that_all_begin_with(folder):
         load(["tiny.yml"], [*options, lora])
     train(load(["tiny.yml"], options))
     train(load(["tiny.yml"], [*options, "run_dir=runs/adapted", "training.checkpoint.init_from=runs/tiny", lora]))
-    before, after = (vaak.open(f"runs/{name}").model.state_dict() for name in ("tiny", "adapted"))
+    before, after = (library.open(f"runs/{name}").model.state_dict() for name in ("tiny", "adapted"))
     adapted = [name for name in after if name.startswith("tasks.word.") and name.endswith("base_layer.weight")]
     assert adapted
     assert all(torch.equal(after[name], before[name.replace("base_layer.", "")]) for name in adapted)
