@@ -1,4 +1,6 @@
-"""Runs of earlier versions are read: real ones, of before the format had a version and of each release. Those of later ones are refused.
+"""Runs of earlier versions are read: one of before the format had a version, and one of each release.
+
+Those of later ones are refused.
 
 Options that its configuration kept at their defaults, though its types don't read them, were mistakes.
 """
