@@ -15,7 +15,7 @@ from typing import Any
 
 from vaak.config.tasks import ExportFormat, TaskSpec, value_at
 from vaak.core.errors import UserError
-from vaak.core.names import require_known
+from vaak.core.names import nearest_name, require_known
 from vaak.core.task import Task
 
 log = logging.getLogger("vaak")
@@ -47,7 +47,8 @@ def require_format(task: Task, name: str) -> None:
     if name not in formats:
         names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
         instead = f"use --format {names}" if formats else "this run has no other format"
-        raise UserError(f"--format {name}: {explain_refusal(task, name)}; {instead}")
+        near = "" if name in declared_formats(task) else nearest_name(name, formats)
+        raise UserError(f"--format {name}: {explain_refusal(task, name)}{near}; {instead}")
 
 
 def require_quantization(format: str, declared: ExportFormat, quantization: str) -> None:

@@ -28,7 +28,7 @@ LINES = {
     "eval gone": "gone is not a run directory",
     "eval empty": "not a run",
     f"eval {LONG}": "too long",
-    "translate gone": "Missing argument",
+    "translate gone": "gone is not a run directory",
     "generate gone text --samples 0": "samples",
     "report directory": "directory is not a run directory",
     "report . --output page.txt": "page.txt: the report is an HTML page",

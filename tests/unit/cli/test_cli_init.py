@@ -49,7 +49,7 @@ def test_the_yaml_for_an_example_trains(task: str, vaak, tmp_path: Path, command
     text = (tmp_path / f"{task}.yml").read_text()
     assert f"task: {task}\n" in text
     assert text.count("# ") >= 8, "each choice says why"
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, text.splitlines()[1:])) <= 80, "all but the line of the schema, whose place is the machine's"
     assert load([f"{task}.yml"]).warnings == []
     asked = ["train", f"{task}.yml", "training.max_steps=8", "training.logging.interval=1", *SMALL.get(task, ())]
     ended = commands.start(asked, tmp_path, circumstances=["without pictures"]).wait(300)

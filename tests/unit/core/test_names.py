@@ -29,7 +29,7 @@ COLUMN, WEIGHTS = "vaak.text.corpora.readers:missing_column", "vaak.engine.optim
 PART = "vaak.audio.corpora.lhotse_manifests:_chosen"
 OPTIONS = {
     "auxiliary": "vaak.nn.losses:auxiliary_losses",
-    "columns": "vaak.audio.corpora.layouts:LayoutReader.make_entry",
+    "columns": "vaak.audio.corpora.entries:require_columns",
     "group": "vaak.tasks.asr.utterances:label_of_groups",
     "groups": "vaak.tasks.asr.utterances:Writing._refuse_missing",
     "init_except": "vaak.engine.trained:initialise",
@@ -64,15 +64,16 @@ COMMAND_LINE = {
     "filters": "vaak.cli.runs:_require_possible",
     "first": "vaak.pipeline.stage:Pipeline.stage",
     "arguments": "vaak.cli.runs:plot",
+    "format": "vaak.runs.use:require_format",
     "group": "vaak.text.scoring.word_errors:_require_labels",
     "group_by": "vaak.study.crossval:_report_lacking",
     "language": "vaak.text.corpora.cleaning:_language_filter",
     "metric": "vaak.study.compare:compare_runs",
     "name": "vaak.audio.corpora.recipes:recipe_named",
-    "normaliser": "vaak.text.scoring.normalisers:_find_normaliser",
+    "normaliser": "vaak.text.scoring.normalisers:_find_function",
     "only": "vaak.pipeline.stage:Pipeline.stage",
     "options": "vaak.audio.corpora.recipes:prepare",
-    "quantization": "vaak.tasks.base:require_quantization",
+    "quantization": "vaak.runs.use:require_quantization",
     "speaker": "vaak.tasks.tts.predict:Speaker.__init__",
     "split": "vaak.runs.prepared:PreparedFolder.split_folder",
     "stratify_by": "vaak.study.crossval:_report_lacking",
@@ -83,7 +84,8 @@ COMMAND_LINE = {
 }
 """The same of the command line."""
 NOT_SELECTING = {
-    "adapter", "alignments", "audio_root", "base", "cache_dir", "chat_template", "corpus_dir", "entity", "fold",
+    "adapter", "alignments", "audio_root", "base", "cache_dir", "chat_template", "corpus_dir", "delimiter", "encoding",
+    "entity", "fold",
     "folder", "folds_file", "global_config", "init_from", "lexicon", "lm", "minimal_pairs",
     "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project", "prompt",
     "resume", "samples", "save_dir", "speaker_encoder", "speaker_features", "storage_path", "subset", "synonyms",
@@ -91,9 +93,9 @@ NOT_SELECTING = {
 }  # fmt: skip
 """Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {
-    "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "device",
-    "document", "executor", "grid", "hardware", "input_dir", "inputs", "lexicon", "license",
-    "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "random", "resume", "sampler",
+    "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "delimiter", "device",
+    "document", "encoding", "executor", "grid", "hardware", "input_dir", "inputs", "lexicon", "license",
+    "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quotes", "random", "resume", "sampler",
     "sbatch", "sources", "speaker_encoder", "text", "time", "vocoder", "whisper_model",
 }  # fmt: skip
 """Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""

@@ -83,8 +83,8 @@ def test_what_cannot_be_submitted_is_said(vaak: Vaak, tiny_text: Path, tmp_path:
         return err
 
     assert "model.nothing" in refused("model.nothing=1")
-    assert "is no option of sbatch" in refused("--sbatch=gpu")
-    assert "is no option of sbatch" in refused("--sbatch=--comment=a\nrm")
+    assert "isn't an option of sbatch" in refused("--sbatch=gpu")
+    assert "isn't an option of sbatch" in refused("--sbatch=--comment=a\nrm")
     assert not (tmp_path / "job").exists()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "this machine has no sbatch" in refused("--yes")
