@@ -88,12 +88,9 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
 
     MAY_DIFFER
         Options of ``global_config`` that may differ when a trained model is used.
-    LISTS_UNUSABLE
-        Whether preparing lists what can't be used, so that ``vaak data check`` reports all of it.
     """
 
     MAY_DIFFER: ClassVar[frozenset[str]] = READING
-    LISTS_UNUSABLE: ClassVar[bool] = False
 
     def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
@@ -160,9 +157,9 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         raise NotImplementedError
 
     def prepare_for_check(self) -> None:
-        if self.LISTS_UNUSABLE:
-            data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
-            self.experiment = self.experiment.model_copy(update={"data": data})
+        # preparing lists all that can't be used where it may go on; the cache is for data that are trained on
+        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
+        self.experiment = self.experiment.model_copy(update={"data": data})
         self.prepare()
 
     def data_findings(self, split: str) -> Iterator[DataFinding]:

@@ -48,7 +48,6 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
     SPEC = SPEC
     PREPARED = PreparedUtterances
     MAY_DIFFER = READING
-    LISTS_UNUSABLE = True
     OF_BEAMS: ClassVar[tuple[str, ...]] = ("beam_size",)
     grouped_by = "speaker"
     auxiliary_losses = (LOAD_BALANCING,)

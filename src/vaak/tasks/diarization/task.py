@@ -112,7 +112,6 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     data: DiarizationDataConfig
     SPEC = SPEC
     PREPARED = PreparedRecordings
-    LISTS_UNUSABLE = True
     grouped_by = "speaker"
     auxiliary_losses = (CLUSTERING, SPEAKER, ATTRACTOR, NORM_REG)
 

@@ -53,7 +53,6 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     SPEC = SPEC
     PREPARED = PreparedSpeech
     MAY_DIFFER = READING
-    LISTS_UNUSABLE = True
     auxiliary_losses = LOSSES
 
     # Data.

@@ -123,4 +123,4 @@ def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple
             yield cut
 
     further = {"highest": audio.mel.nyquist if audio.mel is not None else None, "skip_bad": skip_bad}
-    return speech_task.recipe(datasets, audio, splits, usable, further)
+    return speech_task.recipe(datasets, audio, splits, usable, further, skip_bad)

@@ -388,18 +388,19 @@ def test_a_german_table_is_read_next_to_audio_and_in_a_zip(tmp_path: Path, vaak:
     assert code == 0, out + errors
 
 
+@pytest.mark.parametrize("task", ["diarization", "vocoder"])
 @pytest.mark.parametrize("on_bad", ["fail", "skip"])
-def test_one_bad_line_of_a_corpus_of_conversations_costs_that_line(tmp_path: Path, vaak: Any, on_bad: str):
+def test_one_bad_line_of_a_corpus_costs_that_line(tmp_path: Path, vaak: Any, on_bad: str, task: str):
     wavs(tmp_path)
     segments = [{"start": 0.1, "end": 1.5, "speaker": "A"}, {"start": 1.2, "end": 2.8, "speaker": "B"}]
     lines = [json.dumps({"audio": f"{name}.wav", "segments": segments}) for name in "abcdef"]
     lines[2] = lines[2][:-3]
     write(tmp_path / "train.jsonl", "\n".join(lines[:4]))
     write(tmp_path / "valid.jsonl", "\n".join(lines[4:]))
-    text = "task: diarization\nname: d\ndatasets: [{name: d, type: json, train: [train.jsonl], valid: [valid.jsonl]}]\n"
+    text = f"task: {task}\nname: d\ndatasets: [{{name: d, type: json, train: [train.jsonl], valid: [valid.jsonl]}}]\n"
     write(tmp_path / "d.yml", f"{text}data: {{on_bad_example: {on_bad}}}\n")
     code, out, errors = vaak("data", "check", "d.yml")
     assert code == (2 if on_bad == "fail" else 0), out + errors
     assert ("1 problem" if on_bad == "fail" else "0 problems") in out
     assert "train.jsonl:3: this is not JSON" in " ".join(out.split())
-    assert "train: 3 examples" in out
+    assert f"train: {3 if task == 'diarization' else 3 * 5} examples" in out, "five crops of each recording"
