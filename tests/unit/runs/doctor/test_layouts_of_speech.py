@@ -402,5 +402,5 @@ def test_one_bad_line_of_a_corpus_costs_that_line(tmp_path: Path, vaak: Any, on_
     code, out, errors = vaak("data", "check", "d.yml")
     assert code == (2 if on_bad == "fail" else 0), out + errors
     assert ("1 problem" if on_bad == "fail" else "0 problems") in out
-    assert "train.jsonl:3: this is not JSON" in " ".join(out.split())
+    assert "unusable train.jsonl:3: this is not JSON" in " ".join(out.split())
     assert f"train: {3 if task == 'diarization' else 3 * 5} examples" in out, "five crops of each recording"
