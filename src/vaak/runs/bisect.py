@@ -128,9 +128,12 @@ def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code
     found = {"runs": [str(run) for run in runs], "same_until": bounds.same, "recorded": bounds.what or None}
     if bounds.differs is None:
         return found | {"step": None, "sentence": f"the same: {bounds.compared}"}
+    # The first run goes up to the bound; the second stops where its values aren't the first's.
     first = _retake(runs[0], bounds, device, trust_code)
     second = _retake(runs[1], bounds, device, trust_code, first)
-    if first.step > second.step:  # for its values of the step that differs: those of all steps would take much memory
+    # The first went on past the step that differs, and kept no values of it: those of all steps would take much memory.
+    # So take its steps again, only up to there.
+    if first.step > second.step:
         first = _retake(runs[0], replace(bounds, differs=second.step), device, trust_code)
     differing = differing_kinds(runs, bounds.differs, first.reference)
     kinds = [f"{kind} ({'; '.join(lines)})" for kind, lines in differing.items() if lines]
@@ -157,6 +160,7 @@ def _verdict(
         one, other = (taken.trace[key].shown if key in taken.trace else "nothing" for taken in (first, second))
         return second.step, *key, (one, other)
     again = f"the steps {bounds.same + 1} to {bounds.differs} of both, recomputed, are the same"
+    # Recomputed, both runs are the same, so at least one of them has records that its own steps don't give.
     departures = [(*one.departure, run) for one, run in zip((first, second), runs, strict=True) if one.departure]
     if departures:
         step, what, run = min(departures)
@@ -184,6 +188,7 @@ def find_bounds(runs: Sequence[Path]) -> Bounds:
     names = sorted(saved[0].keys() & saved[1].keys())
     same = [0]
     for name in names:
+        # Manifests have the hashes of files, so tensors are read only where these differ; then the tensors decide.
         paths, tensors = [own[name] for own in saved], {f"{part}.safetensors" for part in TENSORS}
         hashes = [{file: entry for file, entry in listed_files(path).items() if file in tensors} for path in paths]
         step, what = parse_step(paths[0]) or 0, None
@@ -230,6 +235,8 @@ def differing_tensor(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
         if len(places):
             place = int(places[0])
             values = " and ".join(f"{tensor[place].item():.9g}" for tensor in flat)
+            # Python's xor of a negative and a positive integer is negative: the mask keeps the bits of the type. A
+            # single flipped bit points to memory or a disk rather than to arithmetic.
             flipped = (int(bits[0][place]) ^ int(bits[1][place])) & (2 ** (8 * bits[0].itemsize) - 1)
             bit = f" (bit {flipped.bit_length() - 1})" if flipped.bit_count() == 1 else ""
             return f"{name}, {len(places)} of {len(bits[0])} values: number {place} is {values}{bit}"
@@ -245,6 +252,7 @@ def _retake(
     recorded = dict(_state_around(directory, last).get("conditions") or {})
     with contextlib.ExitStack() as stack:
         stack.enter_context(keeping_kernels())
+        # Sums are added in an order that depends on the number of threads, and their bits depend on the order.
         torch.set_num_threads(recorded.get("threads") or torch.get_num_threads())
         begun = approaching(directory, bounds.same + 1, device=device, trust_code=trust_code)
         trainer, steps, agreement, _ = stack.enter_context(begun)
@@ -255,6 +263,7 @@ def _retake(
         ]
         found.add(bounds.same, _trace_of_state(trainer))
         for step in range(bounds.same + 1, last + 1):
+            # After the first step that differs, all later ones do, too.
             if other is not None and other.hashes[found.step] != found.hashes[found.step]:
                 break
             data = take_steps_before(step, trainer, steps, agreement)
@@ -327,6 +336,7 @@ def _note(trace: Trace, stage: str, name: str, value: Any) -> None:
         text = canonical(value)
         trace[key] = Seen(text, text if len(text) <= 60 else f"{text[:57]}...")
         return
+    # A norm and a fingerprint are made of real numbers: real and imaginary parts count one by one.
     tensor = torch.view_as_real(value.detach().resolve_conj()) if value.is_complex() else value.detach()
     number = tensor.double().item() if tensor.numel() == 1 else float(torch.linalg.vector_norm(tensor.double()))
     shown = f"{number:.9g}" if tensor.numel() == 1 else f"norm {number:.9g}"
@@ -388,6 +398,7 @@ def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = Non
     found["code"] += [f"{CODE}/{name}" for name in changed]
     values = [to_plain(read_yaml(configuration_of_step(run, max(step, 1)))) for run in runs]
     changes = changes_between(values[0], values[1], reference)
+    # Options that may change freely on resume change no numbers.
     found["options"] += [
         f"{change.key} {flow_text(change.before)} and {flow_text(change.after)}"
         for change in changes

@@ -82,9 +82,11 @@ def train_on_ray(
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
         from ray.train.v2.api.exceptions import TrainingFailedError
 
+    # Ray reports usage to its makers unless told otherwise.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     least, most = processes
     own: dict[str, Any] = {"include_dashboard": False, "num_cpus": math.ceil(most * cpus)}
+    # Ray refuses the resources of a cluster that is already there.
     ray.init(logging_level=logging.WARNING, **({} if "RAY_ADDRESS" in os.environ else own))
     try:
         device, has_gpu = experiment.training.device, ray.cluster_resources().get("GPU", 0) > 0
@@ -105,6 +107,7 @@ def train_on_ray(
             ),
         ).fit()
     except TrainingFailedError as error:
+        # The error is a worker's whole traceback; the line that names its rank says what happened (_train_in_worker).
         said = [line for line in str(error).splitlines() if "rank" in line] or [repr(error)]
         raise UserError(f"training failed on Ray: {said[-1].strip()}; the same command resumes it") from error
     finally:
@@ -122,9 +125,12 @@ def _train_in_worker(values: dict[str, Any]) -> None:
 
     context = get_context()
     address = ray.util.get_node_ip_address()
+    # Each worker finds a free port on its machine; the broadcast makes rank 0's the one where all of them meet.
     with contextlib.closing(socket.create_server((address, 0))) as server:
         own = [address, server.getsockname()[1]]
     address, port = broadcast_from_rank_zero(own)
+    # Where Ray shows a worker its own GPU alone, that is number 0 to it; where it shows those of all, the local rank
+    # chooses.
     one_gpu = len(os.environ.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1
     places = {
         "RANK": context.get_world_rank(),

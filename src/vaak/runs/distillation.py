@@ -98,6 +98,7 @@ class DistilledTask(TaskWrapper):
         about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
         if file.exists() and list_checkpoints(self.directory / "checkpoints"):
             before = read_json(file)
+            # Compare weights, not the path: a run stands for its best checkpoint, which changes while that run goes on.
             if before["weights"] != about["weights"]:
                 raise UserError(
                     f"{KEY}: {self.options.teacher} has other weights than when this run began (then "
@@ -142,10 +143,12 @@ class DistilledTask(TaskWrapper):
         dataset = self.task.dataset("train")
         batch = dataset.collate([[dataset.example(0, np.random.default_rng(0))]])
         batch.indices = [[0]]
+        # Only names and widths are wanted: in eval mode this pass moves no running statistics.
         model.eval()
         with captured(model, [one.student for one in self.options.hidden]) as own:
             terms = self.task.losses(model, batch)
         model.train()
+        # Auxiliary losses keep their own weights; alpha divides only what the labels and what the teacher teaches.
         further = {*self.experiment.training.loss.auxiliary, *self.task.logged_terms}
         labels = dict.fromkeys((name for name in terms if name not in further), 1 - self.options.alpha)
         self.loss_weights = {**labels, TERM: self.options.alpha}
@@ -159,6 +162,8 @@ class DistilledTask(TaskWrapper):
         return {**self.task.loss_modules(), **({HIDDEN_TERM: self._hidden} if self._hidden is not None else {})}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        # The task needs the model's output twice, for its losses and its logits. Another pass would cost time and have
+        # other dropout.
         once = CachedForward(model)
         with captured(model, [one.student for one in self.options.hidden]) as own:
             terms = self.task.losses(once, batch)
@@ -221,7 +226,7 @@ def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
     require_known(names, modules, what, remedy="see vaak model show", error=UserError)
     with contextlib.ExitStack() as stack:
         for number, name in enumerate(names):
-
+            # The default holds this turn's number; a closure would see the last one's.
             def keep(_: nn.Module, __: Any, output: Any, number: int = number) -> None:
                 if not isinstance(output, Tensor) or output.ndim != 3:
                     what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

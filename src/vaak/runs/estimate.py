@@ -66,6 +66,7 @@ class _Walk:
         it; ``repeats`` equal modules stand in this one line.
         """
         kind, parameters = type(module).__name__, list(module.parameters())
+        # A parameter in two modules (tied embeddings) counts in the first that has it.
         seen = {self.first_seen[id(parameter)] for parameter in parameters if id(parameter) in self.first_seen}
         number = num_weights(p for p in parameters if id(p) not in self.first_seen)
         tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
@@ -78,7 +79,8 @@ class _Walk:
             self.first_seen.setdefault(id(parameter), path or name)
         for child_name, child, count in _children(module):
             yield from self.lines(child, child_name, f"{path}.{child_name}".lstrip("."), depth + 1, count)
-        if not depth and getattr(module, "head", module) is None:  # as in vaak.nn.models
+        # Models of vaak.nn.models without a head of their own use their embedding as one.
+        if not depth and getattr(module, "head", module) is None:
             embeddings = [key for key, child in module.named_children() if isinstance(child, nn.Embedding)]
             yield Branch(1, "head", "Linear", 0, same_as=embeddings[0])
 
@@ -141,7 +143,8 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
     trained = trained_parameters(model)
     numbers = sum(item.parameter.numel() for item in trained)
     rule, options = UPDATE_RULES.get(training.optimizer.type), training.optimizer
-    keeps = rule.keeps if rule is not None else two_moments  # a user's, which is unknown, is taken to be like AdamW
+    # A user's own rule, which is unknown, is taken to be like AdamW.
+    keeps = rule.keeps if rule is not None else two_moments
     return StaticMemory(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
         gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
@@ -222,6 +225,7 @@ class ModelEstimate:
         gathered, kept = self.gathered, self.at_rest.of_each(processes)
         found = {strategy: kept[strategy] + self.activations for strategy in ("ddp", "zero1")}
         if gathered is not None:
+            # Three blocks: the one that computes, the next one, and a whole gradient.
             training = gathered.size * (gathered.outside + 3 * gathered.block) + self.activations
             evaluation = 4 * (gathered.outside + 2 * gathered.block + -(-gathered.block // processes))
             found["fsdp"] = kept["fsdp"] + max(training, evaluation) if processes > 1 else found["ddp"]
@@ -269,6 +273,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     rows, work, unknown = 0, None, ""
     batch = task.meta_batch()
     if batch is not None:
+        # The second microbatch finds the first one's gradients in memory; later ones add nothing.
         rows, passes = batch.num_rows, min(training.gradient_accumulation_steps, 2)
         try:
             with fake:

@@ -48,10 +48,12 @@ def evaluate_run(
     makes meters of the run's meters of a split, which pass on what they are shown.
     """
     with scratch_folder("eval") as temporary_folder, keeping_kernels(), noting_files() as noted:
+        # Before the user's, so that one of theirs wins.
         overrides = ["training.mixed_precision=no", *overrides]
         how: dict[str, Any] = {"weights": weights, "temporary_folder": temporary_folder, "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
-        for split in splits:  # an unknown one ends this before any is evaluated
+        # An unknown split ends this before any is evaluated.
+        for split in splits:
             opened.task.dataset(split)
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))

@@ -160,10 +160,13 @@ def _share_past(
             _link(parent / name, directory / name)
     if start is not None:
         for one in list_checkpoints(parent / "checkpoints"):
+            # Steps are padded with zeros, so names sort as steps do.
             if one.name <= start.name:
                 _link(one, directory / "checkpoints" / one.name)
         history = parent / METRICS
         content = history.read_bytes() if history.exists() else b""
+        # The log as long as it was when that checkpoint was written: later records are made again by this run's own
+        # steps.
         files.write_bytes(directory / METRICS, content[: read_state(start)["metrics_bytes"]])
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():
@@ -171,6 +174,7 @@ def _share_past(
     values = refer(to_plain(read_yaml(configuration)))
     values["name"], values["run_dir"] = home.name, str(home)
     training = values.setdefault("training", {})
+    # Checkpoints were linked into the fork itself, so the parent's save_dir doesn't hold for it.
     training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}
     files.write_text(directory / "config.yml", yaml_text(values))
     known = {"id": read_identity(parent).get("id"), "directory": str(parent.resolve())}

@@ -105,6 +105,7 @@ class Trials:
             gradients.clear()
         if problem is None:
             problem = "too large" if used > self.available() else None
+            # The first step has made the optimizer's state, so this is what is used without a batch: no cells.
             if not self.measured:
                 free_memory(self.device)
                 reset_peak(self.device)
@@ -221,6 +222,7 @@ def find_batch_size(
     option = budget_option(training)
     with temporary_trainer(loaded) as trainer:
         trials = Trials(trainer, option, limit)
+        # No batch holds the longest example if the budget is below it.
         smallest = 1 if option == "batch_size" else math.ceil(float(trainer.data.reader.dataset.lengths.max()))
         most = max(min(up_to or trials.most(), trials.most()), smallest)
         tried: list[Trial] = []

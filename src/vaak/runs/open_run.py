@@ -90,7 +90,9 @@ def resolve_run(path: Path) -> Path:
     Raises CheckpointError where there is none, UserError for one in the format of a later version, or with links that
     lead out of it.
     """
+    # The path may be RUN, RUN/checkpoints, or a checkpoint or pointer in it.
     around = (path, path.parent, path.parent.parent)
+    # A checkpoint has a configuration of its own, so look for its run before that.
     for folder in around:
         if (directory := run_with_checkpoints(folder)) is not None:
             return _require_readable(directory)
@@ -149,6 +151,7 @@ def open_run(
     of_run = dict.fromkeys(layers, directory)
     trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
     with names_of_training_known(directory):
+        # Loaded as trained and as asked for: what differs may be refused, or be data to prepare.
         own = load(layers, trust_code=trust_code, of_run=of_run).experiment
         for text in overrides:
             key, _, value = map(str.strip, text.partition("="))
@@ -180,6 +183,7 @@ def open_run(
         weights = "average" if ema is not None and ema.evaluate and snapshot.average else "own"
     if weights == "average" and not snapshot.average:
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
+    # Only trained parameters have an average; frozen ones and buffers come from the model itself.
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
     used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
     return OpenedRun(experiment, directory, checkpoint, task, _to_be_used(model, used_in), weights, used_in)
@@ -288,7 +292,7 @@ class NotHere:
 
 @contextlib.contextmanager
 def names_of_training_known(directory: Path) -> Iterator[None]:
-    """Within this context, names of training that a run's configuration has are names of ``NotHere``, if of nothing."""
+    """Within this context, unregistered losses, optimizers and schedules of a run's configuration are ``NotHere``."""
     values = to_plain(read_yaml(directory / "config.yml"))
     added = [
         (key, name)

@@ -165,6 +165,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
         _keep(recipe, PreparedFolder(folder), directory)
         return
     if cache is None:
+        # It pointed to a cache at an earlier start: writing through it would change what other runs share.
         if folder.is_symlink():
             folder.unlink()
         prepare_folder(recipe, folder)
@@ -175,7 +176,8 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
         folder.unlink()
     elif folder.exists():  # made before there was a cache
         shutil.rmtree(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)  # of one of several tasks, it isn't there yet
+    # For one of several tasks, RUN/tasks/NAME isn't there yet.
+    folder.parent.mkdir(parents=True, exist_ok=True)
     make_link(folder, shared)
 
 
@@ -237,6 +239,7 @@ def _is_done(artifact: Artifact, mark: str) -> bool:
     damage = artifact.damage()
     if damage is not None:
         log.warning("%s; the prepared data in %s are recreated", damage, artifact.folder)
+        # The record goes first: without it the folder counts as incomplete, whenever a kill comes.
         artifact.path.unlink()
         for name in list_sizes(artifact.folder):
             (artifact.folder / name).unlink()

@@ -146,11 +146,13 @@ def require_taken(directory: Path, step: int, loaded: Loaded) -> None:
         raise UserError(f"{directory} has not started to train, so it has no step to replay")
     status = read_status(directory)
     if isinstance(status.get("step"), int):
-        last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
+        # The step at which a run stopped may be replayed, too: it may be why it stopped.
+        last = status["step"] + (status.get("state") != "finished")
     else:
         checkpoints = list_checkpoints(directory / "checkpoints")
         saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
         logged = [record["step"] for record in ReplayAgreement.records(directory)]
+        # Steps after the last record may have been taken without being logged, at most an interval of them.
         last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
     if step > last:
         raise UserError(f"{directory} has not reached step {step}; the last that can be replayed is {last}")
@@ -180,6 +182,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
 def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
     """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
+    # A run that stopped after too many non-finite steps is one that people replay: here it goes on.
     training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
     for journal in journal_files(directory, *JOURNALS):
         shutil.copy(journal, temporary_folder)
@@ -329,6 +332,7 @@ def state_differences(trainer: Trainer, directory: Path) -> dict[str, float] | N
                 found[f"{part} {name}"] = math.inf
             elif not torch.equal(_bits(one), _bits(other)):
                 difference = torch.linalg.vector_norm(one.double() - other.double())
+                # A saved tensor of zeros has a norm of 0.
                 found[f"{part} {name}"] = float(difference / torch.linalg.vector_norm(other.double()).clamp(min=1e-30))
     return found
 
@@ -383,6 +387,7 @@ def collect_figures(trainer: Trainer, report: StepReport) -> dict[str, Any]:
         "units": report.units,
         "counts": report.counts,
         "gradient_norm": norm,
+        # The same 1e-6 as in the step's own clipping.
         "clip_factor": 1.0 if limit is None else min(1.0, limit / (norm + 1e-6)),
         "learning_rate": report.learning_rate,
         "loss_scale": report.loss_scale,
@@ -409,6 +414,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
 def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Return, of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
     modes = [(module, module.training) for module in trainer.model.modules()]
+    # Dropout would make zeros of its own.
     trainer.model.eval()
     with watching_units(trainer.model) as alive:
         for _, forward, piece in forwards_of_step(trainer, data):
@@ -435,6 +441,8 @@ def forwards_of_step(trainer: Trainer, data: StepData) -> Iterator[tuple[Objecti
 def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
     """A list that holds, once the step is taken, each parameter's gradient (clipped), weights and update as norms."""
     named = dict(trainer.model.named_parameters())
+    # On a CPU, ``to`` without ``copy`` returns the parameter itself, which the step changes; on a GPU, a second set of
+    # weights may not fit.
     before = {name: parameter.detach().to("cpu", copy=True) for name, parameter in named.items()}
     gradients: dict[str, float] = {}
     names = {parameter: name for name, parameter in named.items()}
@@ -446,6 +454,7 @@ def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
 
     updates: list[dict[str, Any]] = []
     with contextlib.ExitStack() as hooks:
+        # Right before the update, gradients of all microbatches are summed and clipped, and not cleared yet.
         for optimizer in trainer.state.optimizers:
             hooks.enter_context(optimizer.register_step_pre_hook(note))
         yield updates

@@ -285,6 +285,7 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
             there = update_condition(loaded.experiment.training.optimizer, ranks.device)
             found = {f"{name} in": value for name, value in there.items()}
             ranks.compare("the machines have different processors", found, rule.condition.advice)
+    # The caller's context doesn't hold the ranks yet.
     except UserError:
         ranks.close()
         raise
@@ -373,6 +374,7 @@ def _fit(trainer: Trainer) -> str:
     """Train, and write in the run directory how it ended."""
     directory, is_main = trainer.directory, trainer.ranks.is_main
     if is_main:
+        # Without a status, a run that is killed is listed as crashed rather than as it ended before.
         (directory / "status.json").unlink(missing_ok=True)
     state, reason = "failed", ""
     try:
@@ -385,6 +387,7 @@ def _fit(trainer: Trainer) -> str:
     finally:
         if is_main:
             status = {"state": state, "reason": hide_secrets(reason), "step": trainer.position.step}
+            # A full disk mustn't hide the error that ended training.
             with contextlib.suppress(OSError):
                 write_status(directory, {**status, "total_steps": trainer.total_steps})
     return reason

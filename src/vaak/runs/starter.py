@@ -229,6 +229,7 @@ def _power(value: float, least: int, greatest: int) -> int:
 def _steps(per_epoch: float, device: Device) -> dict[str, Any]:
     """Return the length of training, with five evaluations and checkpoints, for ``per_epoch`` steps in an epoch."""
     target, most = (600, 3000) if device.kind == "cpu" else (5000, 100_000)
+    # An epoch at least and 20 at most (200 steps on the smallest data), and no longer than a first run should take.
     steps = round(min(max(target, per_epoch), 20 * max(per_epoch, 10), most))
     epochs = steps / max(per_epoch, 1e-9)
     why = f"{epochs:,.1f} epochs; more help as long as val_loss falls"
@@ -524,6 +525,7 @@ def fill_diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: 
         datasets = _datasets(corpora, split_by="speaker", conversations=talk)
     window = min(30.0, max(4.0, amounts.seconds[-1])) if is_talk and amounts.seconds else 20.0
     batch = 4 if device.kind == "cpu" else _power(device.total / GIB, 8, 32)
+    # An epoch of little data still has four steps.
     batch = min(batch, max(1, round(amounts.hours * 3600 / window / 4))) if is_talk else batch
     per_epoch = amounts.hours * 3600 / window / batch if is_talk else 2000 / batch
     data = {"data": {"window": Choice(round(window, 1), "seconds of an example; longer recordings are cut")}}

@@ -92,7 +92,8 @@ def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
     changes = {name: getattr(training, name).model_copy(update=options) for name, options in parts.items()}
     training = training.model_copy(update={"max_steps": STEPS, **changes})
     update: dict[str, Any] = {"training": training}
-    if experiment.distillation is not None:  # predictions of all data would be made first
+    # A budget of 0 keeps predictions for all data from being made first.
+    if experiment.distillation is not None:
         update["distillation"] = experiment.distillation.model_copy(update={"stored_gib": 0.0})
     return experiment.model_copy(update=update)
 

@@ -259,6 +259,7 @@ def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, 
     }
     return {
         "run": str(directory),
+        # A run of which nothing was recomputed hasn't been verified, whatever its files say.
         "verified": not found.files.findings and found.steps.compared > 0,
         "sentence": found.sentence,
         "findings": found.files.findings,
@@ -283,6 +284,7 @@ def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, 
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "vaak": vaak.__version__,
         "commit": commit(),
+        # With these, a later reader sees whether the run has changed since.
         "sha256": {str(file.relative_to(directory)): hash_file(file) for file in covered if file.exists()},
     }
 
@@ -319,6 +321,7 @@ def _replay(
         agreement.notify(trainer.take_step(data))
         tolerance = found.allowed(agreement)
         _compare_state(found, trainer, agreement, tolerance)
+        # What is due after a step is done before the next one is taken; after the last one, that is here.
         if last in after or trainer.position.place == 0:
             restart()
             do_what_is_due(trainer, after)

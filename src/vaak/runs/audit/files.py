@@ -58,7 +58,8 @@ def check_names(found: Inventory) -> None:
 def _check_checkpoint(found: Inventory, checkpoint: Path, step: Any) -> None:
     listed = listed_files(checkpoint)
     for name, entry in listed.items():
-        is_there = name == FROZEN or entry.describes(checkpoint / name)  # frozen weights may have another copy
+        # Frozen weights that are damaged here may be whole in their second copy (checkpoints/frozen-HASH.safetensors).
+        is_there = name == FROZEN or entry.describes(checkpoint / name)
         found.compare(
             checkpoint / name, None if is_there else f"{checkpoint / name}: this isn't what was written there"
         )
@@ -68,6 +69,7 @@ def _check_checkpoint(found: Inventory, checkpoint: Path, step: Any) -> None:
     for name in sorted({*OF_THE_STATE, FROZEN} - listed.keys()):
         if (checkpoint / name).exists():
             found.compare(checkpoint / name, f"{checkpoint / name}: this isn't in its {MANIFEST}")
+            # A file that the manifest doesn't name was never checked, and would be loaded: compute nothing with it.
             found.sound.remove(checkpoint) if checkpoint in found.sound else None
     if "periodic" in about_checkpoint(checkpoint):
         found.leave_out(f"checkpoints/*/{MANIFEST}: whether a checkpoint is periodic")
@@ -89,6 +91,7 @@ def _wrong_completion(found: Inventory, checkpoint: Path) -> Iterator[str]:
     for name in sorted((state.keys() | before.keys()) - set(CHANGED_BY_AN_EVALUATION)):
         if state.get(name) != before.get(name):
             yield f"{path}: {name} isn't that of {STATE}"
+    # The evaluation was the pending duty; it moves nothing else of the position.
     if state["position"] != before["position"] | {"duties_pending": False}:
         yield f"{path}: its position isn't that of {STATE}"
     names = [[one[0] for one in each.get("callbacks", ())] for each in (state, before)]
@@ -96,6 +99,7 @@ def _wrong_completion(found: Inventory, checkpoint: Path) -> Iterator[str]:
         yield f"{path}: it has other callbacks than {STATE}"
         return
     for one, other in zip(state.get("callbacks", ()), before.get("callbacks", ()), strict=True):
+        # The record of an epoch's end comes with the evaluation, and empties the tally of that epoch.
         if one[0] == "StepLogCallback" and one[1] != other[1] and one[1] != other[1] | {"epoch": {}}:
             yield f"{path}: what was logged so far isn't that of {STATE}"
         elif one[1] != other[1] and one[0] != "StepLogCallback":
@@ -185,6 +189,7 @@ def _check_copy(found: Inventory, path: Path, about: dict[str, Any]) -> None:
     copy = found.read(checkpoint / path.relative_to(found.directory))
     if not isinstance(copy, dict):
         return
+    # Only the checkpoint's copy says which splits it lacks.
     copy.pop(LEFT_OUT, None)
     said = f"{path}: its hashes aren't those that {checkpoint.name} was made with"
     if copy.get(HASHES_OF_DATA) == about.get(HASHES_OF_DATA):
@@ -203,11 +208,13 @@ def _check_pointers(found: Inventory) -> None:
     ended = read_status(found.directory).get("state") in ("finished", "stopped")
     for name, expected in (("last", newest), ("best", there.get(best))):
         path = folder / name
+        # The message below shows it, and a damaged pointer may hold anything: 40 bytes are enough for a folder's name.
         held = path.read_bytes()[:40].decode(errors="replace").strip() if path.is_file() else None
         if expected is None and held is None:
             continue
         if expected is not None and held == expected.name:
             found.compare(path)
+        # Pointers are moved after the checkpoint is written, so a kill in between leaves them one behind.
         elif not ended and pointed(folder, name) is not None:
             found.leave_out(f"checkpoints/{name}, which names {held} (the run trains, or was killed)", path)
         else:
@@ -231,6 +238,7 @@ def _check_status(found: Inventory) -> None:
         wrong = f"{path}: this is damaged"
     elif state == "finished" and step != total:
         wrong = f"{path} says finished at step {step} of {total}"
+    # A failed run stopped wherever its error was, so its newest checkpoint may be older.
     elif state != "failed" and newest not in (None, step):
         wrong = f"{path} says {state} at step {step}, and the newest checkpoint is of step {newest}"
     elif (state == "finished") != (status.get("reason") == "finished"):

@@ -145,6 +145,7 @@ def check_log(found: Inventory) -> LogAudit:
 def _read_records(found: Inventory, content: bytes) -> Iterator[Record]:
     """The records of the log; lines that are none are findings."""
     parsed = parse_json_lines(content)
+    # Where each line ends in bytes: checkpoints say how long the log was (``metrics_bytes``).
     ends, end = [], 0
     for line in content.split(b"\n"):
         end += len(line) + 1
@@ -152,6 +153,7 @@ def _read_records(found: Inventory, content: bytes) -> Iterator[Record]:
     path = found.directory / METRICS
     found.compare(path, *(f"{METRICS}, line {number}: this isn't a record of a run" for number, _ in parsed.malformed))
     for number, values in parsed.objects:
+        # Not ``isinstance``: true and false are ints to Python.
         whole = isinstance(values.get("kind"), str) and all(type(values.get(name)) is int for name in ("step", "epoch"))
         if whole:
             yield Record(number, ends[number - 1], values)
@@ -190,6 +192,7 @@ def _wrong_epochs(log: LogAudit) -> Iterator[str]:
     places = [one.step for one in ends]
     first = ends[0].epoch if ends else min((one.epoch for one in log.records), default=0)
     for one in log.records:
+        # The step that ends an epoch still belongs to it.
         expected = first + sum(end < one.step for end in places)
         if one.epoch != expected:
             yield f"{one} is of epoch {one.epoch}, and the step of {expected}"
@@ -298,8 +301,10 @@ def _collect_figures(state: Mapping[str, Any]) -> dict[str, Any]:
 def _wrong_figures(log: LogAudit, state: Mapping[str, Any], about: str) -> Iterator[str]:
     """Yield which figures of a state aren't those of the evaluation before it, and a best that isn't the best."""
     position = state["position"]
+    # With duties pending, the evaluation after this very step isn't in the state yet.
     done = position["step"] - bool(position.get("duties_pending"))
     evaluations = [one for one in log.of_kind("evaluation") if one.step <= done]
+    # A run that began from another run's checkpoint has figures of evaluations that its own log never had.
     begins_here = log.spans[0].first == 1
     if evaluations or begins_here:
         figures = {name: _as_logged(value) for name, value in _collect_figures(state).items()}

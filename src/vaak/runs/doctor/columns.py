@@ -159,6 +159,7 @@ def _by_content(role: str, looks: Mapping[str, Contents], num_rows: int) -> str 
         texts = {name: look for name, look in looks.items() if look.may_be("text") and look.filled}
         sentences = [name for name in texts if texts[name].words >= 2 or texts[name].length >= SENTENCES]
         return max(sentences, key=lambda name: texts[name].length, default=None)
+    # A label comes back: by this limit, each value has three rows on average.
     few = [
         name
         for name, look in looks.items()

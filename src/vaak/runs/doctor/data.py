@@ -98,6 +98,7 @@ def read_examples(dataset: Dataset, split: str, seed: int) -> Iterator[ReadExamp
             name = f"example {index} ({dataset.describe(index)})"
             try:
                 found = reader[Address(0, 0, 0, [[index]])]
+            # A user's own reader may raise anything, and one example mustn't hide what is wrong with the rest.
             except Exception as error:
                 yield ReadExample(name, None, f"{type(error).__name__}: {error}")
             else:

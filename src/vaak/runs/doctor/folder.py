@@ -194,6 +194,7 @@ def survey_folder(folder: Path, seconds: float = SECONDS, dialect: Dialect | Non
         raise UserError(describe_unusable(folder))
     begun = time.monotonic()
     for number, corpus in enumerate(found):
+        # Time that one corpus leaves goes to those after it; each gets a second, however late it is.
         left = seconds - (time.monotonic() - begun)
         _examine(corpus, max(1.0, left / (len(found) - number)))
     return found
@@ -262,6 +263,8 @@ def _fits(kind: str, root: Path) -> bool:
         try:
             reader = READERS[kind](DatasetConfig(name="data", type=kind, corpus_dir=str(root)), AudioConfig())
             lines = list(islice(reader.lines(next(iter(reader.parts.values()))[0]), FIRST_RECORDINGS))
+            # Tars whose entries have neither text nor speaker may be plain archives of audio, with texts in files next
+            # to them.
             has_labels = any("text" in line.entry or "speaker" in line.entry for line in lines)
             paired = {"type": "transcripts", "corpus_dir": str(root)}
             return bool(lines) and (kind == "parquet" or has_labels or not _opens(paired))
@@ -297,8 +300,10 @@ def _options_by_manifests(manifests: list[Path], root: Path, dialect: Dialect | 
     first = [*map(Path, named.get("train", ())), *manifests]
     found = _with_dialect({"type": "json", **named, **_columns_in(first, root, dialect)}, dialect)
     whole = found | {"columns": {key: one for key, one in found.get("columns", {}).items() if key not in TIMES}}
+    # lhotse's cuts are JSON lines, too, so their own reader tries first.
     cuts = [] if any(map(is_table, manifests)) else [{"type": "cuts", **named}]
-    for options in (*cuts, found, whole):  # times may be no seconds of the audio
+    # Columns of times may be in other units, or times in something else: then the table is read without them.
+    for options in (*cuts, found, whole):
         if manifests and _opens(options):
             return options
     return None
@@ -407,6 +412,7 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
     begun = time.monotonic()
     corpus.splits = {split: SplitSurvey() for split in reader.given}
     drawn: dict[str, list[CorpusEntry]] = {}
+    # Training data is usually the largest by far, and would leave the other splits no time.
     order = sorted(reader.given, key=lambda split: split == "train")
     for number, split in enumerate(order):
         left = begun + seconds / 2 - time.monotonic()
@@ -429,11 +435,13 @@ def _count_entries(found: SplitSurvey, entries: Iterator[CorpusEntry], seconds: 
         found.add(entry)
         if len(sample) < SAMPLE:
             sample.append(entry)
+        # Reservoir sampling (Vitter 1985, algorithm R): each entry so far is in the sample with the same probability.
         elif (place := rng.randrange(found.num_entries)) < SAMPLE:
             sample[place] = entry
         if found.num_entries % 100 == 0 and time.monotonic() > until:
             found.is_whole = False
             break
+    # Headers are read in this order until the time is over, so it must be random as well.
     rng.shuffle(sample)
     return sample
 
@@ -443,6 +451,7 @@ def read_entries(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
     if isinstance(reader, LayoutReader):
         for part in reader.parts[split]:
             for line in reader.lines(part):
+                # Not called here: audio is opened only for the entries that are drawn.
                 read = partial(attempted, line.where, partial(reader.reading, line, part))
                 said = line.entry
                 labels = said.get("segments") or said.get("supervisions") or [said]

@@ -77,15 +77,19 @@ def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """
     together: dict[tuple[str, ...], dict[str, Path]] = {}
     for path in files:
+        # FLORES names files by language and script (eng_Latn); only the language is looked up.
         plain = _SCRIPT.sub(r"\1", path.relative_to(root).as_posix())
         words = re.split(r"([\s._\-/]+)", plain)
         places = [place for place, word in enumerate(words) if find_language(word)]
         if places:
+            # The last word that is a language tells the side; folders may be called after both (en-de/train.de).
             code = _CODES[words[places[-1]].casefold()]
             together.setdefault((*words[: places[-1]], "*", *words[places[-1] + 1 :]), {})[code] = path
     pairs = Counter(pair for own in together.values() for pair in combinations(sorted(own, key=_rank), 2))
     for first, second in sorted(pairs, key=lambda pair: (-pairs[pair], _rank(pair[0]), _rank(pair[1]))):
         found = [(own[first], own[second]) for own in together.values() if own.keys() >= {first, second}]
+        # An ending that is a language (.en, .de) is enough. Elsewhere in a name it may be chance, so lines must be as
+        # many.
         named = all(find_language(path.suffix[1:]) for pair in found for path in pair)
         if named or all(_count_lines(one) == _count_lines(other) for one, other in found):
             return found
@@ -115,6 +119,8 @@ def find_classes(files: Sequence[Path], root: Path) -> dict[Path, str] | None:
         return None
     own = [path for path in files if path.parent in folders]
     size = sum(read_state(path)[0] for path in own)
+    # Long files are documents rather than examples, and many files elsewhere mean that these folders aren't the
+    # classes.
     if size > LONGEST_TEXT * len(own) or len(files) - len(own) > len(own) / 10:
         return None
     return {folder: f"{glob.escape(str(folder))}/*{own[0].suffix}" for folder in sorted(folders)}

@@ -103,6 +103,7 @@ def _find_by_ending(
     files: Sequence[Path], root: Path, dialect: Dialect | None
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the options that read the files of the most frequent ending, and the columns that they leave out."""
+    # All endings at 0, so that among files of equal size (such as empty ones) the order of ENDINGS decides.
     sizes = Counter(dict.fromkeys(ENDINGS, 0))
     for path in files:
         if path.suffix.lower() in ENDINGS:
@@ -185,6 +186,7 @@ def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
         return {"type": form}
     found = find_columns(sample.names, sample.rows, ("text", "label"))
     columns = found.columns
+    # A label that a column's name tells makes it classification; one guessed by values yields to a pair of texts.
     labelled = "label" in columns and "label" not in found.by_content
     pair = None if labelled else _named_pair(sample.names) or _pair_of_scripts(sample)
     if pair is not None:
@@ -221,6 +223,7 @@ def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
         for name, look in looks.items()
         if look.may_be("text") and look.values > len(sample.rows) / 2 and (look.words >= 2 or look.length >= 6)
     ]
+    # Sentence pairs from Tatoeba come with a column of attributions, which looks like text.
     texts = [name for name in texts if sum("CC-BY" in cell for cell in cells[name]) < len(sample.rows) / 2]
     if len(texts) < 2 or (sample.has_header and len(texts) > 2):
         return None

@@ -75,6 +75,7 @@ def cuda_devices() -> Iterator[DoctorFinding]:
             why = f"torch {torch.__version__} is built without CUDA"
             if built is not None:
                 why = f"torch (CUDA {built}) sees no device; is CUDA_VISIBLE_DEVICES empty?"
+                # is_available() swallows the reason; init() raises it.
                 try:
                     torch.cuda.init()
                 except Exception as error:

@@ -118,6 +118,7 @@ def summarize(run: Path, folder: Path) -> RunSummary:
     """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
     steps, seconds, parameters = [0], [0.0], None
     records: list[dict[str, Any]] = []
+    # One damaged run mustn't hide the others of its folder.
     with contextlib.suppress(OSError, ValueError):
         records = read_records(run / "metrics.jsonl")
     for record in records:
@@ -139,6 +140,7 @@ def summarize(run: Path, folder: Path) -> RunSummary:
         trained=_has_trained(run),
         state=state,
         reason=reason.partition("\n")[0] if state in STATES and isinstance(reason, str) else "",
+        # A checkpoint may be of a later step than the last record: only every N-th step is logged.
         step=max([*steps, *whole]),
         total_steps=total_steps if isinstance(total_steps, int) else None,
         checkpoint=max(whole, default=None),

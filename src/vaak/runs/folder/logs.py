@@ -82,6 +82,7 @@ def logging_to(
         handlers.append(JsonHandler(least, rank) if json_lines else ConsoleHandler(least))
     level, propagate = log.level, log.propagate
     log.setLevel(logging.INFO)
+    # The root logger's handlers would show every line a second time.
     log.propagate = False
     for handler in handlers:
         log.addHandler(handler)

@@ -54,6 +54,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         session = {
             "number": number,
             "first_step": position.step + 1,
+            # A checkpoint from before there were sessions counts for the oldest one.
             "after": about.get("session", min(known, default=None)) if about else None,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -63,6 +64,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         write_current(directory, configuration, now)
         sessions = (known | {number: session | now | {"conditions": trainer.conditions()}}).values()
         finish_fork(directory, position.step)
+        # Last, so that every session in the list has its configuration, whenever a kill comes.
         files.write_text(directory / SESSIONS, "".join(f"{json_line(one)}\n" for one in sessions))
     except OSError as error:
         raise UserError(f"{directory} can't be written: {error.strerror or error}") from error
@@ -104,7 +106,8 @@ def _sessions_of_steps(directory: Path, first: int, last: int) -> list[dict[str,
         if session["first_step"] <= last:
             found.append(session)
         after = session["after"]
-        resumed = session["first_step"] > first and after is not None and after < session["number"]  # or it has no end
+        # In a damaged file a session may come after itself or a later one, and this would never end.
+        resumed = session["first_step"] > first and after is not None and after < session["number"]
         session = known.get(after) if resumed else None
     return found
 
