@@ -102,12 +102,15 @@ class AsrDataset(Dataset):
         }  # features are kept, instead of audio
         self.source = CutSource(utterances.cuts, audio.model_copy(update=changes))
         self.num_transcribed = len(utterances) if num_transcribed is None else num_transcribed
+        # Batches are planned by these lengths before speeds are drawn: the slowest speed decides what fits in memory.
         factor = 1.0 if augmentation is None else longest_factor(augmentation)
         self.lengths = features.lengths(utterances.durations * factor)
         self.strata = utterances.groups
         self.fingerprint = compute_fingerprint([utterances.fingerprint, *features.key])
         num_bytes = features.num_bytes(utterances.durations)
         changes_audio = augmentation is not None and augmentation.changes_audio
+        # Where all features fit in the cache, they are computed once, and handing them over would cost more than
+        # reading them.
         self.useful_workers = 2 if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
         self._voices = make_voices(self.source)
@@ -124,6 +127,7 @@ class AsrDataset(Dataset):
             alignment, seconds = changed.alignment, changed.duration
         else:
             alignment, seconds = spoken.alignment, float(self.utterances.durations[index])
+            # Only features of unchanged audio are worth keeping: changed audio is another one in each epoch.
             features = self._cache.get(index, lambda: self.features(self.source.at(place).samples))
         spec_augment, masks = None if changes is None else changes.spec_augment, None
         if spec_augment is not None and self.features.on_device:
@@ -134,6 +138,7 @@ class AsrDataset(Dataset):
         has_times = timing is not None and rng.random() < timing.share
         if timing is not None and has_times:
             timed = timed_ids(self.vocabulary, split_segments(spoken.text or "", alignment or {}, seconds))
+            # Its times may make a text longer than the decoder's table of positions; it is then trained without them.
             has_times = len(timed) <= timing.most_tokens
             ids = np.array(timed, np.int64) if has_times else ids
         is_transcribed = index < self.num_transcribed
@@ -226,12 +231,15 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
         first, ids = len(prompt) - 1, torch.from_numpy(one.ids)
         inputs[row, : len(prompt)] = torch.tensor(prompt)
         inputs[row, len(prompt) : len(prompt) + len(ids)] = ids
+        # The last token of the prompt predicts the first of the text; the prompt itself isn't predicted.
         targets[row, first : first + len(ids)] = ids
         targets[row, first + len(ids)] = end
     numbers = torch.tensor([len(one.ids) + 1 for one in examples])
     of_audio = count_positions(num_frames / FRAMES_PER_SECOND)
     counts = {
         "token": numbers,
+        # The encoder's positions, and what the decoder reads: the prompt and the text. numbers count the end, which is
+        # not read.
         "position": of_audio + len(whole) - 1 + numbers,
         "example": torch.ones(len(examples)),
     }

@@ -215,6 +215,7 @@ def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: As
         "eos_token_id": ids.end,
         "pad_token_id": ids.pad,
         "begin_suppress_tokens": list(ids.never_first) or None,
+        # Older bases force language and task by these; they would override the prompt that was trained.
         "forced_decoder_ids": None,
         "return_timestamps": False,
         "max_length": model.max_target_length,
@@ -432,6 +433,8 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
     whole: AsrModel = gathered(model, "whisper", chosen)
 
     def encode(given: AsrModel, features: Tensor) -> tuple[Tensor, ...]:
+        # The gate reads the base's own states, so a first pass is without experts; the second is with those that it
+        # chose. What an earlier call chose is forgotten before.
         chosen.experts = chosen.weights = None
         encoder = given.whisper.model.encoder
         chosen.choose(given.gate, encoder(features).last_hidden_state.mean(1), about["top_k"])

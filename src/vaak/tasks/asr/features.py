@@ -121,16 +121,20 @@ class WhisperSamples(WhisperFeatures):
         """
         samples, masks = tensors["samples"], tensors.get("masks")
         device = samples.device
+        # The constants are sent once to each device and kept: a copy in every step would be waited for.
         if device not in self._of_devices:
             hann = torch.hann_window(self._extractor.n_fft)
             mel = torch.from_numpy(self._extractor.mel_filters.T).float()
             self._of_devices[device] = send(hann, device), send(mel, device)
         window, filters = (constant.to(samples.dtype) for constant in self._of_devices[device])
         samples = F.pad(samples, (0, self.num_samples - samples.shape[1]))
+        # In 16 bits, the power of quiet bands would be rounded to 0, and the logarithm that follows is of all of them.
         with torch.autocast(samples.device.type, enabled=False):
             spectra = torch.stft(
                 samples, self._extractor.n_fft, self._extractor.hop_length, window=window, return_complex=True
             )
+            # As Whisper: the last frame, centred on the end of the audio, is left out; everything more than 8 decades
+            # (80 dB) below the loudest point is cut off.
             logs = (filters @ spectra[..., :-1].abs().square()).clamp(min=1e-10).log10()
         features = (logs.maximum(logs.amax((1, 2), keepdim=True) - 8) + 4) / 4
         return features if masks is None else masked_on_device(features.mT, masks).mT

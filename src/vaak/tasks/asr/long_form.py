@@ -93,9 +93,13 @@ def cut_windows(
     while start < duration:
         samples = read(start, min(start + longest, duration))
         end = start + len(samples) / sampling_rate
+        # A duration is in floating-point seconds, and end comes from a number of samples: a difference by rounding
+        # isn't more audio.
         if end < duration - 1e-3:
+            # Only the second half is searched for a place to cut, so a window is never shorter than half the longest.
             kept = len(samples) // 2 + quietest(samples[len(samples) // 2 :], sampling_rate)
             samples, end = samples[:kept], start + kept / sampling_rate
+        # A file may be shorter than its header says: without this, its end would be read forever.
         if not len(samples):
             return
         speech = find_speech(samples, sampling_rate)
@@ -131,6 +135,8 @@ def transcripts_by_seeking(
     while some := list(islice(paths, size)):
         opened = [open_listener(transcriber, path) for path in some]
         active = [one for one in opened if isinstance(one, Listener)]
+        # Where a window begins depends on what was written in the one before, so the windows of a recording come one
+        # after another; those of several recordings are computed together.
         while active := [one for one in active if one.frames_left > 0]:
             begun = time.perf_counter()
             for _ in batches.results(active, lambda _: 1.0, partial(listen_on, transcriber)):
@@ -164,6 +170,7 @@ def listen_on(transcriber: Transcriber, listeners: list[Listener]) -> list[None]
     encoded = transcriber.encoded([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in windows])
     if any(one.language is None for one in listeners):
         for one, language in zip(listeners, transcriber.languages(encoded), strict=True):
+            # As in Whisper's own procedure, the language of a recording is that of its first window.
             one.language = one.language or language
     before = [_said_before(transcriber, one) for one in listeners]
     found = transcriber.heard(encoded, [one.seek for one in listeners], [one.language for one in listeners], before)
@@ -174,8 +181,10 @@ def listen_on(transcriber: Transcriber, listeners: list[Listener]) -> list[None]
             begin = one.seek / FRAMES_PER_SECOND
             one.segments += transcriber.segments_of_pieces(heard, pieces, begin, encoded, row, one.frames_left)
             one.said += [list(heard.tokens[piece.first : piece.last]) for piece in pieces]
+            # What follows the last complete segment is written again: the next window begins where that segment ends.
             frames = frames if end is None else round(end * FRAMES_PER_SECOND)
         one.seek += frames
+        # A text that needed a high temperature is likely wrong, and would lead the next ones astray.
         one.conditions = transcriber.decoding.condition_on_previous and heard.temperature < CONDITIONS_BELOW
     return [None] * len(listeners)
 

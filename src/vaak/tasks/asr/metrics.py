@@ -92,6 +92,7 @@ class AsrMeters(Meters):
         experts = None if weights is None else weights.argmax(1).tolist()
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
         places = send(torch.tensor(rows, dtype=torch.long), batch["targets"].device)
+        # The states of the encoder are there already, for the loss: nothing is encoded twice.
         texts = self._transcribe(model, encoded.rows(places)) if rows else []
         for row, text in zip(rows, texts, strict=True):
             reference, hypothesis = self._normalise(batch.extra["texts"][row]), self._normalise(text)

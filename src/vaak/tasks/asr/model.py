@@ -156,6 +156,8 @@ class AsrModel(WithExperts):
         def watch(layer: int) -> Any:
             def hook(attention: Any, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
                 shape = (len(tokens), -1, attention.num_heads, attention.head_dim)
+                # Fused attention doesn't return its weights: they are computed a second time, from what goes into the
+                # layer.
                 queries = (attention.q_proj(args[0]) * attention.scaling).view(shape).transpose(1, 2)
                 keys = attention.k_proj(options["key_value_states"]).view(shape).permute(0, 2, 3, 1)
                 seen[layer] = (queries @ keys).float().softmax(-1)

@@ -116,6 +116,7 @@ class Transcriber:
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
         """The segments of each window, all computed at once."""
         encoded = self.encoded([window.features for window in windows])
+        # The seed of what is drawn is the window's place in its recording, so the size of a batch changes no text.
         keys = [round(window.begin * FRAMES_PER_SECOND) for window in windows]
         found = list[list[Segment]]()
         for row, (window, heard) in enumerate(zip(windows, self.heard(encoded, keys), strict=True)):
@@ -215,6 +216,7 @@ class Transcriber:
         silence = [0.0] * number if options.no_speech_threshold is None else self._silence(encoded, prompts)
         found, open_rows = dict[int, Heard](), list(range(number))
         for attempt, temperature in enumerate(options.temperatures):
+            # Only rows whose text failed a threshold are written again, hotter each time.
             some = encoded if len(open_rows) == number else encoded.rows(torch.tensor(open_rows))
             draws = [draw_key(Purpose.TRANSCRIBE, keys[row], attempt) for row in open_rows]
             written = self.written(some, [prompts[row] for row in open_rows], temperature, draws)
@@ -392,6 +394,7 @@ class TranscriptWriter:
         self.is_first = True
         if prompts is None:
             prompts = torch.tensor([vocabulary.ids.prompt]).expand(len(encoded.states), -1)
+        # The prompt's last token is left for the search, which begins with it and asks for what follows.
         if prompts.shape[1] > 1:
             model.decode(send(prompts[:, :-1].contiguous(), device), encoded, self.cache)
 

@@ -131,6 +131,8 @@ class AsrSources:
             generation = transformers.GenerationConfig.from_pretrained(source)
         except OSError:  # a folder may have none
             generation = transformers.GenerationConfig.from_model_config(config)
+        # The heads that times of words are read from are in generation_config.json, which a run doesn't keep: they go
+        # into config.json.
         setattr(config, ALIGNMENT_HEADS, getattr(generation, ALIGNMENT_HEADS, None))
         config.save_pretrained(folder / BASE)
         if (exported := exported_vocabulary(Path(source))) is not None:
@@ -203,8 +205,11 @@ def _make(
             assert sources.tokenizer is not None
             vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
     assert vocabulary is not None
+    # Only training transcripts may change the vocabulary: it must not learn from those that it is judged by.
     if base is not None and "train" in writings:
         vocabulary = sources.adapted(vocabulary, writings["train"].texts)
+    # Only now, with a vocabulary, is it known which transcripts have too many tokens: each split is finished in a
+    # second pass.
     label, tokens = label_of_groups(writings, data.group), sources.token_limit(vocabulary, folder)
     written = {split: measure(vocabulary, writing.texts()) for split, writing in writings.items()}
     for split, writing in writings.items():

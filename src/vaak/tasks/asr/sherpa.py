@@ -41,6 +41,7 @@ def encoded(whisper: Any, mel: Tensor) -> tuple[Tensor, Tensor]:
     length = 2 * encoder.embed_positions.weight.shape[0]
     padding = mel.new_zeros(1, mel.shape[1], length)
     mel, silence = torch.cat([mel, padding], 2)[:, :, :length], mel.flatten().amax(0) - SILENCE
+    # Frames of zeros in every bin are padding, by sherpa-onnx or by the line above.
     mel = torch.where((mel == 0).all(1, keepdim=True), silence, mel)
     hidden = torch.nn.functional.gelu(encoder.conv1(mel))
     hidden = torch.nn.functional.gelu(encoder.conv2(hidden)).transpose(1, 2) + encoder.embed_positions.weight
@@ -74,6 +75,7 @@ def decoded(
     decoder, number = whisper.model.decoder, tokens.shape[1]
     places = offset + torch.arange(number, device=tokens.device)
     hidden = decoder.embed_tokens(tokens) + decoder.embed_positions.weight[places]
+    # The caches are as long as the longest text from the beginning; places after a token hold nothing yet.
     mask = torch.arange(caches[0].shape[2])[None] <= places[:, None]
     keys, values = list[Tensor](), list[Tensor]()
     for number_of_layer, layer in enumerate(decoder.layers):
@@ -107,6 +109,7 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
 
     def decode(given: Any, tokens: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         logits, keys, values = decoded(given, tokens, (rest[0], rest[1]), (rest[2], rest[3]), rest[4])
+        # sherpa-onnx calls with offset 0 for the prompt alone, so those logits are of the first token of the text.
         return logits + lowered + first * (rest[4] == 0), keys, values
 
     def inputs(seed: int, frames: int, number: int, offset: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -119,6 +122,8 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
         tokens = torch.randint(ids.size, (1, number), generator=generator)
         return {"mel": mel}, {"tokens": tokens, **caches, **cross, "offset": torch.tensor([offset])}
 
+    # A prompt at the beginning, a single token after a cache, as in every later step, and several within a text: a
+    # graph that was fixed to one of these shapes fails with the others.
     given = [inputs(0, 120, 4, 0), inputs(1, 30, 1, 4), inputs(2, 200, 3, 2)]
     mels, states = [one for one, _ in given], [other for _, other in given]
     encoder = OnnxModule(

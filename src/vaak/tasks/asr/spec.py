@@ -230,11 +230,15 @@ def num_parameters(experiment: AsrExperiment) -> int:
         return 0
     if experiment.model.architecture == CTC:
         conformer, audio = experiment.model.conformer, experiment.global_config
+        # Below the stack, convolutions of width 3 halve the frames: one from the bins, log2(subsampling) - 1 from the
+        # model's width, then a projection. Above it is the output layer. All are multiples of d_model.
         outside = experiment.data.tokenizer.vocab_size + 3 * audio.num_mel_bins
         outside += 3 * conformer.d_model * max(0, conformer.subsampling.bit_length() - 2) + conformer.d_model
         return stack_parameters(conformer) + outside * conformer.d_model
     sizes = experiment.model.scratch
     width = sizes.d_ff or 4 * sizes.d_model
+    # An attention has four square matrices, a feed-forward layer two of d_model by d_ff; a layer of the decoder attends
+    # to itself and to the audio.
     layer = 2 * sizes.d_model * width
     attention = 4 * sizes.d_model**2
     layers = sizes.encoder_layers * (attention + layer) + sizes.decoder_layers * (2 * attention + layer)

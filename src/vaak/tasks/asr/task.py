@@ -88,6 +88,7 @@ class AsrTask(SpeechRecognitionTask):
         if split == "train" and self.data.timestamps:
             if not self.prepared.vocabulary.times:
                 raise UserError("data.timestamps: the base has no tokens for times")
+            # A text with times is read without <|notimestamps|>, the last token of the prompt.
             prompt = len(self.prepared.vocabulary.ids.prompt) - 1
             found.timing = Timing(self.data.timestamps, found.max_target_positions - prompt)
         return found

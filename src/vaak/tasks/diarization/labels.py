@@ -252,7 +252,9 @@ class DiarizationCollator:
         batch = DiarizationCollator.__call__(self, cuts)
         given, mask = torch.as_tensor(made["labels"]), batch["mask"]
         (rows, length), longest = mask.shape, int(batch["feature_mask"].sum(1).max())
-        if given.ndim in (2, 3) and given.shape[:2] == (rows, longest) and longest != length:  # of frames of features
+        # Labels of frames of features: an output frame takes those of its centre. Where both are equally many, they are
+        # the same.
+        if given.ndim in (2, 3) and given.shape[:2] == (rows, longest) and longest != length:
             centres = torch.arange(length) * self.options.subsampling + self.options.subsampling // 2
             given = given[:, centres.clamp(max=longest - 1)]
         if given.ndim not in (2, 3) or given.shape[:2] != mask.shape:
@@ -260,6 +262,7 @@ class DiarizationCollator:
             raise UserError(f"{about} gives labels of shape {tuple(given.shape)}; expected them to begin {expected}")
         if given.ndim == 2:
             batch.tensors["labels"] = given.long().masked_fill(~mask, IGNORED)
+            # The loss is divided by the frames that have a class, and the user's labels decide which these are.
             batch.counts["frame"] = (batch["labels"] != IGNORED).sum(1)
         else:
             batch.tensors["labels"] = given.float()

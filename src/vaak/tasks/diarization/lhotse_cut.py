@@ -54,10 +54,12 @@ def make_cut(example: DiarizationExample) -> MonoCut:
         )
     if example.audio is not None:
         samples, sound = np.asarray(example.audio(), dtype=np.float32), io.BytesIO()
+        # Not in 16 bits, which would round and clip: a user's collator gets the samples that features were made of.
         soundfile.write(sound, samples, example.sampling_rate, format="WAV", subtype="FLOAT")
         source = AudioSource("memory", channels=[0], source=sound.getvalue())
         seconds = len(samples) / example.sampling_rate
         recording = Recording(example.name, [source], example.sampling_rate, len(samples), seconds)
+        # Lhotse refuses a cut that ends after its recording, if only by less than a sample.
         duration = min(duration, seconds)
     return MonoCut(
         id=example.name,

@@ -112,6 +112,7 @@ class DiarizationMeters(Meters):
         ]
         outputs: list[list[WindowOutput]] = [[] for _ in examples]
         device = batch["feature_mask"].device
+        # As many windows at once as the batch has recordings: where whole recordings fit in memory, this does, too.
         for index in range(0, len(windows), len(examples)):
             group = windows[index : index + len(examples)]
             pieces = diarizer.collator.batch([piece for _, _, piece in group]).to(device)

@@ -208,7 +208,8 @@ class Diarizer:
     def _read(self, features: Features, audio: AudioConfig, file: _File) -> Iterator[Window]:
         """The windows of a file."""
         shift = self.frame_shift
-        margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are those of the whole
+        # More is read on both sides, so that features at a window's edges are those of the whole recording.
+        margin = math.ceil(audio.frame_length / shift)
         with AudioFile(file.path, audio.sampling_rate, audio.channels) as opened:
             file.num_frames, file.duration = features.num_frames(opened.num_samples), opened.duration
             windows, most = self.windows(file.num_frames), self.model.config.max_speakers
@@ -221,6 +222,7 @@ class Diarizer:
                     f"{file.path}: {wanted} speakers were asked for, but this model tells at most {most} apart in "
                     f"{where} (model.max_speakers); ask for fewer, or train a model for more"
                 )
+            # In a single window there is nobody to find again, so the encoder has nothing to do.
             hears = self.encoder is not None and len(windows) > 1
             for first, last in windows:
                 before = min(first, margin)
@@ -335,15 +337,19 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     settings = [
         {"min_share": share, "clustering_threshold": value} for share in MIN_SHARES for value in CLUSTERING_THRESHOLDS
     ]
+    # The network isn't run again: its outputs are in the recordings, and these settings come after it.
     candidates = [replace(diarizer, inference=diarizer.inference.model_copy(update=one)) for one in settings]
 
     def seconds(one: Diarizer) -> float:
         return sum(_error(one, recording, scoring).errors for recording in long)
 
     errors = [seconds(one) for one in followed(candidates, "trying clustering thresholds", len(candidates))]
+    # Errors are sums of seconds: those that differ by rounding are equal.
     if seconds(diarizer) <= min(errors) + 1e-9:
         return diarizer
     best = [one for one, error in zip(candidates, errors, strict=True) if error <= min(errors) + 1e-9]
+    # Candidates are in the order of shares, then of thresholds: the middle one below is one of a single share's
+    # thresholds.
     best = [one for one in best if one.inference.min_share == best[0].inference.min_share]
     return best[len(best) // 2]  # far from where speakers would be merged or split
 

@@ -76,6 +76,7 @@ def tune_segments(
             candidates = [best.model_copy(update=changed) for changed in settings]
             for candidate in followed(candidates, "trying settings", len(candidates)):
                 found = seconds(candidate)
+                # A sum of seconds that is less by rounding isn't better.
                 if found < least - 1e-9:
                     best, least = candidate, found
         if least == before:

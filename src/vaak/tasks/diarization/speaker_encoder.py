@@ -50,6 +50,8 @@ class SpeakerEncoder:
         if features and not of_file:
             raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
         self._embed = _onnx_encoder(source, features) if of_file else _xvector_encoder(source, device)
+        # Tried at once, so that a wrong file is reported before any recording is read. What comes back also has the
+        # size of embeddings.
         noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE).astype(np.float32)
         try:
             tried = self._embed(noise)
@@ -128,6 +130,7 @@ def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
     if not Path(source).is_file():
         raise UserError(f"{KEY}: no file {source}")
     quiet = onnxruntime.SessionOptions()
+    # As many threads as torch may use: onnxruntime would take every core.
     quiet.log_severity_level, quiet.intra_op_num_threads = 4, torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
@@ -157,6 +160,7 @@ def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
             rows = rows[:, None]
         elif not waveform and not bins_last:
             rows = rows.transpose(0, 2, 1)
+        # A file that was exported for one row can't be given several.
         groups = rows[:, None] if one_row else [rows]
         found = [session.run(None, {inputs[0].name: np.ascontiguousarray(group)})[0] for group in groups]
         mean: np.ndarray = np.concatenate([one.reshape(len(one), -1) for one in found]).mean(0)

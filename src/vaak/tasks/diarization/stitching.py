@@ -103,12 +103,15 @@ def match_by_embeddings(
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
     alone = np.concatenate([output.alone for output in outputs if output.alone is not None] or [np.zeros(0)])
     if len(alone):
+        # With a speaker encoder it is known how long each speaks alone; the model's own embeddings only have the frames
+        # in which somebody speaks.
         long = alone >= TRUSTED_SECONDS
     else:
         sizes = np.repeat([len(output.probabilities) for output in outputs], counts)
         long = amounts >= LEAST_SPEECH * sizes
     there = vectors.any(1)  # the embedding is zero for one who never speaks alone
     trusted = _evenly_chosen(there & (amounts > 0) & long, windows)
+    # Where nobody speaks for long, uncertain embeddings are better than none.
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)
@@ -125,6 +128,8 @@ def match_by_embeddings(
         if len(alone):
             speaks = [output.probabilities >= SPEAKS for output in outputs]
             heard = heard_around([output.first for output in outputs], speaks, vectors, alone)
+            # First those who are heard alone next to this window, as they are easier to tell; then the others, by what
+            # their speech among known voices would sound like.
             _give_columns(columns, heard @ centres.T, windows, (amounts > 0) & heard.any(1))
             likeness = mixture_likeness(speaks, vectors, columns, centres)
         else:
@@ -156,6 +161,7 @@ def heard_around(
     for place, likeness in reversed([*enumerate(same)]):
         here, there = rows[place], rows[place + 1]
         after[here] += takes[here] * (likeness @ after[there])
+    # own is in both sums.
     return unit_vectors(before + after - own)
 
 
@@ -242,6 +248,7 @@ def blend_windows(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray]
     total, weights = np.zeros((num_frames, count), np.float32), np.zeros(num_frames, np.float32)
     for output, numbers in zip(outputs, columns, strict=True):
         frames = np.arange(len(output.probabilities), dtype=np.float32)
+        # A triangle: at its edges a window knows only one side of what is said.
         weight = np.minimum(frames + 1, frames[::-1] + 1)
         inside = slice(output.first, min(output.first + len(frames), num_frames))
         weight = weight[: inside.stop - inside.start]
@@ -269,7 +276,9 @@ def match_by_overlap(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence
             before, earlier = windows[number - 1]
             length = max(0, min(before + len(earlier) - first, len(probabilities)))
             earlier = earlier[first - before :][:length]
+            # |a - b|² is |a|² + |b|² - 2 a·b, so the greatest sum of products is the smallest squared difference.
             together[columns[-1]] = earlier.T @ probabilities[:length]
+        # So small a weight that amounts of speech decide only where the frames in common don't.
         likeness = together + 1e-3 * np.minimum(spoken[:, None], speech[number])
         places, speakers = linear_sum_assignment(likeness, maximize=True)
         columns.append(places[np.argsort(speakers)])

@@ -258,6 +258,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if collator.orders:
             scores = collator.speaker_scores(outputs.logits)
             orders = find_orders(scores, labels, mask, among_first=outputs.existence is not None)
+            # From here on labels are in the model's order of speakers; so must the numbers be that the speaker loss
+            # reads.
             labels, numbers = reorder_speakers(labels, orders), numbers.gather(1, orders)
         counted = mask & (labels != IGNORED) if labels.ndim == 2 else mask
         main, targets = self.main_loss, collator.targets(labels)
@@ -271,6 +273,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             sets = batch["sets"] if "sets" in batch.tensors else one_hot_sets(batch["activity"])  # a user's own batch
             terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
         if SPEAKER in auxiliary and collator.orders:
+            # Pooled by the true labels, and not by the model's: embeddings learn from the first step on, while activity
+            # is still wrong.
             embeddings = model.embeddings(outputs, lead_over_others(labels))
             if embeddings is not None:
                 terms[SPEAKER] = speaker_loss(embeddings, numbers, model.speaker_table)
@@ -343,6 +347,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         dataset = self.dataset(split)
         totals: dict[str, dict[str, float]] = {name: {} for name in BASELINES}
         for index in followed(range(len(dataset.lengths)), "baselines of recordings", len(dataset.lengths)):
+            # The key of an evaluation: simulated conversations are those that the model is scored on.
             key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
             example = dataset.example(index, np.random.default_rng(key))
             reference = list(self.collator.reference(example))

@@ -285,6 +285,8 @@ class StreamDataset(WindowDataset):
         document = int(self.starts.searchsorted(start, side="right")) - 1
         filled = 0
         while filled < size:
+            # An empty document is a [bos] alone, so every pass through the loop fills at least one place or reaches the
+            # next document.
             within = start + filled - int(self.starts[document])
             if within == 0:
                 ids[filled] = self.special.bos
@@ -323,6 +325,8 @@ def corrupt(
     Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.
     """
     if corruption.masking:
+        # A masked token is predicted at its own place, so inputs and targets are the same tokens; a causal model,
+        # below, predicts the next one.
         inputs = ids[1:]
         chosen = rng.random(len(inputs)) < corruption.masking
         chosen[rng.integers(len(inputs))] |= not chosen.any()
@@ -334,6 +338,7 @@ def corrupt(
     inputs = ids[:-1]
     if corruption.dropout:
         dropped = rng.random(len(inputs)) < corruption.dropout
+        # [bos] stays: it says where a document begins.
         inputs = np.where(dropped & (inputs != special.bos), special.mask, inputs)
     return TokenSequence(inputs, targets, num_bytes)
 

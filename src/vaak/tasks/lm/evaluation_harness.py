@@ -189,6 +189,7 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     _refuse_code(questions)
     manager = _manager(questions)
+    # The harness prints tables and progress; standard output is for the results.
     with contextlib.redirect_stdout(sys.stderr), _sandbox(), _specifications(manager, questions) as tasks:
         found = simple_evaluate(
             model=model,
@@ -205,6 +206,7 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
     for task, values in found["results"].items():
         for key, value in values.items():
             metric, _, which = key.partition(",")
+            # Other values are names of the task and its groups.
             if which and isinstance(value, int | float):
                 own = errors if metric.endswith("_stderr") else figures
                 name = metric.removesuffix("_stderr") + (f" ({which})" if which != "none" else "")
@@ -291,6 +293,7 @@ def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> 
         "include": str(Path(name).absolute() if entry is None else entry.yaml_path),
         "dataset_path": "parquet" if ending == ".parquet" else "json",
         "dataset_name": None,
+        # Whichever split the task reads, it finds these rows.
         "dataset_kwargs": {"data_files": dict.fromkeys(("train", "validation", "test"), str(read))},
     }
     path = folder / f"{number}.yaml"
@@ -347,6 +350,7 @@ def _refuse_code(questions: Questions) -> None:
     seen: set[Path] = set()
     while files:
         path = files.pop(0).resolve()
+        # The harness's own task files are as trusted as its package; files that include each other are read once.
         if path not in seen and not path.is_relative_to(OWN_TASKS):
             seen.add(path)
             files += _included_files(path)
@@ -355,6 +359,7 @@ def _refuse_code(questions: Questions) -> None:
 def _included_files(path: Path) -> list[Path]:
     """The files that a task file includes. Raises UserError where it is more than plain YAML, or can't be read."""
     try:
+        # The harness's loader imports what a tag names; this one only builds plain values, and raises for such a tag.
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except ConstructorError as error:
         raise UserError(

@@ -176,7 +176,9 @@ def _write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types
         if token in ids:
             getattr(writer, f"add_{role}_token_id")(ids[token])
     writer.add_add_bos_token(about.get("bos_token") in ids and _begins(content, ids[about["bos_token"]]))
+    # An end after the prompt would end the answer before it begins.
     writer.add_add_eos_token(False)
+    # Where newer versions of transformers keep the template.
     kept = folder / "chat_template.jinja"
     template = kept.read_text(encoding="utf-8") if kept.is_file() else about.get("chat_template")
     if isinstance(template, str):
@@ -194,6 +196,7 @@ def _detect_splitting(content: Mapping[str, Any]) -> str:
     found = content.get("pre_tokenizer") or {}
     parts = found.get("pretokenizers", [found])
     patterns = [one["pattern"]["Regex"] for one in parts if one.get("type") == "Split" and "Regex" in one["pattern"]]
+    # ByteLevel splits by GPT-2's expression, unless another splitter comes before it.
     if not patterns and parts[-1].get("type") == "ByteLevel" and parts[-1].get("use_regex", True) and len(parts) == 1:
         return SPLITS["GPT-2"]
     known = SPLITS.get(patterns[0]) if len(patterns) == 1 else None
@@ -219,6 +222,8 @@ def _write_weights(writer: Any, folder: Path, config: Mapping[str, Any], gguf: A
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it isn't a mapping
                 tensor = opened.get_tensor(name).float()
+                # transformers rotates the first half of a head with the second, llama.cpp's llama each even place with
+                # the next: rows are reordered. Its other architectures rotate halves.
                 if architecture == "llama" and ".q_proj." in name:
                     tensor = _in_pairs(tensor, heads)
                 elif architecture == "llama" and ".k_proj." in name:
@@ -227,6 +232,7 @@ def _write_weights(writer: Any, folder: Path, config: Mapping[str, Any], gguf: A
                 if own is None:
                     raise UserError(f"--format gguf: llama.cpp's {architecture} has no weight {name}")
                 fits = kind if kind != quants.Q8_0 or tensor.shape[-1] % 32 == 0 else quants.F16
+                # Vectors (norms, biases) are few, and llama.cpp computes with them in 32 bits.
                 dtype = fits if tensor.ndim > 1 else quants.F32
                 writer.add_tensor(own, gguf.quants.quantize(tensor.numpy(), dtype), raw_dtype=dtype)
 

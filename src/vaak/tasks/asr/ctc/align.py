@@ -123,9 +123,12 @@ class Aligner:
         transcriber = self.transcriber
         batches = Batches(next(transcriber.model.parameters()).device, batch_size, transcriber.decoding.batch_size)
         nothing = np.zeros((0, transcriber.vocabulary.ids.size), np.float32)
+        # A recording without speech has no windows, and concatenate requires at least one array.
         rows: list[np.ndarray] = [nothing]
         starts: list[np.ndarray] = [np.zeros(0)]
         for one in batches.of_sources(map(Recording, paths), transcriber.windows, speech_seconds, self._log_probs):
+            # The windows of a recording come in their order and its Done after them, so rows and starts are those of
+            # one recording.
             if not isinstance(one, Done):
                 begin, own = one[1]
                 rows.append(own)
@@ -171,6 +174,7 @@ class Aligner:
         """
         shift = self.features.encoded_shift
         tokens = np.array(spelling.words)
+        # Odd places of the path are tokens, even ones are the blanks between them (best_path).
         is_said = path % 2 == 1
         word_at = np.full(len(path), -1)
         word_at[is_said] = tokens[path[is_said] // 2]
@@ -180,14 +184,19 @@ class Aligner:
         said = np.flatnonzero(word_at >= 0)
         firsts, lasts = np.full(num_words, -1), np.full(num_words, -1)
         lasts[word_at[said]] = said
+        # Where an index occurs several times, numpy's assignment keeps the last value: a word's last frame above, and
+        # here, in reverse order, its first.
         firsts[word_at[said][::-1]] = said[::-1]
         sums = np.bincount(word_at[said], logs[said], num_words)
         numbers = np.bincount(word_at[said], minlength=num_words)
         starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
         ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
+        # The geometric mean over frames: a product would make long words less sure than short ones.
         confidences = np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0)
         is_known = np.isfinite(starts)
         ends = np.minimum(ends, frames.duration)
+        # The end of the latest word before that has tokens: no word begins earlier, and one without tokens stands
+        # there.
         before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
         starts = np.where(is_known, np.minimum(np.maximum(starts - MOST_BEFORE, before), ends), before)
         ends = np.where(is_known, ends, before)
@@ -200,7 +209,9 @@ def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling
     characters, owners = list[str](), list[int]()
     for number, word in enumerate(words):
         characters += [" "] * bool(number)
+        # A space belongs to no word. A token may hold a space and letters: max(owners[...]) below gives it to the word.
         owners += [-1] * bool(number)
+        # Marks that the model doesn't write would be unknown tokens; an apostrophe that it writes stays.
         kept = [one for one in change(word) if unicodedata.category(one)[0] not in "PS" or one in said]
         characters += kept
         owners += [number] * len(kept)

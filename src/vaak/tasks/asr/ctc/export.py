@@ -70,6 +70,8 @@ def write_ctc_onnx(model: CtcModel, vocabulary: Vocabulary, features: FrameFeatu
         rows = torch.randn(len(lengths), features.num_bins, max(lengths), generator=generator)
         return {"features": rows, "feature_lengths": torch.tensor(lengths)}
 
+    # An axis whose size became a constant in tracing fails with other sizes. 3 frames are less than one of the
+    # encoder's with the usual subsampling of 4.
     others = [inputs(11), inputs(200, 3, 57)]
     exported = OnnxModule(
         ExportWrapper(exported_model, call), inputs(40, 33), AXES, ("log_probs", "frame_lengths"), others
@@ -127,6 +129,7 @@ def write_sherpa(
 
     def call(given: CtcModel, x: Tensor, x_lens: Tensor) -> tuple[Tensor, ...]:
         outputs = run(given, x.transpose(1, 2), x_lens)
+        # sherpa-onnx has no list of tokens to leave out, so the file itself makes them improbable.
         return outputs.log_probs() + lowered, outputs.lengths
 
     def inputs(*lengths: int) -> dict[str, Tensor]:
@@ -135,6 +138,8 @@ def write_sherpa(
         return {"x": x, "x_lens": torch.tensor(lengths)}
 
     axes = {"x": {0: "row", 1: "frame"}, "x_lens": {0: "row"}}
+    # sherpa-onnx chooses its reader by model_type; that of a Zipformer has these inputs and outputs, whatever is
+    # between.
     metadata = {"model_type": "zipformer2_ctc", "version": "1", "subsampling_factor": str(features.subsampling)}
     metadata |= {"vocab_size": str(ids.size), "comment": "a Conformer of Vaak"}
     names, others = ("log_probs", "log_probs_len"), [inputs(11), inputs(200, 3, 57)]
@@ -158,6 +163,7 @@ def _names(vocabulary: Vocabulary) -> list[str]:
         elif BYTE.fullmatch(own):
             name = own  # sherpa-onnx joins bytes to characters
         else:
+            # sherpa-onnx writes ▁ as a space.
             name = "▁" + piece[1:] if piece[:1] == " " else piece
         if not name or "\ufffd" in name or any(one.isspace() for one in name):
             raise UserError(

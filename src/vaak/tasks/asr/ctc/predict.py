@@ -139,6 +139,8 @@ def weigh(
     start = best = (beam.alpha, beam.beta)
     for _ in range(MOST_ROUNDS):
         before = best
+        # min keeps the first of equal pairs, which is the present one: it moves only for fewer errors, so the search
+        # ends.
         best = min([best, *((alpha, best[1]) for alpha in ALPHAS)], key=lambda pair: rate(*pair))
         best = min([best, *((best[0], beta) for beta in BETAS)], key=lambda pair: rate(*pair))
         if best == before:

@@ -90,8 +90,10 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     auto = import_transformers(PURPOSE, "asr")
     try:
         found = auto.AutoTokenizer.from_pretrained(source, **SAFELY)
-    except Exception:  # a base that wasn't fine-tuned has no tokenizer, which each version says in another way
+    # A base that wasn't fine-tuned has no tokenizer, and each version of transformers raises another error for it.
+    except Exception:
         return None
+    # Massively multilingual bases (MMS) have a vocabulary for each language in one vocab.json.
     if any(isinstance(one, dict) for one in found.vocab.values()):
         language = language or found.target_lang
         if language is None:
@@ -102,6 +104,8 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     elif language is not None:  # those of the one language that it was trained for
         return None
     ids = dict(found.encoder)
+    # transformers' tokenizer of CTC is written in Python and has no backend to copy: here is one that does the same, a
+    # token for each character.
     backend = Backend(models.WordLevel(ids, found.unk_token if found.unk_token in ids else found.pad_token))
     changes: list[Any] = [normalizers.Lowercase()] if getattr(found, "do_lower_case", False) else []
     between = found.word_delimiter_token if found.word_delimiter_token in ids else " "
@@ -168,6 +172,8 @@ class PretrainedCtc(CtcNetwork):
         for below in (inner.feature_extractor, inner.feature_projection):
             below.layer_number = -1  # for rates by layer
         if not self.trains_convolutions:
+            # transformers has the samples require a gradient while this is True, so frozen convolutions would still
+            # keep activations for the backward pass.
             inner.feature_extractor._requires_grad = False
             inner.feature_extractor.requires_grad_(False)
 
@@ -188,6 +194,7 @@ class PretrainedCtc(CtcNetwork):
         hidden = inner.feature_projection(convolved)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
         if time_mask is not None:  # which ends with the longest utterance; audio may be padded further
+            # The mask ends with the longest utterance of the batch; audio may be padded further (Padding).
             time_mask = F.pad(time_mask, (0, hidden.shape[1] - time_mask.shape[1]))
             hidden = torch.where(time_mask[..., None], inner.masked_spec_embed.to(hidden.dtype), hidden)
         if channel_mask is not None:
@@ -271,6 +278,7 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
 @contextlib.contextmanager
 def _silenced(network: Any, tokens: list[int]) -> Iterator[None]:
     """Within this context, these tokens are never the best."""
+    # transformers takes the best token of each frame and has no list of those to leave out: a bias has to do it.
     bias = network.lm_head.bias.data
     before = bias[tokens]
     bias[tokens] = -1e4

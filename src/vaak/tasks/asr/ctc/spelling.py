@@ -86,9 +86,11 @@ def _in_their_case(vocabulary: Vocabulary, counts: Mapping[str, int], said: list
     if case is None or theirs != {"lower" if case == "upper" else "upper"}:
         return vocabulary
     [other] = theirs
+    # Turkish and Azerbaijani pair i with İ and ı with I, and no option names the language: the letters tell.
     is_turkic = bool({"İ", "ı"} & {*letters})
     renamed = {one: _changed_case(one, other, is_turkic) for one in letters}
     names = {one: number for number, one in enumerate(vocabulary.tokens())}
+    # ß becomes SS, which one token can't be; and two letters may not become one.
     if any(len(new) != 1 or new in names for new in renamed.values()) or len({*renamed.values()}) < len(renamed):
         return vocabulary
     content = json.loads(vocabulary.content)

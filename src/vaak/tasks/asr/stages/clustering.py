@@ -116,6 +116,7 @@ def _cluster_by_density(points: np.ndarray, config: ClusteringConfig, remarks: l
         if counts[size] == config.num_experts or (config.reduce_experts and counts[size] >= config.min_experts):
             said = list[str]()
             made.append(_settled(points, _merge_clusters(points, labels, config, said), config, size, said))
+        # HDBSCAN has no clusters of fewer than two rows.
         if counts[size] >= enough or size == 2:
             break
         size = max(2, min(size - 1, round(size * SHRINKING)))
@@ -190,6 +191,8 @@ def _merge_clusters(points: np.ndarray, labels: np.ndarray, config: ClusteringCo
         centres[one] = (sizes[one] * centres[one] + sizes[other] * centres[other]) / (sizes[one] + sizes[other])
         sizes[one] += sizes[other]
         parent[parent == other], there[other] = one, False
+        # By Ward's measure, a union is never nearer to a third cluster than the nearer of its parts was. So only those
+        # lose their nearest whose nearest was one of the two.
         for place in np.flatnonzero(there):
             if place == one or near[place][1] in (one, other):
                 near[place] = nearest(int(place))
@@ -282,12 +285,15 @@ def balanced(costs: np.ndarray) -> np.ndarray:
     labels: np.ndarray = costs.argmin(axis=1)
     sizes = np.bincount(labels, minlength=num_clusters)
     room = np.full(num_clusters, number // num_clusters)
+    # The rows left over by the division go to the largest clusters, which need to give away the most.
     room[np.argsort(-sizes, kind="stable")[: number % num_clusters]] += 1
     extra = costs - costs[np.arange(number), labels][:, None]  # what moving a row would add
     while (sizes > room).any():
         step, mover = np.full((num_clusters, num_clusters), np.inf), np.zeros((num_clusters, num_clusters), int)
         for one in np.flatnonzero(sizes):
             own = np.flatnonzero(labels == one)
+            # Of each pair of clusters only the row whose move costs least matters: step is the graph of clusters, not
+            # of rows.
             mover[one] = own[extra[own].argmin(axis=0)]
             step[one] = extra[mover[one], np.arange(num_clusters)]
         reached = np.where(sizes > room, 0.0, np.inf)
@@ -295,6 +301,8 @@ def balanced(costs: np.ndarray) -> np.ndarray:
         for _ in range(num_clusters):  # Bellman and Ford
             through = reached[:, None] + step
             best = through.min(axis=0)
+            # Without a margin, rounding makes a cycle of cost 0 look shorter in every round: came_from would be a loop,
+            # and the walk below endless.
             nearer = best < reached - 1e-12
             came_from[nearer], reached[nearer] = through.argmin(axis=0)[nearer], best[nearer]
         place = int(np.where(sizes < room, reached, np.inf).argmin())
@@ -319,6 +327,7 @@ def _settled(
     is_noise = labels < 0
     names, sizes = np.unique(labels[~is_noise], return_counts=True)
     order = names[np.argsort(-sizes, kind="stable")]
+    # The centres are those of the dense rows alone: noise is assigned to them and doesn't move them.
     centres = np.stack([points[labels == name].mean(axis=0) for name in order])
     settled = np.zeros(len(points), np.int64)
     for index, name in enumerate(order):
@@ -326,6 +335,7 @@ def _settled(
     if is_noise.any():
         from sklearn.metrics import pairwise_distances_argmin
 
+        # By the metric of the clustering, or a row could go to a centre that is far from it in that metric.
         settled[is_noise] = pairwise_distances_argmin(points[is_noise], centres, metric=config.metric)
         remarks.append(
             f"{int(is_noise.sum())} of {len(points)} rows are noise to HDBSCAN; each is in the cluster whose centre is "

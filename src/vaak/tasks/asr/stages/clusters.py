@@ -245,6 +245,8 @@ def _stability(clustering: Clustering, config: ClusteringConfig) -> Any:
     same = config.model_copy(update=fixed)
     for resample in followed(range(config.bootstraps), "stability", config.bootstraps):
         rng = np.random.default_rng(draw_key(Purpose.CHECK, config.seed, "stability", resample))
+        # A bootstrap holds about 63 % of its rows once or more, so drawing twice the limit leaves more than the limit
+        # of many rows, which the next line thins out.
         chosen = np.unique(rng.integers(0, number, min(number, 2 * MOST_RESAMPLED)))
         chosen = np.sort(rng.permutation(chosen)[:MOST_RESAMPLED])
         try:

@@ -196,6 +196,7 @@ def judge(differences: Mapping[str, RateDifference], number: int, over: str) -> 
     worse = [shown[name] for name, one in differences.items() if one.is_above]
     same = [shown[name] for name, one in differences.items() if not one.is_above and not one.is_below]
     measure = f"in points of WER with 95 % intervals over {number:,} {over}"
+    # Before anything else: over so few speakers, all may differ in one direction by chance, whatever the interval says.
     if number < FEWEST:
         return UNKNOWN, (
             f"The mixture can't be told apart from {_list_names(shown.values())}: {measure}, of which at least "
@@ -289,6 +290,7 @@ def transcripts(work: StageWork) -> dict[str, Any]:
     about = {"split": split, "normaliser": task.normalise.name, "decoding": task.data.decoding.method, **trained}
     write_text(work.folder / TEXTS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
     write_json(work.folder / ABOUT, about)
+    # Last, after the files that replace it: a stage that is killed before resumes from it.
     (work.folder / PART).unlink(missing_ok=True)
     references, texts = ({line["id"]: line[key] for line in kept} for key in ("reference", "text"))
     scores = score_texts(references, texts, normalise=task.normalise)
@@ -327,7 +329,9 @@ def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator
     """A line for each utterance of a split; one that can't be read has a ``reason``, where it may be skipped."""
     dataset, transcriber, part = task.dataset(split), task.transcriber(model), work.folder / PART
     done, size = _read_lines(part), transcriber.decoding.batch_size
-    done = done[: len(done) // size * size]  # texts of a batch are computed together
+    # Texts of a batch are computed together, so a batch that was written in part is recomputed whole: its rows are then
+    # padded as they would have been without the interruption.
+    done = done[: len(done) // size * size]
     write_text(part, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in done))
     yield from done
     with (

@@ -86,6 +86,8 @@ def count_parameters(task: SpeechRecognitionTask) -> dict[str, int]:
     of_experts = sum(size for name, size in sizes.items() if name.endswith(("lora_a", "lora_b")))
     of_all = of_experts + sum(size for name, size in sizes.items() if name.startswith("gate."))
     of_a_rank = of_experts // (experts.num_experts * experts.rank)
+    # Rounded up: the control may have a few parameters more than the mixture, never fewer, or it would be beaten too
+    # easily.
     rank = -(-of_all // of_a_rank)
     parts = {"mixture": of_all, "experts": of_experts, "gate": of_all - of_experts}
     return {**parts, "rank": rank, "one_lora": rank * of_a_rank}

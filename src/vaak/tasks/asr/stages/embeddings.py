@@ -189,6 +189,7 @@ def readable_names(
                 advance(len(part))
         found.sort(key=lambda one: one["name"])
         write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in [*lacking, *found]))
+    # The first lines are of those that the data lack already, which names doesn't have.
     unread = set(_read_names(file)[len(lacking) :])
     left = [name for name in names if name not in unread]
     if unread:

@@ -126,6 +126,7 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
         store = PipelineRowStore(rows)
         number, columns = len(store), store.num_columns
     dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
+    # Operations per second of this machine, by the time of a product of 256 × 256 matrices.
     rate = 2 * 256**3 / _seconds_of_product("cpu", 256, 256, 256)
     seconds = (1 + options.bootstraps) * 2 * number**2 * dims / rate
     if options.reduce == "umap" or (options.draw and options.plot_method == "umap"):
@@ -224,9 +225,12 @@ def _estimated_basis(of: str) -> CostBasis | str:
         return f"not known: {error}"
     positions, width = round(50 * get_seconds(options)), config["d_model"]
     encoder, all_weights = _parameters(config, positions)
+    # Two operations for each parameter and position, and in each layer 4 · width for each pair of positions: scores and
+    # weighted sums.
     operations = 2 * positions * encoder + 4 * config["encoder_layers"] * positions**2 * width
     inner = config["encoder_ffn_dim"]
     per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
+    # Without gradients, the largest activation is that inside a feed-forward layer; one at a time is in memory.
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
     each = READING + operations / per_second
     return CostBasis(*numbers, each, width, positions, 4 * all_weights, memory, COMPUTED)

@@ -129,6 +129,7 @@ def measure_calibration(chances: np.ndarray, clusters: np.ndarray) -> dict[str, 
     import numpy as np
 
     confidence, right = chances.max(1).astype(np.float64), chances.argmax(1) == clusters
+    # A confidence of exactly 1 belongs to the last bin.
     places = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins, error = [], 0.0
     for number in range(NUM_BINS):
@@ -199,6 +200,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
         mean = replace(embedder, pooling="mean")
         rows.insert(0, make_rows(work.folder / ROWS / split, rest, mean, shape=(width,), jobs=work.jobs))
     chances = probabilities(load_gate(work.inputs["gate"]), means(Rows(*rows).row, names, width))
+    # What was clustered stays in its cluster; the gate decides on the rest only.
     chosen = dict(zip(names, chances.argmax(1).tolist(), strict=True)) | {name: clusters.labels[name] for name in known}
     found = defaultdict[int, list[str]](list)
     for name in names:
@@ -219,6 +221,7 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
         if not path.exists() or path.read_bytes() != lines.encode():  # else its run would say that its data changed
             write_text(path, lines)
     values = make_data_section(options, "experts")
+    # The lists are the stage's share of the data already: taking the share again would leave less.
     values["data"] |= {"percent": 100.0, "max_samples": None, "max_valid_samples": None}
     values["datasets"] = [
         {"name": f"expert-{expert}", "type": "cuts", **{one: [str(path)] for one, path in paths.items()}}

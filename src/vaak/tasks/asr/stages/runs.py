@@ -260,6 +260,7 @@ def _digest_of_data(datasets: list[Values]) -> str:
     digest = hashlib.sha256()
 
     def add(name: str, content: Any) -> None:
+        # Names of files needn't be UTF-8.
         digest.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
 
     for one in datasets:
@@ -270,6 +271,7 @@ def _digest_of_data(datasets: list[Values]) -> str:
         together = os.path.commonpath([path.absolute().parent for path in files] or [Path("/")])
         root = Path(one.get("corpus_dir") or together).expanduser()
         for path in files:
+            # Paths within the data's folder: a copy of it elsewhere has the same digest.
             add(os.path.relpath(path, root), get_size(path) if is_audio(path) else _hash_file(path))
         add("named", corpus.digest_of_named())
     return digest.hexdigest()
