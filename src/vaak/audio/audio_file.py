@@ -91,6 +91,7 @@ class AudioFile:
         self.header = _read_header(self._file, self.path)
         self.duration = self.header.duration
         native = self.header.sampling_rate
+        # Integer arithmetic, half rounded up: in floats, a long file could gain or lose its last sample.
         self.num_samples = (2 * self.header.num_samples * sampling_rate + native) // (2 * native)
         self.columns = (
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
@@ -119,6 +120,8 @@ class AudioFile:
         if self.header.sampling_rate == self.sampling_rate:
             return self._native(first, last)
         size = BLOCK * self.sampling_rate
+        # Blocks are counted from the start of the file, so a sample has the same value in every window that contains
+        # it.
         blocks = range(first // size, -(-last // size))
         joined = np.concatenate([self._resampled(block) for block in blocks])
         return joined[first - blocks.start * size : last - blocks.start * size]
@@ -131,6 +134,8 @@ class AudioFile:
         divisor = math.gcd(native, wanted)
         # these numbers of samples of the file, and of the result, have the same duration
         period, result_period = native // divisor, wanted // divisor
+        # A whole number of periods, so that ``begin`` falls on a sample of the result too, and the slice below is
+        # exact.
         margin = math.ceil(MARGIN * divisor)
         begin = max(0, block * BLOCK * native - margin * period)
         end = min(self.header.num_samples, (block + 1) * BLOCK * native + margin * period)
@@ -154,6 +159,7 @@ class AudioFile:
             self._file.seek(first)
             while done < len(mixed):
                 piece = self._file.read(min(MOST_FRAMES, len(mixed) - done), dtype="float32", always_2d=True)
+                # The file is shorter than its header claims; ``_require_samples`` raises the error.
                 if not len(piece):
                     break
                 mixed[done : done + len(piece)] = self._mix_channels(piece)
@@ -173,6 +179,7 @@ class AudioFile:
             raise DataError(
                 f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, not a number; fix the file or remove it"
             )
+        # libsndfile scales integer samples to ±1; only float files can exceed that.
         if self._file.subtype in ("FLOAT", "DOUBLE") and (peak := float(np.abs(mixed).max(initial=0))) > HIGHEST:
             raise DataError(f"{self.path}: {describe_scale(peak)}")
         return mixed
@@ -182,6 +189,7 @@ class AudioFile:
         columns = self.columns
         if len(columns) == 1:
             return piece[:, columns[0]]
+        # Avoid the copy that a list index makes: most files are averaged over all channels, whose order doesn't matter.
         chosen = piece if len(columns) == piece.shape[1] else piece[:, list(columns)]
         with np.errstate(all="ignore"):  # samples that aren't numbers are refused where all were read
             mixed: np.ndarray = chosen.mean(axis=1)
@@ -200,6 +208,7 @@ class AudioFile:
         self._file.close()
         if self._from_start is not None:
             self._from_start.close()
+        # Don't judge by a short window: a channel whose speaker pauses there would be reported as silent.
         if self.levels.num_samples >= min(self.header.num_samples, LEAST_HEARD * self.header.sampling_rate):
             for kind, what in self.levels.describe_odd():
                 report_once(self.path, kind, what)
@@ -224,6 +233,7 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
     >>> samples_in(0.1 + 0.2, 16000), samples_in(0.5 / 16000, 16000)
     (4800, 1)
     """
+    # Round to 8 decimals first: a product that should end in .5 may be slightly below it in floats.
     return math.floor(round(seconds * sampling_rate, 8) + 0.5)
 
 
@@ -235,12 +245,14 @@ def open_sound_file(path: Path | Part) -> Any:
         require_file(path if isinstance(path, Path) else path.path)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
+    # Count first: where the header is wrong, libsndfile reads these pieces instead of the file.
     pieces = count_contents(path).pieces
     try:
         if pieces:
             return soundfile.SoundFile(open_pieces(path, pieces))
         return soundfile.SoundFile(path if isinstance(path, Path) else path.open())
     except soundfile.LibsndfileError as error:
+        # FFmpeg is the fallback, not the first choice: it decodes the whole file into memory.
         if isinstance(path, Path) and (other := decoded(path)) is not None:
             return soundfile.SoundFile(other)
         raise DataError(
@@ -256,6 +268,7 @@ def _read_header(file: Any, path: Path | Part) -> Header:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
     if held > LONGEST:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
+    # After FFmpeg, ``file`` is a decoded copy with a correct header; the original's length was recorded when decoding.
     said = read_said(path) if contents.said is None and isinstance(path, Path) else contents.said
     header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", said, contents.note)
     if said is not None and held < said - TOLERATED_SECONDS * file.samplerate:
@@ -279,6 +292,7 @@ _reported: set[tuple[Path | Part, str]] = set()
 
 def report_once(path: Path | Part, kind: str, what: str) -> None:
     """Log what is odd about a file; each kind once for a file, and no more than some of all."""
+    # One entry above the limit is let in: in its place, the last line announces that there are more.
     if (path, kind) in _reported or len(_reported) > MOST_REPORTED:
         return
     _reported.add((path, kind))
@@ -304,6 +318,7 @@ class FromStart:
         Raises soundfile.LibsndfileError where it is damaged.
         """
         if first < self.first:
+            # These decoders aren't exact after a seek, so going back means decoding again from the beginning.
             self.file.close()
             self.file = open_sound_file(self.path)
             self.pieces.clear()
@@ -320,8 +335,10 @@ class FromStart:
             frames = self.file.read(PIECE, dtype="float32", always_2d=True)
             if not len(frames):
                 break
+            # Copy: for a single channel ``mix`` returns a view, which would keep all channels in memory.
             self.pieces.append(np.array(self.mix(frames), np.float32))
             self.last += len(frames)
+            # Drop only pieces that end before the window, so a window longer than KEPT stays complete.
             while self.last - self.first > KEPT and self.first + len(self.pieces[0]) <= first:
                 self.first += len(self.pieces.popleft())
         found, start = [np.zeros(0, np.float32)], self.first
@@ -432,6 +449,7 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
     without: dict[Path, UserError] = {}
     for path in paths:
         files = audio_in_folder(path) if path.is_dir() else [path]
+        # Keyed by resolved path: a file given directly and again through its folder appears once, under its first name.
         found |= {file.resolve(): file for file in files if file.resolve() not in found}
         if not files:
             without[path] = _has_no_audio(path)
@@ -448,6 +466,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     files = [one for one in visible if is_audio(one)]
     reasons = why_not(not_read(visible))
     reasons = {one: why for one, why in reasons.items() if one.suffix.lower() not in also_read}
+    # ``rglob`` doesn't follow links to folders, so recordings behind one would be missing silently: report them.
     left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
     others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
     if files:  # without any, whoever asks for them raises an error

@@ -112,6 +112,7 @@ class AudioConfig(Section):
         if (self.mel is not None or self.pitch is not None) and self.feature_type != "mel":
             if "feature_type" in self.model_fields_set:
                 raise ValueError(f"mel and pitch are options of feature_type mel, but it is {self.feature_type}")
+            # Sections are frozen. This way the value also stays out of ``model_fields_set``: the user didn't set it.
             object.__setattr__(self, "feature_type", "mel")
         if self.feature_type != "mel":
             return self
@@ -131,6 +132,7 @@ class AudioConfig(Section):
     def _sizes_fit(self) -> AudioConfig:
         if self.storage_path is not None and self.dither:
             raise ValueError("dither is random each time, so features with it can't be stored in storage_path")
+        # MelConfig checks its own sizes; none of the options below applies to mel.
         if self.feature_type == "mel":
             return self
         nyquist = self.sampling_rate / 2
@@ -148,6 +150,7 @@ class AudioConfig(Section):
             )
         if self.feature_type != "spectrogram" and self.num_mel_bins < 4:
             raise ValueError(f"num_mel_bins ({self.num_mel_bins}) is less than 4")
+        # Without rounding to a power of two, the window is the FFT size, and Lhotse's mel filters need an even one.
         if self.feature_type != "spectrogram" and window % 2 and not self.round_to_power_of_two:
             raise ValueError(
                 f"frame_length ({self.frame_length}) is {window} samples, but mel filters require an even number if "

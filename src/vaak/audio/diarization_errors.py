@@ -106,6 +106,7 @@ class ReferencePieces:
 
         ours, theirs = self.speaks.astype(np.float64), found.astype(np.float64)
         weights = np.where(self.is_scored, self.lengths, 0.0)
+        # The mapping uses all shared time, scored or not, as md-eval does (see the top of this file).
         together = (ours * self.lengths[:, None]).T @ theirs
         scored_together = (ours * weights[:, None]).T @ theirs
         mapped, to = linear_sum_assignment(together + TIE * scored_together, maximize=True)
@@ -119,7 +120,9 @@ class ReferencePieces:
         )
         spoken = weights @ ours
         wrong = np.where(spoken > 0, 1.0, 0.0)
+        # The assignment pairs as many speakers as possible, even two that never speak at the same time: not a match.
         shares = together[mapped, to] > 0
+        # The union of both, by |A| + |B| - |A ∩ B|.
         either = spoken[mapped] + weights @ theirs[:, to] - weights @ is_right
         counts = shares & (spoken[mapped] > 0)
         wrong[mapped[counts]] -= (weights @ is_right)[counts] / either[counts]
@@ -147,6 +150,7 @@ def activity_at(times: np.ndarray, segments: Sequence[Segment]) -> np.ndarray:
 def within(times: np.ndarray, parts: Parts) -> np.ndarray:
     """Return whether each of the increasing ``times (time,)`` is in any of the parts."""
     changes = np.zeros(len(times) + 1, np.int64)
+    # Parts may overlap, so count how many are open at a time: inside wherever that is above 0.
     for end, change in ((0, 1), (1, -1)):
         np.add.at(changes, np.searchsorted(times, [part[end] for part in parts]), change)
     return np.cumsum(changes[:-1]) > 0
@@ -258,6 +262,7 @@ def score_recordings(
 
     Raises DataError if there is nothing to score, or no name is in both, or times are in different units.
     """
+    # Rename first: everything below compares names.
     hypotheses = rename_like(references, hypotheses)
     uems = None if uems is None else rename_like({**hypotheses, **references}, uems)
     counts = _warn_of_unmatched(set(references), set(hypotheses), None if uems is None else set(uems))
@@ -281,6 +286,7 @@ def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[st
     """
     if not references:
         raise DataError("there is nothing to score: the reference has no segments")
+    # An empty hypothesis is valid: the system found no speech, so all of it counts as missed.
     if hypotheses and not hypotheses & references:
         examples = f"it has {quote_names([min(hypotheses)])}, not {quote_names([min(references)])}"
         raise DataError(f"no recording of the hypothesis is one of the reference ({examples}); use the same names")
@@ -330,6 +336,8 @@ def require_one_unit(
     if _shared(both, 1.0) > SAME_UNIT:
         return
     for factor, unit in UNITS.items():
+        # Only the hypothesis is scaled: if the reference is in the other unit, the hypothesis is too small by the same
+        # factor.
         for scale, whose in ((1 / factor, "hypothesis"), (factor, "reference")):
             if _shared(both, scale) >= OTHER_UNIT:
                 ends = [max(one[1] for one in side) for side in both[0]]
@@ -350,6 +358,7 @@ def _shared(both: Sequence[tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, 
         theirs_alone += speech_seconds(found)
         for start, end, _ in speech:
             common += float((np.minimum(ends[:, 1], end) - np.maximum(ends[:, 0], start)).clip(min=0).sum())
+    # Divide by the longer side: times shrunk too far would otherwise fit inside any segment of the other side.
     return common / max(ours_alone, theirs_alone) if max(ours_alone, theirs_alone) else 1.0
 
 

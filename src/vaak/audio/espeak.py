@@ -63,6 +63,7 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
     with fresh_library(voice, PHONEME_EVENTS | IPA) as (library, sampling_rate):
         for parameter, value in ((_RATE, rate), (_PITCH, pitch), (_RANGE, pitch_range)):
             library.espeak_SetParameter(parameter, value, 0)
+        # Flutter and noise are random; a fixed seed makes the same text give the same bits.
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         samples, events = _synthesised(library, text)
     sound = samples.astype(np.float32) / np.float32(32768)
@@ -71,11 +72,14 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
     for span in _spans(events, len(sound)):
         if span.phoneme:
             spans.append(span)
+        # A stretch without a phoneme is a pause only if it is quiet; otherwise it is the transition between two vowels,
+        # and counts as part of the first.
         elif spans and spans[-1].end == span.start and _level(sound[span.start : span.end]) > loud:
-            spans[-1].end = span.end  # the way from a vowel to the next belongs to the first of them
+            spans[-1].end = span.end
     phonemes = tuple(Timed(span.phoneme, span.start / sampling_rate, span.end / sampling_rate) for span in spans)
     begins = [event.character for event in events if event.type == _WORD]
     words = []
+    # espeak-ng reports where words begin but not where they end: take the text up to the next, without punctuation.
     for word, (first, beyond) in enumerate(pairwise([*begins, len(text)])):
         times = [time for span, time in zip(spans, phonemes, strict=True) if span.word == word]
         if times:
@@ -119,16 +123,19 @@ def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:
 
     def receive(samples: Any, number: int, happened: Any) -> int:
         if number > 0 and samples:
+            # Copy: espeak-ng reuses its buffer after the callback returns.
             chunks.append(np.ctypeslib.as_array(samples, (number,)).copy())
         place = 0
         while (event := happened[place]).type != _LAST_EVENT:
             if event.type in (_WORD, _END, _PHONEME):
                 # Eight bytes that a zero ends only if there is space: a long symbol may be cut within a character.
                 phoneme = bytes(event.id.string).split(b"\0")[0].decode(errors="ignore")
+                # espeak-ng counts characters from 1.
                 events.append(_Happened(event.type, event.sample, event.text_position - 1, phoneme))
             place += 1
         return 0
 
+    # Keep a reference: the library only holds a C pointer, and Python would free the callback while it is in use.
     callback = _Callback(receive)
     library.espeak_SetSynthCallback(callback)
     library.espeak_Synth.argtypes = (
@@ -136,6 +143,8 @@ def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:
         *(ctypes.c_void_p, ctypes.c_void_p),
     )
     content = text.encode() + b"\0"
+    # ctypes prints and drops exceptions raised in a callback, KeyboardInterrupt among them: hold Ctrl-C back until the
+    # end.
     with uninterrupted():
         status = library.espeak_Synth(content, len(content), 0, 1, 0, _UTF8, None, None)
     if status != 0:
@@ -166,6 +175,7 @@ def _spans(events: list[_Happened], num_samples: int) -> list[_Span]:
         if spans:
             spans[-1].end = start
         spans.append(_Span(event.phoneme if event.type == _PHONEME else "", word, start, num_samples))
+    # Several events may share a sample; drop spans of no length.
     return [span for span in spans if span.end > span.start]
 
 
@@ -189,6 +199,7 @@ def fresh_library(voice: str, options: int = 0) -> Iterator[tuple[Any, int]]:
     Raises UserError if the voice or the wheel is missing, or something else in this process uses the library.
     """
     with _ONE_AT_A_TIME, _load_library() as (library, data):
+        # Without _DONT_EXIT, espeak-ng exits the whole process if its data is missing.
         sampling_rate = library.espeak_Initialize(_SYNCHRONOUS, 0, data, options | _DONT_EXIT)
         if sampling_rate <= 0:
             raise UserError(
@@ -208,6 +219,7 @@ def _load_library() -> Iterator[tuple[Any, bytes]]:
         import espeakng_loader
 
         path = espeakng_loader.get_library_path()
+        # Loading it a second time would return the same instance, with the state of the other user's sentences.
         if _is_loaded(path):
             raise UserError(
                 f"something else in this process uses {path}, so speech would not be reproducible; use two processes"
@@ -219,6 +231,7 @@ def _load_library() -> Iterator[tuple[Any, bytes]]:
         yield library, os.fsencode(espeakng_loader.get_data_path())
         library.espeak_Terminate()
     finally:
+        # ctypes never unloads a library, and only a freshly loaded one has forgotten what it spoke before.
         _ctypes.dlclose(library._handle)
 
 
@@ -227,6 +240,7 @@ def _is_loaded(path: str) -> bool:
     import _ctypes
 
     try:
+        # RTLD_NOLOAD loads nothing, but a handle that it finds adds a reference, which has to be released.
         handle = _ctypes.dlopen(path, os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return False

@@ -101,6 +101,7 @@ class MelConfig(Section):
                 f"sampling_rate ({self.sampling_rate / 2})"
             )
         edges, width = self.edges(), self.sampling_rate / self.n_fft
+        # A filter is empty if the first bin above its lower edge already reaches its upper edge.
         empty = sum(math.floor(low / width) + 1 >= high / width for low, high in zip(edges, edges[2:], strict=False))
         if empty:
             raise ValueError(

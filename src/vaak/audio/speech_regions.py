@@ -26,11 +26,14 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     # Levels below the peak: the floor under the logarithm would otherwise count for more in a quiet recording.
     level = frame_levels(samples.astype(np.float64) / peak, sampling_rate)
     quiet, loud = np.percentile(level, (5, 95))
+    # ``loud`` is relative to the peak; adding the peak's level gives decibels of full scale.
     if loud + 20.0 * np.log10(peak) < -80.0:
         return []
     if loud - quiet < 15.0:  # no pause is long enough to be found
         return [(0.0, len(samples) / sampling_rate)]
     regions = find_runs(level > quiet + (loud - quiet) / 4)
+    # Join before dropping short regions: a short burst next to speech belongs to it, a lone one is a click. The margins
+    # added below shorten each pause, so the gap has to be longer by them.
     regions = joined_over_gaps(regions, round((MARGIN_AFTER + SHORTEST_PAUSE + MARGIN_BEFORE) / FRAME))
     long_enough = [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
     end, frame = len(samples) / sampling_rate, frame_samples(sampling_rate) / sampling_rate

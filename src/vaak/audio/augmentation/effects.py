@@ -83,6 +83,7 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
             "remove it from augmentation.codecs"
         )
     rate = next((rate for rate in RATES[codec] if rate >= sampling_rate), RATES[codec][-1])
+    # Codecs clip at ±1, so scale louder audio down for them, and back up afterwards.
     loudness = np.float32(max(1.0, float(np.abs(samples).max())))
     carried = resampled(samples / loudness, sampling_rate, rate)
     carried = np.pad(carried, (0, max(0, round(LEAST_SECONDS * rate) - len(carried))))
@@ -91,10 +92,12 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
         carried = np.clip(np.round(carried * 32768), -32768, 32767).astype(np.int16)
     memory, level = io.BytesIO(), None if companded else coarseness
     with soundfile.SoundFile(memory, "w", rate, 1, coding, format=container, compression_level=level) as file:
-        for first in range(0, len(carried), rate):  # by seconds: libsndfile ends the process at half an hour of vorbis
+        # Write second by second: libsndfile crashes the process on half an hour of Vorbis at once.
+        for first in range(0, len(carried), rate):
             file.write(carried[first : first + rate])
     memory.seek(0)
     decoded: np.ndarray = soundfile.read(memory, dtype="float32")[0]
+    # Encoders pad to whole blocks and resampling rounds: restore the length.
     restored = resampled(decoded, rate, sampling_rate)[: len(samples)] * loudness
     return np.pad(restored, (0, len(samples) - len(restored))).astype(np.float32, copy=False)
 
@@ -169,6 +172,7 @@ def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.rand
     early_seconds = min(EARLY_SECONDS, EARLY_PART * t60)
     response = np.zeros(max(round(t60 * sampling_rate), 1))
     early = min(max(round(early_seconds * sampling_rate), 1), len(response))
+    # The direct sound is at sample 0 with amplitude 1: delays and amplitudes of images are relative to it.
     distances, walls = images(placement, placement.distance + early_seconds * SPEED_OF_SOUND)
     amplitudes = (-reflection(placement.size, t60)) ** walls * placement.distance / distances
     # an impulse for each image, at a sample or between two, by a windowed sinc (Peterson 1986, "Simulating the
@@ -180,6 +184,8 @@ def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.rand
     inside = (taps >= 0) & (taps < early)
     response[:early] += np.bincount(taps[inside], values[inside], minlength=early)
     times = np.arange(early, len(response)) / sampling_rate + placement.distance / SPEED_OF_SOUND
+    # At time t, 4πc³t²/V images arrive per second, each attenuated by distance and by 60 dB per ``t60``. Their signs
+    # are taken as random, so their powers add up.
     images_per_sample = 4 * np.pi * SPEED_OF_SOUND**3 * times**2 / (np.prod(placement.size) * sampling_rate)
     power_of_image = (placement.distance / (SPEED_OF_SOUND * times)) ** 2 * 10 ** (-6 * times / t60)
     response[early:] = np.sqrt(images_per_sample * power_of_image) * rng.standard_normal(len(times))
@@ -195,6 +201,8 @@ def images(placement: Placement, reach: float) -> tuple[np.ndarray, np.ndarray]:
         met = np.concatenate([2 * np.abs(rounds), np.abs(2 * rounds - 1)])
         squares = np.add.outer(squares, offsets**2).ravel()
         walls = np.add.outer(walls, met).ravel()
+        # Prune after each axis: sums of squares only grow, so most images are gone before the next axis multiplies
+        # them.
         near = squares <= reach**2
         squares, walls = squares[near], walls[near]
     return np.sqrt(squares), walls

@@ -36,6 +36,7 @@ def augmented(
     Noise of type babble requires ``voices``. All speakers are at one place of a random room. ``spec_augment`` is
     applied to features, not here.
     """
+    # A single draw, whatever is enabled, so the caller's later draws don't depend on these options.
     key = int(rng.integers(2**63))
     speed, reverb, noise, codec, volume = (
         np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name)) for name in PARTS
@@ -81,6 +82,7 @@ def _change_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.rand
     faster = replace(audio, samples=at_speed(audio.samples, factor))
 
     def moved(start: float, end: float) -> tuple[float, float]:
+        # The audio is rounded to whole samples, so it may end slightly before its last segment.
         return start / factor, min(end / factor, faster.duration)
 
     segments = tuple(Segment(*moved(start, end), speaker) for start, end, speaker in audio.segments)

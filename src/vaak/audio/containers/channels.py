@@ -49,6 +49,7 @@ class ChannelLevels:
                 f"channel {', '.join(map(str, silent))} of {number} is silent, so the mean of all is {level:.0f} dB "
                 "quieter; take the channel that has sound",
             )
+        # NaN or infinite samples are reported by whoever reads the file.
         if not np.isfinite(self.power).all():
             return
         left = self.mean_power / self.power.mean()

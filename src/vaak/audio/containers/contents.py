@@ -37,6 +37,7 @@ def open_bytes(path: Path | Part) -> BinaryIO:
 
 def open_pieces(path: Path | Part, pieces: Sequence[Piece]) -> BinaryIO:
     """The pieces, one after another, as one file."""
+    # These are stored compressed or inside a column, so there are no byte ranges to refer to: unpack into memory.
     if isinstance(path, ParquetCell | DeflatedRange | PackedRange):
         with path.open() as file:
             content = file.read()
@@ -69,6 +70,7 @@ class _Joined(io.RawIOBase):
         return self.place
 
     def readinto(self, buffer: Any) -> int:
+        # The first part that ends after the position, so empty parts are skipped.
         number = bisect.bisect_right(self.ends, self.place)
         if number == len(self.parts):
             return 0

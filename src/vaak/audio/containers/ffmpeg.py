@@ -51,9 +51,11 @@ def _said_by(container: Any, stream: Any) -> float | None:
     if stream.duration is not None:
         return float(stream.duration * stream.time_base)
     start = float((stream.start_time or 0) * stream.time_base)
+    # Matroska's tag and the container's duration give the end of the stream, not its length: subtract its start.
     named = re.fullmatch(r"(\d+):(\d+):([\d.]+)", stream.metadata.get("DURATION", ""))
     if named is not None:
         return 3600 * int(named[1]) + 60 * int(named[2]) + float(named[3]) - start
+    # With several streams, the container's duration may be that of another one.
     is_alone = container.duration is not None and len(container.streams) == 1
     return container.duration / 1e6 - start if is_alone else None
 
@@ -91,19 +93,23 @@ def _decode_whole(path: Path, size: int, changed: int) -> bytes | None:
             seconds = _said_by(container, stream) if demuxer in SAYING else None
             tolerated = TOLERATED_SECONDS * stream.rate + (stream.codec_context.frame_size or MOST_BLOCK)
             packed = av.AudioResampler(format="s16", layout=stream.codec_context.layout, rate=stream.rate)
+            # W64, because WAV can't hold more than 4 GB.
             with soundfile.SoundFile(samples, "w", stream.rate, channels, "PCM_16", format="W64") as writer:
+                # None at the end flushes what the resampler still holds.
                 for frame in (*container.decode(stream), None):
                     for part in packed.resample(frame):
                         writer.write(part.to_ndarray().reshape(-1, channels))
                 num_samples = writer.frames
+            # Recorded for ``read_said``: libsndfile only sees the decoded copy, whose header is always right.
             said = None if seconds is None else round(seconds * stream.rate)
             _said[path, size, changed] = None if said is None or abs(said - num_samples) <= tolerated else said
     except (
         av.FFmpegError,
+        # A stream of an unknown codec has no context.
         AttributeError,
         IndexError,
         ValueError,
-    ) as error:  # a stream of an unknown codec has no context
+    ) as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{path}: FFmpeg can't decode this ({reason}); convert it to FLAC or WAV") from error
     if not num_samples:

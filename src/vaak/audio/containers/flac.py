@@ -51,6 +51,7 @@ def count_frames(file: BinaryIO) -> Contents:
     """
     file.seek(0)
     head = file.read(42)
+    # The first metadata block must be STREAMINFO (type 0); the top bit only marks the last block.
     if len(head) < 42 or head[4] & 0x7F:
         return Contents()
     block = struct.unpack(">H", head[10:12])[0]  # frames of one size have it, all but the last
@@ -58,14 +59,18 @@ def count_frames(file: BinaryIO) -> Contents:
     said = packed & MOST_SAMPLES
     size = measure(file)
     last = None
+    # Try a short tail first: it holds the last frame of nearly all files.
     for number in (BYTES_OF_FRAMES, MOST_BYTES_OF_FRAMES):
         file.seek(max(42, size - number))
         frames = _frames(file.read(), block)
         last = next(frames, None)
+        # Compressed audio can look like a frame header by chance (CRC-8 passes 1 in 256), so a frame that agrees with
+        # the file's header wins over a later one that doesn't.
         if last is not None and (last.end == said or any(frame.end == said for frame in frames)):
             return Contents(said=said, held=said)
     if last is None:
         return Contents()
+    # libsndfile gets the file with the counted number of samples in its header.
     patched = (packed - said + min(last.end, MOST_SAMPLES)).to_bytes(8, "big")
     pieces = (head[:TOTAL_AT] + patched + head[TOTAL_AT + 8 :], (42, size - 42))
     return Contents(said=said or None, held=last.end, pieces=pieces)
@@ -82,6 +87,7 @@ def _frames(content: bytes, block: int) -> Iterator[Frame]:
 def _read_frame(content: bytes, place: int, block: int) -> Frame | None:
     """The frame whose header is at ``place``; None if none is."""
     header = content[place : place + 16]
+    # Values that the format reserves, so not a header: size code 0, channel code above 10, last bit set.
     if len(header) < 6 or header[2] >> 4 == 0 or header[3] >> 4 > 10 or header[3] & 1:
         return None
     number, after = _read_number(header, 4)

@@ -35,15 +35,20 @@ def _frame_sizes() -> list[int]:
     """Bytes of a frame by the second and third byte of its header; 0 for bytes that aren't one, or of free format."""
     sizes = [0] * 2**16
     for second in range(0xE0, 0x100):
+        # Bits: three of the sync code, two of the version (1 is reserved), two of the layer (4 is reserved, as counted
+        # here), one for the checksum.
         version, layer = second >> 3 & 3, 4 - (second >> 1 & 3)
         if version == 1 or layer == 4:
             continue
         kbits = KBITS[1 if version == 3 else 2, layer if version == 3 else min(layer, 2)]
         for third in range(256):
             bits, rate, padding = third >> 4, third >> 2 & 3, third >> 1 & 1
+            # A bit rate of 0 is free format, 15 is invalid, and a rate of 3 is reserved.
             if 1 <= bits <= 14 and rate < 3:
                 per_second = 1000 * kbits[bits - 1]
                 hertz = HERTZ[version][rate]
+                # Bytes are samples / 8 · bit rate / rate: 1152 samples give 144, 576 give 72; layer 1 counts slots of 4
+                # bytes, 12 for 384.
                 if layer == 1:
                     sizes[second << 8 | third] = (12 * per_second // hertz + padding) * 4
                 else:
@@ -107,6 +112,7 @@ def count_frames(file: BinaryIO) -> Contents:
         return Contents()
     kind = content[first + 1] << 8 | content[first + 2]
     summary = _read_summary(content, first)
+    # Search again: junk may follow the summary frame too.
     start = _find_frame(content, first + summary.size, LONGEST_JUNK, kind) if summary else first
     number, end, between = (0, 0, 0) if start is None else _walk(content, start, kind)
     if start is None or not number:
@@ -122,6 +128,7 @@ def count_frames(file: BinaryIO) -> Contents:
         one = content[start : start + SIZES[content[start + 1] << 8 | content[start + 2]]]
         missing = max(0, number - (end - start) // len(one)) + 4
         return Contents(said=said, held=number * per_frame, pieces=((start, end - start), one * missing), note=note)
+    # The summary is right: libsndfile reads the file unchanged, and removes the encoder's delay and padding.
     if summary.num_frames == number:
         return Contents(said=said, note=note)
     header = _make_summary(content[first : first + 4], number, summary)
@@ -135,6 +142,7 @@ def _skip_tags(content: bytes) -> int:
         size = 0
         for byte in content[place + 6 : place + 10]:
             size = size << 7 | byte & 127
+        # Flag 16: a footer of 10 bytes, like the header.
         place += 10 + size + (10 if content[place + 5] & 16 else 0)
     return place
 
@@ -176,6 +184,7 @@ def _walk(content: bytes, start: int, kind: int) -> tuple[int, int, int]:
         while size := size_after(content[place : place + 3]):
             place += size
             number += 1
+        # Bytes after the last frame, such as an ID3v1 tag, don't count as between frames.
         if number:
             last = place
         if place >= end:
@@ -216,6 +225,7 @@ def _read_summary(content: bytes, first: int) -> Summary | None:
     header = content[first : first + 4]
     size = SIZES[header[1] << 8 | header[2]]
     frame = content[first : first + size]
+    # VBRI has a fixed offset; Xing follows the side information, whose size depends on version and channels.
     if frame[36:40] == b"VBRI" and len(frame) >= 54:
         return Summary(size, struct.unpack(">I", frame[50:54])[0])
     place = 4 + _side_bytes(header)
@@ -224,10 +234,12 @@ def _read_summary(content: bytes, first: int) -> Summary | None:
     flags = struct.unpack(">I", frame[place + 4 : place + 8])[0]
     place += 8
     number = struct.unpack(">I", frame[place : place + 4])[0] if flags & 1 and len(frame) >= place + 4 else None
+    # Skip the optional fields: number of frames, number of bytes, a seek table of 100 bytes, quality.
     place += 4 * (flags & 1) + 4 * (flags >> 1 & 1) + 100 * (flags >> 2 & 1) + 4 * (flags >> 3 & 1)
     extra = frame[place : place + 36]
     if len(extra) < 24 or extra[:4] not in WRITERS:
         return Summary(size, number)
+    # 12 bits each of delay and padding, at byte 21 of LAME's tag.
     packed = int.from_bytes(extra[21:24], "big")
     return Summary(size, number, Gapless(packed >> 12, packed & 0xFFF), extra)
 
@@ -240,6 +252,7 @@ def _make_summary(header: bytes, number: int, summary: Summary) -> bytes:
     second, rate = header[1] | 1, header[2] & 0x0C  # without a checksum
     start = 4 + _side_bytes(header)
     thirds = (bits << 4 | rate for bits in range(1, 15))
+    # The lowest bit rate whose frame has room for the header: only the bit rate determines the size here.
     third = next(third for third in thirds if SIZES[second << 8 | third] >= start + 12 + len(summary.extra))
     extra = summary.extra[:21] + (summary.gapless.delay << 12).to_bytes(3, "big") + summary.extra[24:]
     frame = (

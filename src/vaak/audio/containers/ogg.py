@@ -51,6 +51,8 @@ def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
     audio = next((page for page in _pages(file) if page.position > 0), None)
     if audio is None:
         return Contents()
+    # A position below the packets' samples means that the end is trimmed, if the first page is also the last. A page
+    # that starts in the middle of a packet (flag 1) doesn't tell how long that packet is.
     shift = audio.position - _samples(file, audio)
     if shift <= 0 or audio.head[5] & 1:
         return Contents()
@@ -106,6 +108,7 @@ def _packet_samples(packet: bytes) -> int:
     if not packet:
         return 0
     coding, frames = packet[0] >> 3, packet[0] & 3
+    # Frame sizes by mode: SILK 10 to 60 ms, hybrid 10 or 20 ms, CELT 2.5 to 20 ms.
     size = (
         (480, 960, 1920, 2880)[coding & 3]
         if coding < 12
@@ -124,6 +127,7 @@ def _moved(file: BinaryIO, shift: int) -> Iterator[Piece]:
             yield page.place, page.size
             continue
         position = struct.pack("<q", page.position - shift)
+        # Only the position's bytes differ, and the checksum is computed with its own field set to 0.
         change = bytes(a ^ b for a, b in zip(page.head[6:14], position, strict=True))
         check = struct.unpack("<I", page.head[22:26])[0] ^ _checksum(change, page.size - 14)
         yield page.head[:6] + position + page.head[14:22] + struct.pack("<I", check)

@@ -56,6 +56,7 @@ def _read_chunks(file: BinaryIO, order: str) -> list[Chunk]:
     """The chunks up to the samples, those included. One of odd length may have a byte of padding after it, or none."""
     file.seek(12)
     found: list[Chunk] = []
+    # Zeros look like empty chunks: without a limit, a damaged file would be walked through 8 bytes at a time.
     while len(head := file.read(8)) == 8 and len(found) < 1000:
         name, length = struct.unpack(f"{order}4sI", head)
         found.append(Chunk(name, file.tell(), length))
@@ -75,16 +76,20 @@ def _count_wav(file: BinaryIO, kind: bytes) -> Contents:
     _, _, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", file.read(16))
     extra = file.read(4)
     per_frame = 1
-    if bits in (0, 1, 2, 3, 4) and len(extra) == 4:  # blocks of GSM and ADPCM say how many samples they hold
+    # Blocks of GSM and ADPCM say how many samples they hold.
+    if bits in (0, 1, 2, 3, 4) and len(extra) == 4:
         per_frame = struct.unpack(f"{order}HH", extra)[1]
     said = data.said
+    # RF64 keeps its 64-bit lengths in a separate chunk: the file's first, then the samples'.
     if kind in (b"RF64", b"BW64") and said >= STREAMED and b"ds64" in chunks:
         file.seek(chunks[b"ds64"].start + 8)
         said = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
     held = measure(file) - data.start
     samples = Samples(data.start, said, frame, per_frame)
+    # Length 0 means an empty recording if only chunks follow; otherwise the file was written to a pipe.
     if not frame or not per_frame or (said == 0 and _are_chunks(file, data.start, order)):
         return Contents()
+    # A length of about 2 GB or more that disagrees with the file is taken for a pipe's placeholder, not for truncation.
     if (said == 0 and held) or STREAMED <= said != held:
         return _streamed(file, samples, held, order, kind)
     return _compared(file, samples, held, order)
@@ -115,6 +120,7 @@ def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> t
     """The file with this number of bytes of samples in its header."""
     file.seek(0)
     head = bytearray(file.read(samples.start))
+    # The result is plain RIFF, where ds64 has no meaning: it becomes a chunk of padding.
     head[:4] = b"RIFX" if order == ">" else b"RIFF"
     head[4:8] = struct.pack(f"{order}I", samples.start - 8 + length)
     head[samples.start - 4 :] = struct.pack(f"{order}I", length)
@@ -131,10 +137,12 @@ def _are_chunks(file: BinaryIO, start: int, order: str) -> bool:
             return False
         length = struct.unpack(f"{order}I", head[4:])[0]
         place += 8 + length + length % 2
+    # The last chunk's padding byte may be missing.
     return place <= end + 1
 
 
 def _count_w64(file: BinaryIO) -> Contents:
+    # The first chunk starts at byte 40: two 16-byte names and an 8-byte length come before it.
     size, place, frame = measure(file), 40, 0
     while place + 24 <= size:
         file.seek(place)
@@ -148,6 +156,7 @@ def _count_w64(file: BinaryIO) -> Contents:
             return Contents(said=said, held=min(said, held))
         if length < 24:
             return Contents()
+        # W64 lengths include the chunk's 24-byte header, and chunks are aligned to 8 bytes.
         place += length + -length % 8
     return Contents()
 
@@ -159,11 +168,13 @@ def _count_aiff(file: BinaryIO) -> Contents:
         return Contents()
     file.seek(common.start)
     channels, said, bits = struct.unpack(">hIh", file.read(8).ljust(8, b"\0"))
+    # AIFC's coding comes after the sampling rate, an 80-bit float.
     file.seek(common.start + 18)
     coding = file.read(4) if common.said >= 22 else b"NONE"
     frame = channels * -(-bits // 8)
     if frame <= 0 or coding not in (b"NONE", b"sowt", b"twos", b"fl32", b"FL32", b"fl64", b"FL64"):
         return Contents()
+    # SSND begins with an offset and a block size, 4 bytes each.
     held = max(0, measure(file) - sound.start - 8) // frame
     return Contents(said=said, held=min(said, held))
 

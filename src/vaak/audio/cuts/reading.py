@@ -59,9 +59,11 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
     """Samples ``first`` to ``last`` of the cut, or all, counted at ``audio.sampling_rate``."""
     end = samples_in(cut.duration, audio.sampling_rate)
     last = end if last is None else min(last, end)
+    # Read plain sections of files ourselves, with checks that Lhotse lacks; leave mixed and transformed cuts to Lhotse.
     if not (hasattr(cut, "recording") and cut.has_recording and not cut.recording.transforms):
         samples = _read_by_lhotse(cut, audio)[first:last]
     else:
+        # Round the start once, so that all windows of the cut count from the same sample.
         offset = samples_in(cut.start, audio.sampling_rate)
         samples = _read_files(cut, audio, offset + first, offset + last)
     return samples if len(samples) == last - first else np.pad(samples, (0, last - first - len(samples)))
@@ -176,10 +178,12 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
         with AudioFile(place_of_source(source.type, source.source), audio.sampling_rate, columns) as file:
             _require_what_the_manifest_says(file, cut)
             samples = file.samples(first, last)
+        # The usual case: one file has all channels, and its mean is the result.
         if len(columns) == len(channels):
             return samples
         if total is None:
             total = np.zeros(last - first, np.float32)
+        # These samples are the mean over this file's channels, so weight them by their share of all channels.
         total[: len(samples)] += samples * np.float32(len(columns) / len(channels))
     if missing := set(channels) - found:
         raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; fix the manifest")
@@ -189,6 +193,7 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
 
 def _require_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
     header, recording = file.header, cut.recording
+    # Opus can be decoded at any rate, so its header's rate proves nothing.
     if header.sampling_rate != recording.sampling_rate and not header.is_opus:
         raise DataError(
             f"{file.path}: the file has {header.sampling_rate} Hz, but its manifest says {recording.sampling_rate} Hz "
@@ -250,6 +255,7 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
     """A cut that is mixed, padded or transformed."""
     entry = cut.to_dict()
     require_harmless(entry, cut.id)
+    # Open each file with our reader first: its errors name the file and what to do.
     for recording, is_read in recordings_in(entry):
         for source in recording["sources"] if is_read else ():
             read_header(place_of_source(source["type"], source["source"]))
@@ -305,6 +311,7 @@ def _backend() -> Any:
             header = read_header(path_or_fd)
             end = header.duration if duration is None else offset + duration
             rows = []
+            # One channel at a time, because ``AudioFile`` averages the channels it is given.
             for channel in range(header.num_channels):
                 with AudioFile(path_or_fd, header.sampling_rate, (channel,)) as file:
                     rows.append(file.read(offset, end))

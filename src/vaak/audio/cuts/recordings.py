@@ -220,6 +220,7 @@ def bad_times(start: float, end: float, duration: float = math.inf) -> str | Non
     """
     if end < start:
         return f"from {start:g} to {end:g} s, ends before it begins"
+    # Not ``<``: this way NaN counts as having no length.
     if not end - start >= SHORTEST_SECONDS:
         return f"from {start:g} to {end:g} s, has no length"
     if min(end, duration) - max(start, 0.0) < SHORTEST_SECONDS:
@@ -248,6 +249,7 @@ def drop_bad_labels(cut: Any, where: str, places: Mapping[int, str] | None = Non
     ``places`` has the file and line of a label by its id in Python; else its name follows ``where``.
     """
     remarks: list[str] = []
+    # A mixed cut keeps its labels in its tracks; a padding track has no supervisions.
     for part in [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]:
         own = list(getattr(part, "supervisions", ()))
         named = [(places or {}).get(id(one)) or f"{where}, supervision {one.id}" for one in own]
@@ -327,6 +329,7 @@ def split_utterances(cut: Any) -> Iterator[Any]:
     for number, label in enumerate(sorted(cut.supervisions, key=lambda one: one.start)):
         part = section(cut, max(0.0, label.start), min(label.end, cut.duration))
         part.id = f"{cut.id}-{number:04}"
+        # Where speakers overlap, the section also contains labels of others.
         part.supervisions = [one for one in part.supervisions if one.id == label.id]
         yield part
 

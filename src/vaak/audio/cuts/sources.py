@@ -130,6 +130,7 @@ class WindowSource:
         self.durations = np.floor(np.minimum(lengths, window) * audio.sampling_rate + 0.5) / audio.sampling_rate
         cache_bytes = audio.cache_gigabytes * 2**30
         self._cache = BoundedCache(cache_bytes)
+        # Cache whole recordings only if all fit: otherwise random order evicts each before its next window.
         self.all_fit = store.durations.sum() * audio.sampling_rate * BYTES_PER_SAMPLE <= cache_bytes
         self._labels = functools.lru_cache(KEPT_LABELS)(lambda cut: read_labels(store, cut, alignments))
 
@@ -142,6 +143,7 @@ class WindowSource:
         if self.shift:
             half = samples_in(self.window, rate) // 2
             first = min(first + int(rng.integers(-half, half + 1)), end - length)
+            # Windows begin at whole frames, like stored features: round down, or up where that would leave the part.
             first -= first % step
         first = max(first, begin)
         first += -first % step
@@ -167,6 +169,7 @@ class WindowSource:
         )
         text, alignment = labels.text, labels.alignment
         if place.first > 0 or place.last < samples_in(cut.duration, rate):
+            # Without word times, the text belongs to the whole cut: a part of it has none.
             text = words_within(alignment["word"], start, end) if alignment and "word" in alignment else None
         cropped_alignment = None if alignment is None else cut_window(alignment, start, end)
         return CutLabels(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)

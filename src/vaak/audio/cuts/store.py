@@ -102,6 +102,7 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     If this ends early, no store is left. Raises DataError for a cut that can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Remove the marker first: from here to the end, even after a crash, the folder isn't a store.
     (folder / DONE).unlink(missing_ok=True)
     numbers: dict[str, int] = {}
     digest = hashlib.blake2b(digest_size=8)
@@ -119,11 +120,14 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
             for name, value in {**row, "parts": parts}.items():
                 files[name].write(np.asarray(value, ARRAYS[name]).tobytes())
     names = sorted(numbers)
-    if paths["speaker_numbers"].stat().st_size:  # numbered as they came, speakers get their places in the sorted list
+    # Speakers were numbered in order of appearance; now they get their places in the sorted list. Index -1 (nobody, or
+    # several) picks the table's last entry, which is -1 again.
+    if paths["speaker_numbers"].stat().st_size:
         places = {numbers[name]: place for place, name in enumerate(names)}
         stored = np.memmap(paths["speaker_numbers"], ARRAYS["speaker_numbers"], mode="r+")
         stored[:] = np.array([places[number] for number in range(len(places))] + [-1], stored.dtype)[stored]
         stored.flush()
+    # The data must be on disk before the marker is.
     for path in paths.values():
         sync_file(path)
     about = {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True}

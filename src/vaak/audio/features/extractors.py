@@ -131,6 +131,7 @@ class Features:
             rows = self.frame_rows(padded)
             place = 0
             for index, first, last in stretches:
+                # With pitch, rows lack the last column: F0 needs the whole recording and is filled in below.
                 found[index][first:last, : rows.shape[1]] = rows[place : place + last - first]
                 place += last - first
         if self.config.mel is not None and self.config.pitch is not None:
@@ -223,6 +224,7 @@ class Features:
         features = torch.cat(
             [self._features_of_windows(one.flatten(0, 1)).unflatten(0, one.shape[:2]) for one in parts], 1
         )
+        # Features of padding aren't 0 but the logarithm's floor.
         is_real = torch.arange(number, device=samples.device) < num_frames[:, None]
         features = features.masked_fill(~is_real[..., None], 0.0)
         return features if masks is None else masked_on_device(features, masks, num_frames)
@@ -236,8 +238,10 @@ class Features:
                 mel = torch.cat([mel, compute_energy(spectra)[:, None]], dim=1)
             return mel
         with torch.autocast(self.device.type, enabled=False):
+            # Private methods, because Lhotse's public ones would cut the windows themselves.
             windows, energy = self._layer.wav2win._forward_strided(windows[None])
             rows: Tensor = self._layer._forward_strided(windows, None)
+        # As in Kaldi: energy is prepended to filter banks, and replaces the first value of other features.
         if energy is not None and self.config.feature_type == "fbank":
             rows = torch.cat([energy[..., None], rows], dim=-1)
         elif energy is not None:

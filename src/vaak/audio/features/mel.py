@@ -51,6 +51,7 @@ class MelSpectrogram(nn.Module):
     def __init__(self, config: MelConfig) -> None:
         super().__init__()
         self.config = config
+        # Computed in float64 and rounded once, below. A window shorter than the FFT is centred in it, as in librosa.
         window = torch.hann_window(config.win_length, dtype=torch.float64)
         left = (config.n_fft - config.win_length) // 2
         window = functional.pad(window, (left, config.n_fft - config.win_length - left))
@@ -85,6 +86,7 @@ class MelSpectrogram(nn.Module):
 
     def to_mel(self, linear: Tensor) -> Tensor:
         """The mel spectrogram of a linear one."""
+        # The logarithm magnifies rounding errors in quiet bins, so no half precision here.
         with torch.autocast(linear.device.type, enabled=False):
             mel = linear.to(self.filters.dtype) @ self.filters.T
         if self.config.log == "none":
@@ -123,6 +125,7 @@ class MelSpectrogram(nn.Module):
         with torch.autocast(spectra.device.type, enabled=False):
             frames = torch.fft.irfft(spectra, config.n_fft) * self.window
         together = self._overlapped(frames.reshape(-1, num_frames, config.n_fft))
+        # Equation 6: the window was applied twice, so divide by the sum of its squares.
         weight = self._overlapped(self.window.square().expand(1, num_frames, -1))
         first, shift = config.n_fft // 2, config.hop_length
         last = first + (shift * (num_frames - 1) if num_samples is None else num_samples)
@@ -183,11 +186,13 @@ def griffin_lim(
     if layer.config.num_frames(num_samples) != num_frames:
         raise ValueError(f"{num_samples} samples have {layer.config.num_frames(num_samples)} frames, not {num_frames}")
     generator = torch.Generator().manual_seed(seed)
+    # Drawn on the CPU: a GPU's generator gives other numbers for the same seed.
     phases = 2 * torch.pi * torch.rand(magnitudes.shape, generator=generator)
     estimate = torch.polar(magnitudes, send(phases.to(magnitudes.dtype), magnitudes.device))
     before: Tensor | None = None
     for _ in range(num_iterations):
         rebuilt = layer.stft(layer.inverse(estimate, num_samples))
+        # Perraudin et al. 2013: move each estimate further in the direction of its last change.
         direction = rebuilt if before is None else rebuilt + MOMENTUM * (rebuilt - before)
         estimate = magnitudes * direction / direction.abs().clamp(min=SMALLEST)
         before = rebuilt
@@ -202,6 +207,7 @@ def invert_mel(mel: Tensor, layer: MelSpectrogram) -> Tensor:
     """
     with torch.autocast(mel.device.type, enabled=False):
         filters, target = layer.filters, layer.without_log(mel.to(layer.filters))
+        # Keep it above 0: the updates are multiplicative, so a zero would stay zero.
         linear = (target @ layer.inverse_filters().T).clamp(min=SMALLEST)
         for _ in range(NUM_UPDATES):
             linear = linear * (target @ filters) / (linear @ filters.T @ filters).clamp(min=SMALLEST)

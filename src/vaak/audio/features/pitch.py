@@ -45,6 +45,7 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
         return np.zeros(0, np.float32)
     times = math.ceil(LOWEST_RATE / mel.sampling_rate)
     rate = times * mel.sampling_rate
+    # One more than the longest period: a dip needs a neighbour on each side.
     longest = math.ceil(rate / pitch.f0_min) + 1
     shortest = max(int(rate / pitch.f0_max), 2)
     length = 3 * longest
@@ -56,10 +57,12 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
     found = [_candidates(_differences(part, longest), shortest) for part in parts]
     periods, costs = (np.concatenate(some) for some in zip(*found, strict=True))
     power = np.concatenate([np.mean(np.square(part), axis=1) for part in parts])
+    # Before the search for the path: a quiet periodic noise floor would pull the path through pauses.
     costs[power <= power.max() * 10 ** (-SILENCE_DECIBELS / 10)] = np.inf
     octaves = np.log2(periods)
     costs += LONGER_PERIOD * (octaves - np.log2(shortest))
     chosen = _best_path(octaves, costs, pitch.voicing, mel.frame_shift / 0.01)
+    # The state after the candidates is unvoiced: an infinite period, so 0 Hz.
     periods = np.append(periods, np.full((num_frames, 1), np.inf), axis=1)
     frequencies: np.ndarray = rate / np.take_along_axis(periods, chosen[:, None], axis=1)[:, 0]
     return frequencies.astype(np.float32)
@@ -67,9 +70,11 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
 
 def _without_hum(samples: np.ndarray, sampling_rate: int, times: int) -> np.ndarray:
     """The samples, ``times`` as many, without their lowest frequencies, and without delay."""
+    # At least 50 ms of zeros: filtering by FFT is circular, and the end would leak into the beginning.
     size = 1 << (len(samples) + sampling_rate // 20).bit_length()
     frequencies = np.fft.rfftfreq(size, 1 / sampling_rate)
     kept = 1 - 1 / (1 + (frequencies / LOWEST_FREQUENCY) ** 8)
+    # Zero-padding the spectrum interpolates; ``times`` keeps the amplitude: the inverse divides by the larger size.
     spectrum = times * np.fft.rfft(samples, size) * kept.astype(np.float32)
     return np.asarray(np.fft.irfft(spectrum, times * size)[: times * len(samples)], np.float32)
 
@@ -83,10 +88,14 @@ def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
     size = 1 << (sections.shape[1] - 1).bit_length()
     spectrum = np.fft.rfft(sections, size)
     start = np.fft.rfft(sections[:, :window], size)
+    # Circular correlation, but nothing wraps around: a section is longer than its start by the longest period.
     products = np.fft.irfft(spectrum * start.conj(), size)[:, : longest + 1]
+    # float64, because the power below is a small difference of two growing sums.
     sums = np.cumsum(np.square(sections, dtype=np.float64), axis=1)
     power = np.concatenate([sums[:, window - 1 : window], sums[:, window:] - sums[:, :longest]], axis=1)
+    # Equation 7; rounding can leave it slightly negative.
     differences = np.maximum(power[:, :1] + power - 2 * products, 0)
+    # Equation 8: divide by the mean of the differences so far, so that a period of 0 isn't a dip.
     total = np.cumsum(differences[:, 1:], axis=1)
     normalised: np.ndarray = np.ones_like(differences)
     places = np.arange(1, longest + 1)
@@ -97,10 +106,12 @@ def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
 def _candidates(differences: np.ndarray, shortest: int) -> tuple[np.ndarray, np.ndarray]:
     """Periods in samples, and their differences, ``(frame, NUM_CANDIDATES)`` each; missing ones cost infinity."""
     before, here, after = differences[:, shortest - 1 : -2], differences[:, shortest:-1], differences[:, shortest + 1 :]
+    # Select by the final cost; the caller adds this term again, from the refined period.
     longer = LONGER_PERIOD * np.log2(np.arange(shortest, shortest + here.shape[1]) / shortest)
     dips = np.where((here < before) & (here <= after), here + longer.astype(here.dtype), np.inf)
     places = np.argpartition(dips, NUM_CANDIDATES, axis=1)[:, :NUM_CANDIDATES]
     before, here, after = (np.take_along_axis(values, places, 1) for values in (before, here, after))
+    # Step 5: the lowest point of the parabola through the dip and its neighbours.
     bend = np.maximum(before - 2 * here + after, 1e-12)
     offset = np.clip((before - after) / (2 * bend), -0.5, 0.5)
     costs = np.where(np.isfinite(np.take_along_axis(dips, places, 1)), here - bend * offset**2 / 2, np.inf)
@@ -114,6 +125,7 @@ def _best_path(octaves: np.ndarray, costs: np.ndarray, unvoiced: float, steps: f
     costs a frame without one; frames are ``steps`` times 10 ms apart.
     """
     num_frames, number = costs.shape
+    # To each candidate of a frame (rows) from each of the one before (columns); ``moves`` adds the unvoiced state last.
     jumps = JUMP / steps * np.abs(octaves[1:, :, None] - octaves[:-1, None, :])
     total = np.append(costs[0], unvoiced)
     back = np.empty((num_frames, number + 1), np.int64)
@@ -163,5 +175,6 @@ def frame_durations(ends: Sequence[float], mel: MelConfig, num_samples: int) -> 
     [6, 0, 9, 6]
     """
     num_frames = mel.num_frames(num_samples)
+    # Round first: a quotient slightly above a whole number, as floats leave it, would give the interval a frame more.
     beyond = [min(math.ceil(round(end / mel.frame_shift, 6)), num_frames) for end in ends]
     return np.diff([0, *beyond[:-1], num_frames])

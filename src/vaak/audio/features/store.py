@@ -116,10 +116,12 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
     raises; complete shards are then kept.
     """
     if audio.storage_type == "lilcom":
+        # Raise now if the package is missing, before anything is written.
         lilcom_module()
     mark = feature_fingerprint(source, audio)
     folder = folder / mark
     extraction = _Extraction(source, audio, folder, device, _runs(source.durations, SHARD_SECONDS))
+    # Checked before taking the lock, so complete features can also be used from a read-only folder.
     lacking = extraction.lacking()
     if lacking is None:
         return FeatureStore(folder)
@@ -222,6 +224,7 @@ def _maker(extraction: _Extraction) -> Callable[[int], None]:
     def compute_features(indices: range) -> Iterator[np.ndarray]:
         for together in _runs(source.durations[indices.start : indices.stop], BATCH_SECONDS):
             batch = indices[together.start : together.stop]
+            # One generator per recording: draws don't depend on shards, batches or processes.
             rngs = [np.random.default_rng(draw_key(Purpose.FEATURE_EXTRACTION, index)) for index in batch]
             loaded = [source.load(index, rng).samples for index, rng in zip(batch, rngs, strict=True)]
             yield from features.batch(loaded)
@@ -238,6 +241,7 @@ def _finish(extraction: _Extraction, mark: str) -> None:
     features, audio = Features(extraction.audio), extraction.audio
     lengths = [np.empty(0, "<i8")]
     for number, indices in enumerate(extraction.shards):
+        # Read back from the shards: an earlier, interrupted process may have made some of them.
         lengths.append(Shard(extraction.path(number), len(indices), features.dims, audio.storage_type).lengths)
     write_bytes(extraction.folder / "lengths.bin", np.concatenate(lengths).tobytes())
     about = {
@@ -288,8 +292,10 @@ def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str)
                 file.write(frames.astype(TYPES[storage_type]).tobytes())
                 continue
             for start in range(0, len(frames), BLOCK_FRAMES):
+                # In blocks, so that a window decompresses only what it needs. The tick is Lhotse's default.
                 file.write(lilcom_module().compress(frames[start : start + BLOCK_FRAMES], tick_power=-5))
                 ends.append(file.tell())
+        # The tables come last because lengths aren't known until all recordings have been streamed.
         file.write(np.array([*ends, *lengths], "<i8").tobytes())
 
 
@@ -312,6 +318,7 @@ class Shard:
         if begin < 0:
             return False
         self.lengths = self._bytes[begin:].copy().view("<i8")
+        # Before summing: damaged lengths may be negative or overflow.
         if not all(0 <= length <= begin for length in self.lengths.tolist()):
             return False
         if self.storage_type != "lilcom":
@@ -387,6 +394,7 @@ class StoredSource:
             segments = self.source.at(place).segments
         rest = spoken.uem, spoken.text, spoken.language, spoken.alignment
         audio, number = self.source.audio, self.features.num_frames(place.last - place.first)
+        # Exact: windows begin at whole frames (``WindowSource.place``).
         first = place.first // to_samples(audio.frame_shift, audio.sampling_rate)
         found = self.store.frames(place.cut, first, first + number)
         # a window that ends past what is stored, as its cut does, is extracted from its samples
@@ -419,6 +427,7 @@ def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: 
     With ``skip_bad``, cuts that can't be read are skipped with a warning. Raises DataError for it otherwise, and what
     ``extract`` raises.
     """
+    # Each recording is read once, so a cache would only cost memory.
     source = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}))
     return extract(_Readable(source) if skip_bad else source, audio, _folder(audio), device)
 
