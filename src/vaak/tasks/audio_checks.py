@@ -56,7 +56,8 @@ def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) ->
                     message = "voices are synthesised, so nothing is read; leave it out, or give another type"
                     yield impossible(f"datasets.{number}.{name}", message)
         for name, reason in unread.items():
-            if getattr(dataset, name) != type(dataset).model_fields[name].default:  # resolved lists keep defaults
+            # An option of a resolved configuration may have been written out with its default: that isn't worth a word.
+            if getattr(dataset, name) != type(dataset).model_fields[name].default:
                 yield no_effect(f"datasets.{number}.{name}", reason)
 
 

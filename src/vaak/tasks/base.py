@@ -152,6 +152,7 @@ def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+    # What was made reads these files later, so they stay as long as it does.
     weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
     return made
 
@@ -193,6 +194,7 @@ def as_term(value: Any, batch: Batch, where: str) -> Term:
         value = Term(*value)
     elif isinstance(value, Tensor) and value.shape == (batch.num_rows,):
         value = Term(value.sum(), EXAMPLE)
+    # A bare number is refused: it may be a mean, and sums are divided once, by the counts of the whole step.
     if isinstance(value, Term) and isinstance(value.total, Tensor) and not value.total.ndim:
         return value
     counted = ", ".join(f"{unit} {count:g}" for unit, count in batch.totals().items())
@@ -223,6 +225,7 @@ class LossMeters(Meters):
         return self._sums.values
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
+        # Means of the whole set: sums of all batches and ranks have been added before they are divided.
         means = compute_means(sums)
         total = sum(self._weights.get(name, 1.0) * mean for name, mean in means.items())
         return {**(means if len(means) > 1 else {}), "loss": total}

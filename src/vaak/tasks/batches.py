@@ -93,6 +93,8 @@ class Batches:
         while some := list(islice(parts, self.ahead or (self.size * BATCHES_AHEAD if self.size > 1 else 1))):
             found: dict[int, Result | UserError] = {}
             places = [place for place, (_, read_parts) in enumerate(some) if read_parts]
+            # The longest first: neighbours have similar lengths, so little is padded, and a batch that is too large for
+            # the memory is met at the beginning.
             places.sort(key=lambda place: -length(some[place][1][0]))
             while places:
                 longest = max(length(some[places[0]][1][0]), 1)
@@ -104,6 +106,7 @@ class Batches:
                 for place, result in zip(together, results, strict=True):
                     found[place] = result
                     some[place][0].seconds += share
+            # Computed by length, given back in the order of the parts.
             for place, (done, read_parts) in enumerate(some):
                 if not read_parts:
                     yield done
@@ -133,6 +136,8 @@ class Batches:
                 fits = now.used + (now.own - before) < choose_thresholds(self.device)[1] * now.limit
                 self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)
             return results
+        # Outside the except block: while it is handled, the exception's traceback holds the tensors of the failed
+        # batch.
         if len(parts) == 1:
             free_memory(self.device)
             return [UserError("out of memory: one input does not fit even alone; shorten it, or use another --device")]

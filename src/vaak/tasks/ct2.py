@@ -46,7 +46,9 @@ def write_ct2(
         def load_model(self, model_class: Any, name: str, **options: Any) -> Any:
             self.config = options["config"]
             model = super().load_model(model_class, name, **options, **SAFELY)
-            if self.config.model_type == "t5":  # always true in transformers 5; the converter reads whether to scale
+            # transformers 5 says of every T5 that its embeddings are tied, and the converter takes that for "scale the
+            # decoder's output": it gets the option that says so.
+            if self.config.model_type == "t5":
                 model.config.tie_word_embeddings = model.config.scale_decoder_outputs
             return model
 

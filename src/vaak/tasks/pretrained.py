@@ -105,6 +105,7 @@ def _without_network() -> None:
     """Have the Hub's client use its cache alone where the Hub's name isn't found; it would retry for half a minute."""
     from huggingface_hub import constants
 
+    # Behind a proxy, the Hub may be reached although its name isn't found here.
     if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in PROXIES):
         return
     host = urlsplit(constants.ENDPOINT).hostname
@@ -114,6 +115,7 @@ def _without_network() -> None:
         with contextlib.suppress(OSError):
             found.append(socket.getaddrinfo(host, 443))
 
+    # In a thread, as getaddrinfo has no time limit; a daemon, so that it doesn't keep the process from ending.
     thread = threading.Thread(target=look_up, daemon=True)
     thread.start()
     thread.join(PROBE_SECONDS)

@@ -259,6 +259,7 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice,
         if split in corpus.splits:
             if skip_bad:
                 corpus.on_bad = bad.bad
+            # The count goes on over all datasets: what this one adds is the difference.
             before = bad.counts[UNUSABLE]
             store = write_cuts(folder / str(number), choice(corpus.cuts(split)))
             recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())

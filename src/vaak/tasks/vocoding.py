@@ -300,6 +300,7 @@ def _tensors(key: str, file: Path) -> dict[str, Tensor]:
             f'-c "import torch; from safetensors.torch import save_file; w = {load}; '
             f"save_file(dict(w.get('generator', w)), '{target}')\""
         ) from error
+    # HiFi-GAN's checkpoints hold the generator under its name, those of Lightning all weights as state_dict.
     for part in ("generator", "state_dict"):
         if isinstance(found, Mapping) and isinstance(found.get(part), Mapping):
             found = found[part]

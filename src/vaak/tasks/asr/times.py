@@ -56,8 +56,11 @@ class TimeRules(NamedTuple):
             logits = logits.masked_fill(~times | (tokens >= latest), -torch.inf)
         else:
             is_time = (written >= first) & (written < stop)
-            begins = is_time[:, -1] if length < 2 else is_time[:, -1] & is_time[:, -2]  # a segment: text follows
-            ends = is_time[:, -1] & ~begins  # a segment: another's beginning follows, or the end
+            # Two times (or the first one) begin a segment, so text follows; one after text ends it, so another's
+            # beginning follows, or the end of the text.
+            begins = is_time[:, -1] if length < 2 else is_time[:, -1] & is_time[:, -2]
+            ends = is_time[:, -1] & ~begins
+            # Without a time yet, last is the place before the first time, so any is allowed.
             last = written.where(is_time, first - 1).amax(1)  # times never go back
             lowest = torch.where(ends, last, last + 1)  # a segment isn't empty
             is_too_early = times & (tokens < lowest[:, None])
@@ -67,6 +70,8 @@ class TimeRules(NamedTuple):
         # A time, whichever, rather than any one token of text that is less probable than all times together.
         scores = logits.float()
         others = scores.masked_fill(times, -torch.inf).amax(1)
+        # Single times share their probability with their neighbours 0.02 s away; only their sum says how likely any
+        # time is.
         is_time_better = scores[:, first:stop].logsumexp(1) > others
         return logits.masked_fill(is_time_better[:, None] & ~times, -torch.inf)
 
@@ -100,6 +105,8 @@ def split_segments(tokens: Sequence[int], times: range, seconds: float) -> tuple
         end = next((second(token) for token in reversed(tokens) if token in times), 0.0)
         return [Piece(0, len(tokens), 0.0, end or seconds)], None
     is_complete = is_time[-2:] == [False, True]
+    # As transformers does, the last complete segment keeps the time that begins the next one: its two last tokens show
+    # that it isn't the last of the window.
     cuts = [*cuts, len(tokens)] if is_complete else [*cuts[:-1], cuts[-1] + 1]
     pieces = []
     for first, last in zip([0, *cuts], cuts, strict=False):
@@ -135,12 +142,14 @@ def warped(costs: np.ndarray) -> list[int]:
     rows, positions = costs.shape
     total = np.full((rows + 1, positions + 1), np.inf, np.float32)
     total[0, 0] = 0
-    steps = np.full((rows + 1, positions + 1), 2, np.int8)  # 0: both, 1: next row, 2: next position
+    # 0: both, 1: next row, 2: next position.
+    steps = np.full((rows + 1, positions + 1), 2, np.int8)
     steps[1:, 0] = 1
     for diagonal in range(2, rows + positions + 1):
         row = np.arange(max(1, diagonal - positions), min(rows, diagonal - 1) + 1)
         position = diagonal - row
         both, down, right = total[row - 1, position - 1], total[row - 1, position], total[row, position - 1]
+        # Of equal costs it is the next position, as in Whisper's own code: another choice would give other times.
         step = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
         total[row, position] = costs[row - 1, position - 1] + np.choose(step, (both, down, right))
         steps[row, position] = step
@@ -180,6 +189,7 @@ def words_by_token(vocabulary: Vocabulary, tokens: Sequence[int], by_spaces: boo
             words.append((text, size))
         else:
             words[-1] = (words[-1][0] + text, words[-1][1] + size)
+    # From the right, so that several signs in a row all join the word after them.
     for place in range(len(words) - 2, -1, -1):
         text, size = words[place]
         if text.startswith(" ") and text.strip() in BEFORE_A_WORD:
@@ -199,6 +209,8 @@ def _characters(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[tuple[str
     for last in range(1, len(tokens) + 1):
         text = vocabulary.raw(tokens[first:last])
         place = offset + text.find(UNFINISHED)
+        # A token may end within a character, which the next ones complete. Where the whole text has the sign at this
+        # place, too, nothing completes it: the bytes are none of a character.
         if UNFINISHED not in text or place >= len(whole) or whole[place] == UNFINISHED:
             found.append((text, last - first, tokens[first]))
             offset, first = offset + len(text), last

@@ -131,6 +131,8 @@ class Writing:
 
         Groups are those of a ``label``.
         """
+        # Where the limit depends on audio (CTC), shorter parts have fewer frames, too, so splitting by the number of
+        # tokens alone can't help.
         if self.limits.data.too_long == "split" and not tokens.depends_on_audio:
             self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
         labels, fitting, names = list[str](), list[int](), list[str]()
@@ -146,18 +148,21 @@ class Writing:
             _leave_out(cut, tokens.kind, reason, self.limits, self.left_out)
         self._list_left_out()
         missing = [one for one in self.limits.data.groups if one not in labels]
+        # Only training needs every group; an evaluation may lack some.
         if missing and self.folder.name == "train":
             self._refuse_missing(missing, sorted({*labels}), label)
         group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
         groups = np.array([places.get(one, -1) for one in labels], "<i4")
         used = np.array(fitting, "<i8")
+        # A percentage is of what can be used, so the sample comes after everything that leaves utterances out.
         size = sample_size(len(used), self.limits.percent, self.limits.most)
         if size < len(used):
             used = used[stratified_sample(names, groups[used], size, self.limits.data.sampling_seed)]
         for name, array in ((GROUPS, groups), (USED, used)):
             array.tofile(self.folder / name)
             sync_file(self.folder / name)
+        # Last: a folder with this file is complete.
         Artifact(self.folder, ABOUT, "utterances").finish({"groups": group_names, "label": label}, with_sizes=False)
         numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
         return {
@@ -288,6 +293,7 @@ def joined(cut: Any, longest: float, names: Sequence[str] = LABELS) -> Iterator[
         yield cut
         return
     together, before = list[Any](), 0.0
+    # None at the end closes the last group.
     for one in (*sorted(cut.supervisions, key=lambda label: label.start), None):
         fits = (
             together
@@ -301,6 +307,8 @@ def joined(cut: Any, longest: float, names: Sequence[str] = LABELS) -> Iterator[
             start, end = max(0.0, together[0].start), min(together[-1].end, cut.duration)
             room = max(0.0, longest - (end - start))
             after = cut.duration if one is None else one.start
+            # Half of the room is for the pause before, as far back as the last utterance's end; what that doesn't take
+            # is for the pause after.
             first = max(min(before, start), start - room / 2)
             yield _as_one(cut, together, first, max(end, min(after, first + longest)))
             before, together = max(before, end), []
@@ -386,6 +394,7 @@ def parts_at_pauses(
             return []
         end = min(stop, start + longest)
         if last < len(words):
+            # Only pauses in the second half count, or a long one after the first word would make a part of one word.
             ends = range(first + (last - first) // 2, last)
             last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
             end = min(end, (words[last - 1].end + words[last].start) / 2)

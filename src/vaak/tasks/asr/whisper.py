@@ -145,6 +145,7 @@ def shorten(model: WhisperForConditionalGeneration, positions: int, source: str)
     if positions > table.num_embeddings:
         seconds = 2 * table.num_embeddings / FRAMES_PER_SECOND
         raise UserError(f"data.max_duration: {source} reads at most {seconds:g} s")
+    # Sinusoids, which aren't trained. A clone, since a slice would keep the whole table in memory.
     table.weight = torch.nn.Parameter(table.weight[:positions].detach().clone(), requires_grad=False)
     table.num_embeddings = model.config.max_source_positions = positions
     model.model.encoder.max_source_positions = positions
@@ -250,7 +251,8 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """The ids of a transcript, without prompt and end."""
         found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
-        return [one for one in found if one != self.ids.pad]  # which is what a base without an unknown token has
+        # A tokenizer without an unknown token writes padding for what it doesn't know.
+        return [one for one in found if one != self.ids.pad]
 
     def find_unwritable(self, words: Sequence[str]) -> list[str]:
         """Return of each word the characters that no transcript of the model has (``vaak.text.coverage``)."""
@@ -346,6 +348,7 @@ class Vocabulary:
 
         backend = _with_added_text(tokenizer.backend_tokenizer)
         largest = max(backend.get_vocab(with_added_tokens=True).values())
+        # Such a token would have no row in the embedding.
         if largest >= config.vocab_size:
             raise UserError(
                 f"{KEY}: its tokenizer has {largest + 1:,} tokens, its model {config.vocab_size:,}; call "
@@ -354,6 +357,7 @@ class Vocabulary:
         known = {token.content: one for one, token in backend.get_added_tokens_decoder().items() if token.special}
         prompt = [config.decoder_start_token_id]
         languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
+        # Older folders don't say whether a Whisper knows several languages; the size of its vocabulary does.
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
             require_known([language], languages, "data.language: the base doesn't know", error=UserError)
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]

@@ -201,11 +201,13 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         vectors = loaded_embeddings(sources.base)[[*words.values()]]
         np.savez(folder / "neighbours.npz", words=np.array([*words]), vectors=vectors)
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
-    room = data.max_length - (2 if model.architecture == "transformer" else 0)  # rows begin and end with special tokens
+    # A transformer's rows begin and end with special tokens.
+    room = data.max_length - (2 if model.architecture == "transformer" else 0)
     for split, store in stores.items():
         names = corpus.class_names(split) if (sources.classes or sources.begun) and split in known else {}
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label, names).tokens
         statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
+        # Of whole words, every new text has unknown ones; for a trained model, what it can't read counts as its errors.
         limit = None if tokenizer.has_whole_words or splits else data.max_unknown
         statistics[split]["unwritable"] = measure(tokenizer, (row.text for row in store)).report(split, limit)
     return {"statistics": statistics}
@@ -282,6 +284,8 @@ def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
     found: dict[int, np.ndarray] = {}
     width = None
     try:
+        # Only \n ends a line and only a space separates numbers: words of such files contain other line ends and
+        # spaces.
         with open(path, encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
                 word, *numbers = line.rstrip(" \r\n").split(" ")
@@ -455,11 +459,13 @@ def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeigh
     tensors = {
         "inputs": torch.from_numpy(inputs),
         "mask": torch.from_numpy(np.arange(inputs.shape[1]) < lengths[:, None]),
+        # int8 is how targets of several labels are stored; their binary loss reads floats.
         "targets": targets.float() if targets.dtype == torch.int8 else targets,
     }
     counts = {"example": torch.ones(len(examples), dtype=torch.int64), "position": torch.from_numpy(lengths)}
     labels = targets.numpy()
-    for index, (column, weight) in enumerate((class_weights or {}).items()):  # a row without a class has no weight
+    # A row without a class has no weight.
+    for index, (column, weight) in enumerate((class_weights or {}).items()):
         counts[name_unit(column)] = torch.from_numpy(np.where(labels[:, index] < 0, 0.0, weight[labels[:, index]]))
     return Batch(tensors, counts)
 

@@ -151,6 +151,7 @@ def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: i
     ids = torch.randint(vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
     ours, theirs = model.eval()(ids, torch.ones_like(ids, dtype=torch.bool)), peer(input_ids=ids).logits
     difference = float((ours - theirs).abs().max())
+    # Not "difference >": NaN has to be refused, too.
     if not difference <= TOLERANCE * float(ours.abs().max().clamp(min=1)):
         raise UserError(f"--format hf: the outputs of transformers differ by {difference:.2g}; use --format onnx")
     return peer

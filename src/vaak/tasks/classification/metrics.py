@@ -134,7 +134,8 @@ class ClassMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         logits = model(batch["inputs"], batch["mask"])
         both = (logits.to(torch.promote_types(logits.dtype, torch.float32)), batch["targets"])
-        found = torch.cat((both[0], both[1].to(both[0])), 1).cpu()  # one copy: a GPU is waited for once
+        # One copy of both, so a GPU is waited for once.
+        found = torch.cat((both[0], both[1].to(both[0])), 1).cpu()
         logits, answers = found[:, : logits.shape[1]].double(), found[:, logits.shape[1] :].to(both[1].dtype)
         targets = targets_by_column(answers, self.classes, self.multi_label)
         columns = [
@@ -159,6 +160,7 @@ class ClassMeters(Meters):
         self.totals["loss"] += self.weights[place] * found.loss
         self.confusions[place] += (found.true.T.long() @ found.predicted.long()).numpy()
         confidences, right = found.confidences.flatten(), found.right.flatten()
+        # Bins include their upper edge and not their lower one, as in the definition of the calibration error.
         bins = (confidences * BINS).ceil().long().clamp(1, BINS) - 1
         for number in bins.unique().tolist():
             here = bins == number
@@ -190,6 +192,7 @@ class ClassMeters(Meters):
             for index, column in enumerate(self.classes)
         }
         names = next(iter(columns.values()))
+        # A column whose loss has no weight isn't learned, and would only blur the mean.
         learned = [one for one, weight in zip(columns.values(), self.weights, strict=True) if weight]
         mean = {name: sum(one[name] for one in learned) / len(learned) for name in names}
         own = {f"{name}/{column}": value for column, one in columns.items() for name, value in one.items()}
@@ -290,12 +293,14 @@ class ScopeMeters(Meters):
         for key, value in sums.items():
             inside, number = key.split("\t")
             counts[int(inside == "True"), int(number)] = value
-        if not counts.any(1).all():  # a sample, or a single text: there is nothing to tell apart
+        # A sample, or a single text, may have texts of one kind alone: then there is nothing to tell apart.
+        if not counts.any(1).all():
             return {"auroc": math.nan, "fpr95": math.nan}
         outside, inside_counts = counts / counts.sum(1, keepdims=True)
         below = np.cumsum(outside) - outside
         auroc = float((inside_counts * (below + outside / 2)).sum())
         passing = np.cumsum(inside_counts[::-1])
+        # The margin is for rounding: a sum of shares may end just below the 0.95 that it is.
         first = int(np.searchsorted(passing, 0.95 - 1e-12))
         return {"auroc": auroc, "fpr95": float(outside[::-1][: first + 1].sum())}
 
@@ -360,6 +365,8 @@ def baseline_scores(
     if not multi_label:  # (text, column) to (text, class)
         one_hot = [np.eye(len(of_column))[decisions[:, index]] for index, of_column in enumerate(classes.values())]
         decisions = np.concatenate(one_hot, axis=1)
+    # With several labels, a class is decided where its score is above 0: here, where more than half of the texts have
+    # it.
     frequent = np.tile(decisions.mean(0) - (0.5 if multi_label else 0.0), (len(evaluated), 1))
     yield "most frequent class", frequent
     with optional_import("the baseline of a classifier requires scikit-learn", "study"):

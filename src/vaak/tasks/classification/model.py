@@ -80,7 +80,8 @@ class TransformerClassifier(TextClassifier):
             return hidden[:, 0]
         if self.config.pooling == "last":
             return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1]
-        real, pooled = mask[..., None], []  # of padding neither the largest number nor a mean may know
+        # Neither the maximum nor the mean may see padding.
+        real, pooled = mask[..., None], []
         if "max" in self.config.pooling:
             pooled.append(hidden.masked_fill(~real, -torch.inf).amax(1))
         if "mean" in self.config.pooling:
@@ -109,13 +110,16 @@ class TextCNN(TextClassifier):
 
     def represent(self, inputs: Tensor, mask: Tensor) -> Tensor:
         vectors = self.embedding(inputs)
-        if self.static is not None:  # both channels have the same filters, so adding what these give is adding before
+        # Both channels have the same filters, so the sum of what these give is what they give for the sum.
+        if self.static is not None:
             vectors = vectors + self.static(inputs)
-        vectors = (vectors * mask[..., None]).transpose(1, 2)  # padding is what the border is, zeros
+        # Zeros, as the convolution has them beyond the ends: a text gives the same alone and in a batch.
+        vectors = (vectors * mask[..., None]).transpose(1, 2)
         lengths = mask.sum(1, keepdim=True)
         found = []
         for size, filters in zip(self.config.filter_sizes, self.filters.values(), strict=True):
-            activations = F.relu(filters(vectors))  # windows that begin size - 1 words before the text, and end after
+            # There are windows that begin size - 1 words before the text, and windows that end as far after it.
+            activations = F.relu(filters(vectors))
             inside = torch.arange(activations.shape[2], device=inputs.device) < lengths + size - 1
             found.append(activations.masked_fill(~inside[:, None], 0.0).amax(2))
         return torch.cat(found, 1)

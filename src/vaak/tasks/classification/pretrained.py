@@ -86,7 +86,8 @@ def longest_input(config: Any) -> int | None:
     """The most tokens that a model reads; None where nothing bounds them."""
     positions = getattr(config, "max_position_embeddings", None)
     after_padding = "roberta" in config.model_type or config.model_type in ("camembert", "mpnet")
-    offset = config.pad_token_id + 1 if positions and after_padding else 0  # its positions begin there
+    # These families number positions from the one after the padding's.
+    offset = config.pad_token_id + 1 if positions and after_padding else 0
     return None if positions is None else positions - offset
 
 
@@ -284,6 +285,7 @@ def read_head(head: Head, tensors: Mapping[str, Tensor], epsilon: float) -> tupl
     weight = before[:number] / _scales(head, epsilon)[0] if head.pairs else classes * SHRUNK
     if head.pairs and 2 * number > len(before):
         return None
+    # Written again from what was read: a head that comes out the same has nothing in it that classifiers here lack.
     again = _layers(head, weight, len(before), epsilon)
     others = [tensors.get(f"{name}.bias") for name in (head.before, head.norm) if name]
     if any(one is not None and one.any() for one in others):

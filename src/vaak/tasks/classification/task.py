@@ -273,7 +273,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             terms = losses_of_logits(loss, auxiliary, scores[column], targets[column], per="example", valid=every)
             for name, term in terms.items():
                 one = name, "example"
-                if self.class_weights is not None and name == self.main_loss.name:  # these can't be added up
+                # Losses of columns that are weighed by class have different units, and can't be added.
+                if self.class_weights is not None and name == self.main_loss.name:
                     one = name if len(self.class_weights) == 1 else f"{name}/{column}", name_unit(column)
                 totals[one] = totals.get(one, torch.zeros_like(term.total)) + weight * term.total
         return {name: Term(total, per=unit) for (name, unit), total in totals.items()}

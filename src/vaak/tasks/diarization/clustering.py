@@ -123,8 +123,10 @@ def vbx(vectors: np.ndarray, between: np.ndarray, responsibilities: np.ndarray, 
         variances = 1 / (1 + fa / fb * responsibilities.sum(0)[:, None] * between)
         means = fa / fb * variances * (responsibilities.T @ weighted)
         likelihood = fa * (weighted @ means.T - 0.5 * (variances + means**2) @ between + density[:, None])
+        # The logarithm of 0 is -inf: a speaker who died out stays dead.
         with np.errstate(divide="ignore"):
             joint = likelihood + np.log(priors)
+        # A logarithm of a sum of exponentials, without overflow.
         highest = joint.max(1, keepdims=True)
         evidence = highest[:, 0] + np.log(np.exp(joint - highest).sum(1))
         bounds.append(float(evidence.sum() + fb * 0.5 * (np.log(variances) - variances - means**2 + 1).sum()))
@@ -152,16 +154,20 @@ def cluster_vbx(
     # two of one speaker are expected to be half as far apart as the threshold between two speakers
     within = threshold / 2
     dims = speakers.embeddings.shape[1]
+    # A unit vector has variance 1 over all dims together, of which within is that of one speaker. Scaled so that it is
+    # 1 in each dimension, as vbx expects; the rest is between speakers.
     vectors = unit_vectors(speakers.embeddings) * np.sqrt(dims / within)
     start = np.exp(SMOOTHING * np.eye(number))[begun]
     start /= start.sum(1, keepdims=True)
     found = vbx(vectors, np.full(dims, max(1 - within, 1e-3) / within), start, *factors)
     alive = np.flatnonzero(found.priors > LEAST_PRIOR)
+    # linear_sum_assignment can't have infinities.
     logs = np.log(found.responsibilities[:, alive] + 1e-30)
     labels = np.full(len(logs), -1)
     order = np.argsort(speakers.windows, kind="stable")
     starts = np.unique(speakers.windows[order], return_index=True)[1]
     for members in np.split(order, starts[1:]):
+        # Those of one window are different people, and there are too few left to be them.
         if len(members) > len(alive):
             return begun
         rows, columns = linear_sum_assignment(logs[members], maximize=True)

@@ -339,7 +339,8 @@ class SpeakerIdCollator(DiarizationCollator):
 
     def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
         classes = np.zeros(num_frames, dtype=np.int64)
-        for segment in sorted(example.segments, reverse=True):  # the first one is written last, over the others
+        # The first one is written last, over the others.
+        for segment in sorted(example.segments, reverse=True):
             frames = activity([segment], [segment.speaker], num_frames, self.options.frame_seconds)[:, 0]
             number = self._numbers.get(segment.speaker)
             classes[frames] = IGNORED if number is None else 1 + number

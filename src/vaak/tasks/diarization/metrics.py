@@ -329,6 +329,7 @@ def window_means(features: np.ndarray, is_speech: np.ndarray) -> tuple[np.ndarra
     if not len(middles):
         return middles, np.zeros((0, features.shape[1] - 1))
     around = [slice(max(0, middle - half), middle + half) for middle in middles]
+    # The first coefficient is loudness, which tells distance from the microphone rather than voices.
     means = np.stack([features[part][is_speech[part]].mean(0) for part in around])[:, 1:]
     return middles, (means - means.mean(0)) / (means.std(0) + 1e-6)
 

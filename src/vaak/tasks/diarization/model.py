@@ -98,7 +98,8 @@ class DiarizationModel(nn.Module):
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )
         mask = frame_mask(feature_mask, self.config.output_subsampling)
-        if self.expand is not None:  # the front end filled up its last group, so there may be frames too many
+        # The front end fills up its last group of frames, so there may be frames too many.
+        if self.expand is not None:
             hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
         if isinstance(self.head, Attractors):
             logits, existence = self.head(hidden, mask.sum(1))
@@ -258,7 +259,9 @@ class Attractors(nn.Module):
         """
         rows, time, width = hidden.shape
         orders = []
-        for length in lengths.tolist():  # an order of the real frames that depends on their number alone
+        # The order in which attractors read the frames is random, as in the paper, but depends only on their number: a
+        # recording gives the same in every batch and every run.
+        for length in lengths.tolist():
             drawn = torch.randperm(length, generator=torch.Generator().manual_seed(length))
             orders.append(torch.cat([drawn, torch.arange(length, time)]))
         order = torch.stack(orders).to(hidden.device)
@@ -358,7 +361,8 @@ def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:
     ``existence (row, speakers + 1)``, ``num_speakers (row,)``.
     """
     places = torch.arange(existence.shape[1], device=existence.device)
-    asked = places <= num_speakers[:, None]  # those of speakers and the first without; what follows is never read
+    # Those of the speakers and the first without one; inference never reads what follows.
+    asked = places <= num_speakers[:, None]
     existence = exact(existence)
     there = (places < num_speakers[:, None]).to(existence.dtype)
     costs = F.binary_cross_entropy_with_logits(existence, there, reduction="none")

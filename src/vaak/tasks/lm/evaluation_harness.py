@@ -185,7 +185,8 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
     Raises UserError for an unknown task, one whose data can't be read, or one that would execute code that isn't
     trusted.
     """
-    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # the harness would fork this process to estimate an error
+    # The harness would fork this process, with its threads and its GPU, to estimate standard errors.
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
     _refuse_code(questions)
     manager = _manager(questions)

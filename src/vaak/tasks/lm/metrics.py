@@ -70,7 +70,8 @@ class TextMeters(Meters):
         options = get_visibility(self.options, batch) | unless_many(model, targets)
         with counted_loads(model) as loads:
             each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
-        nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)  # mps has no float64
+        # mps has no float64.
+        nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)
         numbers = [nats, right.sum(), *loads.values()]
         found = torch.stack([number.to(nats.dtype) for number in numbers]).tolist()  # the only wait
         names = ["nats", "right", *loads, "token", "byte"]
@@ -83,7 +84,8 @@ class TextMeters(Meters):
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["nats"] / sums["token"]
         results = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        if ACCURACY not in self.protocol:  # else what is right doesn't say whether the model stops
+        # Where the end of answers isn't known, a share of right tokens would hide that the model may not stop.
+        if ACCURACY not in self.protocol:
             results[ACCURACY] = sums["right"] / sums["token"]
         if sums["byte"] and self.protocol["objective"] == "causal":
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
@@ -133,7 +135,8 @@ def get_visibility(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]
         documents = batch["documents"]
         known = {"num_documents": round(batch.totals()["example"])} if documents.is_cuda else {}
         return {"documents": documents, **known}
-    sees_padding = options.model_type == "encoder" or options.moe is not None  # whose experts it doesn't count for
+    # A decoder doesn't see the padding after a token; a mixture's experts would count it, though.
+    sees_padding = options.model_type == "encoder" or options.moe is not None
     return {"mask": batch["documents"] >= 0} if sees_padding else {}
 
 
@@ -244,6 +247,7 @@ class KneserNey:
     def __init__(self, counts: Counter[int], vocab_size: int) -> None:
         self.counts, self.vocab_size = counts, vocab_size
         of_counts = Counter(counts.values())
+        # The discounts divide by these; a small corpus may have no n-gram of one of the counts.
         ones, twos, threes, fours = (of_counts[times] or 1 for times in (1, 2, 3, 4))
         y = ones / (ones + 2 * twos)
         discounts = (0.0, 1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes)
@@ -277,6 +281,7 @@ class NgramModel:
                     gram = (gram * vocab_size + token) % power
                     if index + 1 >= size:
                         grams[size - 1][gram] += 1
+        # A Counter over the keys of the longer n-grams: each different token before an n-gram counts once.
         continuations = [Counter(gram % vocab_size**size for gram in grams[size]) for size in range(1, order)]
         self.orders = [KneserNey(counts, vocab_size) for counts in (*continuations, grams[-1])]
 
@@ -308,8 +313,10 @@ def ngram_figures(
         example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
         num_bytes += int(example.num_bytes)
         for place in np.flatnonzero(example.targets != IGNORED).tolist():
+            # The last ORDER - 1 tokens before the target: ids has one token more than targets.
             nats -= math.log(model.probability(ids[max(0, place - ORDER + 2) : place + 1], ids[place + 1]))
             tokens += 1
     loss = nats / max(tokens, 1)
+    # exp overflows above 709.
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
     return found | ({"bits_per_byte": nats / math.log(2) / num_bytes} if num_bytes else {})

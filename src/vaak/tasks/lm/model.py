@@ -224,7 +224,8 @@ class TransformersDecoder(nn.Module):
     def _logits_by_hand(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield pairs that are equal where the head's output comes out unchanged, and its input is the base's."""
         ids, head, read = self._some_tokens(1, 4), self.network.get_output_embeddings(), []
-        scores = torch.linspace(-100, 100, self.vocab_size, device=ids.device).expand(1, 4, -1)  # no bound leaves them
+        # Some models bound their logits (Gemma 2 by ±30): no bound leaves numbers as large as these unchanged.
+        scores = torch.linspace(-100, 100, self.vocab_size, device=ids.device).expand(1, 4, -1)
 
         def replace(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             read.append(inputs[0])

@@ -133,10 +133,13 @@ class WordScores:
         for *before, word in texts:
             known = self._known[tuple(before)][0]
             own = [*known, self.end] if word == END else self.tokenizer.encode(normalise(" ".join((*before, word))))
+            # A further word may change the tokens before it, as merges go across them: whatever follows the first
+            # difference is scored again.
             same = next((at for at, (one, other) in enumerate(zip(known, own, strict=False)) if one != other), None)
             same = min(len(known), len(own)) if same is None else same
             ids.append(own)
             counts.append(len(own) - same)
+            # Cut on the left to what the model reads, though never so far that a token that counts is lost.
             rows.append([self.tokenizer.bos_id, *own][-max(self.max_length, counts[-1]) - 1 :])
         found = iter(token_scores(self.model, rows, counts)) if any(counts) else iter(())
         for text, own, count in zip(texts, ids, counts, strict=True):
@@ -208,6 +211,7 @@ def _steps(
             raise UserError(f"Token {unknown} of the prompt is not one of the model's {model.vocab_size} tokens.")
     draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
     keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
+    # This is not itself a generator, so that what is wrong is raised by the call and not by the first token.
     return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys)
 
 
@@ -220,6 +224,7 @@ def _draw_steps(reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray
         going_on = [place for place, token in enumerate(drawn) if token not in settings.stop_ids]
         if not going_on:
             return
+        # A draw depends on the row's key and the position alone, so rows that leave change nothing for the others.
         if len(going_on) < len(drawn):
             reader.select(going_on)
             writing, drawn = writing[going_on], [drawn[place] for place in going_on]

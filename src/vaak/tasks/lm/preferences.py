@@ -140,6 +140,7 @@ def _terms(loss: Loss, model: nn.Module, batch: Batch) -> tuple[dict[str, Term],
         found = {loss.name: Term(module(compared, reference).sum(), "pair")}
     else:
         assert isinstance(module, OddsRatio)
+        # ORPO's odds are of the mean of a token: a long answer isn't improbable for its length.
         compared = log_probabilities / counts
         found = {loss.name: Term(module(compared, reference).sum(), "pair")}
         found["cross_entropy"] = Term(-log_probabilities[:, 0].sum(), "token")
@@ -211,6 +212,7 @@ def with_reference(
 def write_reference(model: nn.Module, dataset: PreferenceDataset, device: torch.device) -> None:
     """Put what a model says of the answers of a dataset with its store. Raises DataError for what isn't finite."""
     found = np.full(dataset.reference.shape, np.nan, np.float32)
+    # The longest first: little is padded, and a lack of memory shows at once.
     order = np.argsort(-dataset.lengths, kind="stable")
     rng = np.random.default_rng(0)  # nothing is drawn
     with without_dropout(model), progress(f"reference of {dataset.store.folder.name}", len(order)) as advance:

@@ -126,6 +126,7 @@ def _make(
     if isinstance(factory, Base):
         tokenizer = save_base(factory.source, folder, data.max_length)
     else:
+        # The corpus is read twice, as tokens can only be written once the tokenizer is trained.
         texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
         tokenizer = factory.create_tokenizer(texts)
         tokenizer.save(folder / "tokenizer")
@@ -137,6 +138,7 @@ def _make(
         content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
         template = ChatTemplate(content, tokenizer)
         keep_template(kept, content)
+    # Of whole words, every new text has unknown ones.
     limit = data.max_unknown if is_new and not tokenizer.has_whole_words else None
     written = dict[str, dict[str, Any]]()
     for split in splits:

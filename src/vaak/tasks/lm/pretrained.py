@@ -77,6 +77,8 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(found, str):
         log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
+    # Our own decoder computes rotary positions of any length; a table of learned ones ends, and of transformers'
+    # modules nothing is known.
     has_places = isinstance(found, str) or found["position_type"] == "learned"
     if has_places and longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
@@ -216,7 +218,8 @@ class DecoderFamily:
         for name, tensor in weights.items():
             theirs, piece = self.theirs(name)
             found[theirs] = tensor if not piece else torch.cat((found[theirs], tensor))
-        if self.choice_bias is not None:  # zeros for what every mixture of theirs has, and ours need not
+        # Every mixture of theirs has this bias and a shared expert; where ours has none, zeros do the same.
+        if self.choice_bias is not None:
             for name in [name for name in found if name.endswith(".mlp.gate.weight")]:
                 mixture = name.removesuffix("gate.weight")
                 found.setdefault(f"{mixture}gate.{self.choice_bias}", torch.zeros(len(found[name])))
@@ -233,6 +236,7 @@ class DecoderFamily:
             wanted.setdefault(theirs.removeprefix(self.prefix), []).append((name, piece))
         for theirs, tensor in tensors:
             own = theirs.removeprefix(self.prefix)
+            # Files of tied embeddings may hold the head as well; ours is the embedding.
             if own.endswith(IGNORED) or (own == "lm_head.weight" and own not in wanted):
                 continue
             tensor = self._turned(own, tensor)
@@ -439,6 +443,7 @@ def exported_config(
         sizes[family.moe["d_ff"]] = config.moe.d_ff or sizes[family.sizes["d_ff"]]
         if family is GLM4_MOE:  # one that gives zeros, if there is none
             sizes[family.moe["num_shared"]] = max(1, config.moe.num_shared)
+            # Unless it is told, this family rotates half of a head.
             rope["rope_parameters"]["partial_rotary_factor"] = 1.0
         if family is QWEN3_MOE:
             sizes["num_experts"] = config.moe.num_experts  # as other tools read it
@@ -470,6 +475,7 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
     found = {**plain, "rope_type": kind, "factor": factor}
     if kind == "linear":
         return found
+    # llama3 names the bound of few turns first, yarn that of many (beta_fast).
     low, high = Scaling(kind, factor, config.rope_original_length, config.rope_scaling_bounds).turns
     bounds = (low, high) if kind == "llama3" else (high, low)
     found |= dict(zip(_BOUNDS[kind], bounds, strict=True))

@@ -147,6 +147,7 @@ class LanguageModelTask(ExportableTask):
             model = pretrained.load_model(base.source, of_base, self.own, tokenizer.vocab_size)
         training = self.experiment.training
         names = {"tokens": tokenizer.token_names()}
+        # The reference is the model that training begins with: the base, and what checkpoint.init_from puts over it.
         begin_with_weights(self._adapted(model), self, training.checkpoint, names)
         device = pick_device(training.device)
         for split in splits:
@@ -321,7 +322,8 @@ class LanguageModelTask(ExportableTask):
         options: dict[str, object] = {**get_visibility(self.options, batch)}
         if NORM_REG in auxiliary:
             norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
-        if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
+        # An encoder predicts few places: they are picked before they grow as wide as the vocabulary.
+        if not self.causal:
             scored = options["select"] = find_places(targets != IGNORED, batch.totals()["token"])
             targets = targets.flatten()[scored]
         logits = model(batch["inputs"], **options, **self.main_loss.model_options(model, targets))

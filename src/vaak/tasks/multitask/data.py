@@ -72,6 +72,7 @@ class JointDataset(Dataset):
         self.is_constant = all(one.is_constant for one in self.datasets)
         self.useful_workers = max(one.useful_workers for one in self.datasets)
         budgets = [one.evaluation_budget for one in self.datasets if one.evaluation_budget is not None]
+        # Any batch must fit, so the task with the least decides.
         self.evaluation_budget = min(budgets, default=None)
 
     def example(self, index: int, rng: np.random.Generator) -> OfPart:

@@ -60,7 +60,8 @@ def _require_same_shapes(name: str, module: nn.Module, other: str, own: nn.Modul
         [(path, part.causal) for path, part in one.named_modules() if isinstance(getattr(part, "causal", None), bool)]
         for one in (module, own)
     ]
-    if sees_later[0] != sees_later[1]:  # shapes are the same, and a decoder would see what it has to predict
+    # Their shapes are the same, so nothing else would notice; a decoder would see what it has to predict.
+    if sees_later[0] != sees_later[1]:
         raise UserError(
             f"{KEY}: one of {name} and {other} is a decoder's, which sees no later token; give both the same model_type"
         )
@@ -86,7 +87,8 @@ class Uncertainty(nn.Module):
             name + WEIGHTED: replace(term, total=torch.exp(-log_variance) * term.total) for name, term in terms.items()
         }
         plain = {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
-        unit = next(iter(terms.values())).per  # the main loss's, whose count the regulariser is then divided by, too
+        # The main loss's unit, by whose count the regulariser is then divided, too.
+        unit = next(iter(terms.values())).per
         return {
             **plain,
             **weighted,

@@ -178,6 +178,7 @@ class JointTask(Task[Any]):
                 if self.uncertainty is None:
                     weights[key] = self.weights.get(name, 1.0) * weight
                 else:
+                    # The plain term is only logged; the one that is weighed by the learned uncertainty is trained.
                     weights |= {key: 0.0, key + WEIGHTED: weight}
         return weights
 
@@ -266,6 +267,7 @@ def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
     """The names of a task's terms, by its first example of training."""
     dataset, weight = part.dataset("train"), next(model.parameters())
     modes = {module: module.training for module in model.modules()}
+    # This look at an example must not change what training draws.
     with keeping_generators(weight.device):
         batch = dataset.collate([[dataset.example(0, np.random.default_rng(0))]]).to(weight.device)
         batch.indices = [[0]]
@@ -275,6 +277,7 @@ def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
         }
         model.eval()
         terms = list(part.losses(model, batch))
+    # Each module gets its own mode back: some may have been in evaluation mode before.
     for module, mode in modes.items():
         module.training = mode
     return terms

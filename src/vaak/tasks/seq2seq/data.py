@@ -327,6 +327,8 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
         if ratio is not None:
             uneven = np.maximum(source, target) > ratio * np.maximum(np.minimum(source, target), 1)
             reasons[f"one side longer than {ratio:g} times the other (max_length_ratio)"] = uneven
+    # A score over fewer sources couldn't be compared with others, so a given evaluation split drops none; one that was
+    # cut off from the training files is filtered as these are.
     elif too_long.any() and not cut:
         index = int(np.argmax(source))
         most = int(source[index]) + 1
@@ -401,6 +403,7 @@ class PairDataset(Dataset):
         self.num_translated = len(self.indices) if limit is None else limit
         source_lengths = self.source.lengths[self.indices] + 1
         target_lengths = np.minimum(self.target.lengths[self.indices] + 1, self.max_target_length)
+        # As if both sides had the length of the longer one: what a row takes at most when its batch is padded.
         self.lengths: np.ndarray = 2 * np.maximum(source_lengths, target_lengths)
         limits = [data.max_source_length, data.max_target_length, data.corpus.max_length_ratio]
         self.fingerprint = compute_fingerprint([self.source.fingerprint, self.target.fingerprint, limits])

@@ -39,6 +39,7 @@ def export_onnx(model: Seq2SeqModel, tokenizers: dict[str, Tokenizer], longest: 
     prefixes = [_tokens(trained.target_embedding, rows, min(time, longest[1])) for rows, _, time in sizes]
 
     def encode(translator: Seq2SeqModel, source: Tensor, source_mask: Tensor) -> tuple[Tensor]:
+        # What an encoder gives in padding has no meaning; as zeros, it doesn't count in the comparison with PyTorch.
         return (translator.encode(source, source_mask) * source_mask[..., None],)
 
     def decode(
@@ -88,7 +89,8 @@ def ct2_scores(
     with torch.inference_mode():
         rows = torch.tensor([source])
         logits = model.eval()(rows, torch.ones_like(rows, dtype=torch.bool), torch.tensor([[start, *target]]))[0]
-    log_probs = logits[:, : len(names["target"])].log_softmax(-1)  # Marian's padding, the last token, isn't there
+    # Marian's padding, the last token, isn't in CTranslate2's vocabulary.
+    log_probs = logits[:, : len(names["target"])].log_softmax(-1)
     expected = log_probs.gather(1, torch.tensor([*target, end])[:, None])[:, 0]
     return np.array(found.log_probs), expected.numpy()
 

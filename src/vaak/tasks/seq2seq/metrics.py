@@ -145,7 +145,8 @@ def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence
     """
     assert len(texts) == len(references)
     composed = [[unicodedata.normalize("NFC", one) for one in own] for own in references]
-    by_place = list(zip_longest(*composed))  # as sacrebleu expects them: all first ones, all second ones, ...
+    # As sacrebleu expects them: all first references, all second ones, and so on.
+    by_place = list(zip_longest(*composed))
     counts = metric._extract_corpus_statistics([unicodedata.normalize("NFC", text) for text in texts], by_place)
     return [sum(column) for column in zip(*counts, strict=True)]
 
@@ -221,6 +222,7 @@ def nearest(training: Sequence[Pair]) -> TranslateText:
         length = math.sqrt(sum(value * value for value in weighed.values())) or 1.0
         return {name: value / length for name, value in weighed.items()}
 
+    # An inverted index: only texts that share a feature are compared.
     holders: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for place, count in enumerate(counts):
         for name, value in vector(count).items():

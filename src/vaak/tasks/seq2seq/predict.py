@@ -98,6 +98,7 @@ class Translator:
                 )
 
         def translated(some: list[tuple[str, list[int]]]) -> list[Translation]:
+            # An empty text has an empty translation: the model isn't asked.
             filled = [source for _, source in some if source]
             written = iter(self._written_together(filled, settings) if filled else ())
             found = ((text, next(written) if source else []) for text, source in some)
@@ -137,7 +138,8 @@ class Translator:
             return sorted(hypotheses, key=lambda one: -one.score(settings.length_penalty))
         texts = [self.target.decode(one.tokens) for one in hypotheses]
         expected = expected_chrf(texts)
-        alike = dict(zip(texts, zip(expected.tolist(), hypotheses, strict=True), strict=True))  # a text counts once
+        # A text that was drawn several times counts once.
+        alike = dict(zip(texts, zip(expected.tolist(), hypotheses, strict=True), strict=True))
         best = sorted(alike.values(), key=lambda found: -found[0])
         return [hypothesis for _, hypothesis in best[: settings.n_best]]
 
@@ -153,6 +155,7 @@ class Translator:
                 found = [[one] for one in write(writer, begin, settings.sampling(end))]
             else:
                 draws = range(copies)
+                # By the text's tokens and not by its place: its samples are the same in every batch and file.
                 keys = [draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in draws]
                 writer.select(torch.arange(len(sources)).repeat_interleave(copies))
                 drawn = write(writer, begin.repeat_interleave(copies), settings.sampling(end), keys)
@@ -308,6 +311,7 @@ def expected_chrf(texts: Sequence[str]) -> np.ndarray:
         counted = filled[:, None] & filled[None]
         precision += np.where(counted, matches / np.maximum(lengths, 1)[:, None], 0)
         recall += np.where(counted, matches / np.maximum(lengths, 1)[None], 0)
+        # As in sacrebleu, n-grams of an order that one of the texts is too short for don't count.
         orders += counted
     precision, recall = (total / np.maximum(orders, 1) for total in (precision, recall))
     weight = RECALL_WEIGHT**2

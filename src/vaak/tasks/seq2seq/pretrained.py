@@ -186,6 +186,7 @@ def _t5(theirs: Theirs, source: str) -> TranslatorFamily:
         "norm_placement": "pre",
         "norm_eps": theirs["layer_norm_epsilon"],
         "position_type": "t5",
+        # T5's attention isn't divided by the square root of the head's width; its initialisation makes up for that.
         "scale_scores": False,
         "feed_forward_type": _kind(theirs, source, "feed_forward_proj", kinds),
         "bias": False,

@@ -84,6 +84,8 @@ def _backend(file: Path, vocabulary: list[str]) -> Backend:
     special = [piece for piece in ("<pad>", "</s>", UNKNOWN) if piece in vocabulary]
     scores = {piece.piece: piece.score for piece in model.pieces} | dict.fromkeys(special, 0.0)
     scores |= {piece: 0.0 for piece in vocabulary if _is_language(piece)}
+    # The vocabulary has the pieces of both languages. Those of the other one keep their ids, under names that no text
+    # contains.
     rows = [(piece, scores[piece]) if piece in scores else (_OF_THE_OTHER + piece, 0.0) for piece in vocabulary]
     backend = Backend(Unigram(rows, unk_id=vocabulary.index(UNKNOWN), byte_fallback=False))
     rules: list[Any] = [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]

@@ -303,6 +303,8 @@ def unusual_rates(store: UtteranceStore) -> Iterator[DataFinding]:
     rates = np.array([len(store.line(index).ids) for index in range(len(store))]) / store.durations
     median = float(np.median(rates))
     distances = np.abs(np.log(rates / median))
+    # 1.4826 times the median distance from the median estimates a standard deviation, and outliers don't move it.
+    # Logarithms, so that twice as fast and half as fast are equally far.
     limit = max(np.log(FACTOR), DEVIATIONS * 1.4826 * float(np.median(distances)))
     for index in np.flatnonzero(distances > limit).tolist():
         yield DataFinding(
@@ -401,6 +403,7 @@ def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
         tensors["prosody"] = torch.from_numpy(pad_rows([one.prosody for one in examples]))
     keys = [one.noise_key for one in examples if one.noise_key is not None]
     if keys:
+        # By each example's own key, so noise doesn't depend on which others are in the batch.
         draws = row_draws(keys, frame_lengths.tolist(), tensors["mel"].shape[2])
         tensors |= {"noise": draws.noise, "times": draws.times}
     counts = {

@@ -233,14 +233,17 @@ class TtsModel(nn.Module):
         encoded = self.encoder(self.embedded(text), mask=symbol_mask)
         predicted = to_frames(self.duration_predictor(encoded, symbol_mask)[..., 0])
         durations = whole_durations(predicted, symbol_mask, controls.speed)
-        durations[:, 0] += (2 - durations.sum(1)).clamp(min=0)  # audio is what is between two frames
+        # Audio is what is between the centres of two frames, so there are two at least.
+        durations[:, 0] += (2 - durations.sum(1)).clamp(min=0)
         frame_lengths = durations.sum(1)
         pitch = torch.zeros_like(predicted)
         if self.adaptor is not None:
             doublings = torch.as_tensor(controls.energy).log2()
             encoded, prosody, _ = self.adaptor(encoded, symbol_mask, None, controls.pitch / 12, doublings)
             pitch = self.adaptor.hertz(prosody)
-        num_frames = cast("int", frame_lengths.max().item())  # int() would have an exporter take it for a constant
+        # int() would have an exporter take it for a constant; the check below says what it can't see in a number that
+        # data decide.
+        num_frames = cast("int", frame_lengths.max().item())
         torch._check(num_frames >= 2)  # what an exporter can't see in a number that data decide
         frames = regulate(self.bridge(encoded), durations, num_frames)
         return SpeechPlan(frames, frame_lengths, durations, pitch, text.lengths)

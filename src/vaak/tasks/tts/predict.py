@@ -199,6 +199,7 @@ class Speaker:
             if one.error is not None:
                 raise one.error
             pieces: list[np.ndarray] = []
+            # The same writer as for files, so pauses between sentences are the same.
             whole = SpeechFile(SimpleNamespace(write=pieces.append), self.sampling_rate, self.options.pause)
             for sentence in sentences:
                 whole.append(sentence.samples, sentence.silence)
@@ -226,6 +227,7 @@ class Speaker:
         config = self.processor.config
         marks = Marks(self.lexicon, None if config.is_english else config.language)
         spans = parse_spans(text.text, marks)
+        # A break at the end of SSML is a span without text: it becomes the silence after the last part.
         tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
         nothing: DataError | None = None
         parts: list[Part] = []
@@ -374,6 +376,7 @@ def _pieces(sentence: str) -> Iterator[str]:
             yield " ".join(waiting)
             waiting = []
         waiting += words
+        # A single phrase may be too long as well: it is cut anywhere.
         while len(waiting) > MOST_WORDS:
             yield " ".join(waiting[:MOST_WORDS])
             waiting = waiting[MOST_WORDS:]

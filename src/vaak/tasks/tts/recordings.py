@@ -136,7 +136,8 @@ def aligned_symbols(
     spoken: list[Interval] = []
     for start, end, label in phones:
         own = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
-        step = (end - start) / max(len(own), 1)  # a phone that is several symbols shares its time
+        # A phone that is several symbols shares its time among them.
+        step = (end - start) / max(len(own), 1)
         spoken += [Interval(start + step * index, start + step * (index + 1), one) for index, one in enumerate(own)]
     places = [place for place, phoneme in enumerate(is_phoneme) if phoneme]
     if not spoken or not places:
@@ -156,6 +157,7 @@ def aligned_symbols(
         if number < len(places):
             found.symbols.append(symbols[after])
             found.ends.append(times[number][1])
+    # Phones of an alignment may overlap a little; durations can't be negative.
     return Aligned(found.symbols, list(accumulate(found.ends, max)))
 
 
@@ -179,6 +181,7 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
         [one if one in SPECIAL else one.strip(_STRESS) for one in some]
         for some in (text, [phone.text for phone in spoken])
     )
+    # With autojunk, difflib would ignore phonemes that are frequent in texts of 200 or more.
     blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
     found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
     # an aligner has marked the other phonemes as an unknown word

@@ -135,10 +135,12 @@ class SpokenFunction(nn.Module):
 
     def forward(self, x: Tensor, x_length: Tensor, noise_scale: Tensor, length_scale: Tensor, *rest: Tensor) -> Any:
         """``rest`` is ``noise_scale_w``, which means nothing here, and, of several speakers, ``sid``."""
-        before, after = F.pad(x, (2, 0))[:, :-2], F.pad(x, (0, 2))[:, 2:]  # padding is between symbols
+        # The neighbours are two places away, as sherpa-onnx puts padding between symbols.
+        before, after = F.pad(x, (2, 0))[:, :-2], F.pad(x, (0, 2))[:, 2:]
         is_real = (x != self.pad_id) & ~((x == self.boundary_id) & (self.parts_words[before] | self.parts_words[after]))
         places = torch.arange(x.shape[1]).where(is_real, LAST)
-        symbols = x.gather(1, places.argsort(1))  # what is real in front, as in a padded batch
+        # What is real comes to the front, as in a padded batch.
+        symbols = x.gather(1, places.argsort(1))
         speakers = rest[1] if len(rest) > 1 else torch.zeros_like(x_length)
         controls = self.controls._replace(speed=self.controls.speed / length_scale[0], temperature=noise_scale[0])
         plan = self.model.plan(Text(symbols, is_real.sum(1), speakers), controls)
@@ -192,11 +194,13 @@ def make_lexicon(
     sound otherwise than usual one after the other (``the old``).
     """
     content = json.loads(processor.to_json())
-    content["options"]["word_boundaries"] = True  # which tell words apart; tokens.txt knows whether they are said
+    # Boundaries tell words apart here; tokens.txt knows whether they are spoken.
+    content["options"]["word_boundaries"] = True
     processor = PhonemeProcessor.from_json(json.dumps(content))
     marks = Marks(processor)
     written = Counter(marks.parted(word) for text in texts for word in WORD.findall(text))
     known = heard_in(processor, marks, texts)
+    # Reversed, so that the most common spelling of a word is the last one, which a dictionary keeps.
     cores = {core.lower(): core for (_, core, _), _ in reversed(written.most_common()) if core}
     alone = {word: cores.get(word, word) for word in (*cores, *processor.entries, *map(str, range(LARGEST_NUMBER + 1)))}
     missing = [word for word in alone if word not in known]
@@ -232,7 +236,8 @@ def heard_in(processor: PhonemeProcessor, marks: Marks, texts: Sequence[str]) ->
     for some, processed in zip(phrases, pronounced(processor, texts), strict=True):
         units = [_joined(phrase, together) for phrase in some]
         groups = [] if processed is None else _words_in(processed.symbols)
-        if len(groups) != sum(map(len, units)):  # some are figures or abbreviations, which are several words
+        # Figures and abbreviations are spoken as several words, so it isn't known which symbols are whose.
+        if len(groups) != sum(map(len, units)):
             continue
         said = iter(groups)
         for phrase in units:

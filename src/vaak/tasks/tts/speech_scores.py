@@ -167,6 +167,7 @@ def _read_texts(path: Path) -> dict[str, str]:
     """The texts of a table, or of JSON lines, by name. Raises DataError with file and line."""
     if path.suffix.lower() in (".json", ".jsonl"):
         return read_transcripts(path).texts
+    # LJ Speech's separator first: its texts are full of commas and quotation marks.
     table = Table(path, has_header=False, given=GivenDialect("|"))
     table = table if table.width > 1 else Table(path, has_header=False)
     found = dict[str, str]()
@@ -251,6 +252,7 @@ def mel_cepstra(samples: np.ndarray) -> np.ndarray:
 def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
     """Return the distance of two utterances of one text, samples ``(time,)`` at 16 kHz."""
     first, second = mel_cepstra(reference), mel_cepstra(hypothesis)
+    # |a - b|² = |a|² + |b|² - 2 a·b for all pairs at once; rounding may make it negative, hence the clip below.
     squares = np.square(first).sum(1)[:, None] + np.square(second).sum(1) - 2 * first @ second.T
     costs = DECIBELS * np.sqrt(squares.clip(min=0))  # of each frame from each other, in dB
     path = warping_path(costs)
@@ -294,7 +296,8 @@ def warping_path(costs: np.ndarray) -> np.ndarray:
     rows, columns = costs.shape
     totals = np.full((rows + 1, columns + 1), np.inf)
     totals[0, 0] = 0
-    for diagonal in range(rows + columns - 1):  # its places depend only on those of the two before it
+    # Places of a diagonal depend only on those of the two before it, so they are computed at once.
+    for diagonal in range(rows + columns - 1):
         row = np.arange(max(0, diagonal - columns + 1), min(diagonal, rows - 1) + 1)
         column = diagonal - row
         before = np.minimum(np.minimum(totals[row, column], totals[row, column + 1]), totals[row + 1, column])

@@ -62,6 +62,7 @@ class VocoderMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]  # or what is compiled of it
         rows = [batch["samples"][row, :length] for row, length in enumerate(batch["lengths"].tolist())]
+        # Griffin–Lim's audio doesn't change between evaluations: it is made once for each part and kept.
         new = {index: real for index, real in zip(indices, rows, strict=True) if index not in self._known}
         measured = [distances(own, own(own.to_mel(real[None]))[0, : len(real)], real) for real in rows]
         measured += [distances(own, by_griffin_lim(own, one, self._num_iterations), one) for one in new.values()]

@@ -32,6 +32,8 @@ class VocoderModel(nn.Module):
         """Weights are drawn from torch's default generator."""
         super().__init__()
         self.mel = MelSpectrogram(mel)
+        # The loss compares all frequencies, also those above the input's f_max, which the generator has to find by
+        # itself.
         whole = {"f_max": None, "log": "natural", "spectrum": "magnitude"}
         self.whole_mel = MelSpectrogram(mel.model_copy(update=whole))
         self.generator: HifiGan | Vocos

@@ -63,6 +63,7 @@ def vocode_files(
             except UserError as error:
                 failed[path] = error
                 continue
+            # Results come in the order of what could be read, so this queue says whose each is.
             read.append(path)
             yield names[path], samples
 

@@ -79,6 +79,7 @@ def num_parameters(experiment: VocoderExperiment) -> int:
         blocks = model.num_layers * model.width * (2 * model.inner_width + 7)
         found = blocks + 7 * mel.n_mels * model.width + 2 * mel.num_bins * model.width
     if (others := model.discriminators) is not None:
+        # Convolutions of width 5 from each number of channels to the next: 1, 4, 16, 32 and 32 times the first.
         channels = others.period_channels
         found += len(others.periods) * 5 * channels**2 * (4 + 64 + 512 + 1024)
         found += len(others.resolutions) * others.resolution_channels**2 * (15 + 15 + 9 + 9)

@@ -67,6 +67,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
             self.objectives = (generator,)
         else:
             others = Objective("discriminators", ("discriminators",), self.discriminator_losses)
+            # The discriminators step first: the generator then learns from those of this step.
             self.objectives = (others, generator)
         self._griffin_lim: dict[str, dict[int, Distances]] = {}
 

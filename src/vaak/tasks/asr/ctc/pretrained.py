@@ -193,7 +193,7 @@ class PretrainedCtc(CtcNetwork):
         convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
         hidden = inner.feature_projection(convolved)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        if time_mask is not None:  # which ends with the longest utterance; audio may be padded further
+        if time_mask is not None:
             # The mask ends with the longest utterance of the batch; audio may be padded further (Padding).
             time_mask = F.pad(time_mask, (0, hidden.shape[1] - time_mask.shape[1]))
             hidden = torch.where(time_mask[..., None], inner.masked_spec_embed.to(hidden.dtype), hidden)
