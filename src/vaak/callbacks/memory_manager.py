@@ -146,6 +146,7 @@ class AdaptiveMemoryManager(Callback):
                 if reading.own_share < self.own_share:
                     what_then = "; most of it belongs to other processes: end some, or train elsewhere"
                 log.warning("%s: caches are emptied%s", _usage_in_words(reading), what_then)
+        # Critical since the last look, at which the caches were emptied: that wasn't enough.
         elif self.band is Band.CRITICAL:
             self._split_microbatches(trainer, step, reading)
         else:

@@ -171,6 +171,7 @@ class InterbatchProfiler(Callback):
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if report.step <= self.warm_until:
             if report.step == self.warm_until:
+                # Reading resets the phases, so the warm-up isn't measured.
                 trainer.phases.read()
             return
         self.steps += 1
@@ -247,6 +248,7 @@ class WaitingForDataCallback(Callback):
             return
         if report.step <= self.warm_until:
             if report.step == self.warm_until:
+                # Reading resets the phases, so the warm-up isn't measured.
                 trainer.phases.read()
             return
         if report.step % self.every == 0:

@@ -232,17 +232,20 @@ class TrackioCallback(Tracker):
         if not path.exists():
             write_json(path, fresh)
         about = read_json(path)
-        with contextlib.redirect_stdout(sys.stderr):  # it prints what to do next; standard output is Vaak's
+        # trackio prints what to do next; standard output is Vaak's.
+        with contextlib.redirect_stdout(sys.stderr):
             import trackio
 
             with contextlib.suppress(ValueError):  # the project doesn't exist yet
                 earlier = [one for one in trackio.Api().runs(about["project"]) if one.name == about["run"]]
+                # A copied run directory has the same trackio.json as its original, whose points must stay.
                 if any((one.config or {}).get(DIRECTORY) != directory for one in earlier):
                     log.warning(
                         "trackio: %s is of another run directory, so this run is %s", about["run"], fresh["run"]
                     )
                     write_json(path, about := fresh)
                     earlier = []
+                # All records are sent again below, and no point may be there twice.
                 for one in earlier:
                     one.delete()
             options: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
@@ -317,7 +320,10 @@ class EventFile:
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
         require_no_link(folder / name)
         self.file = open(folder / name, "xb", buffering=0)  # noqa: SIM115
+        # From this version on, TensorBoard purges by the event below, and not wherever a step is lower than the last.
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        # At this event TensorBoard drops what earlier files have from this step on: a resumed run takes these steps
+        # again.
         start = SessionLog(status=SessionLog.START)
         self._write(Event(wall_time=time.time(), step=first_step, session_log=start))
 

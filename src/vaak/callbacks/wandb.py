@@ -127,7 +127,8 @@ class WandbCallback(Tracker):
         bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}
         self.run = wandb.init(
             id=run_id(folder, is_new=trainer.position.step == 0 or (offline and on_server(folder))),
-            resume=None if offline else "allow",  # synced, an offline run that resumes has its steps moved
+            # When it is synced, an offline run that resumes has its steps moved.
+            resume=None if offline else "allow",
             dir=str(folder.parent),
             config=self.config,
             allow_val_change=True,

@@ -76,6 +76,7 @@ def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
         for entry in entries
         if entry.name.startswith(name)
         and entry.name.startswith(".") == hidden
+        # No name ends with a slash, so without endings only folders are offered.
         and (entry.is_dir() or entry.name.endswith(endings or "/"))
     ]
 
@@ -83,12 +84,13 @@ def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
 def require_run(path: Path | None) -> Path | None:
     """Return a path, unless it can't be a run or a checkpoint: then raise UserError, with the nearest run.
 
-    Only names of files are looked at, so that it is said before torch is imported; ``resolve_run`` decides.
+    Only names of files are checked, so that the error comes before torch is imported; ``resolve_run`` decides.
     """
     if path is None:
         return None
     around = (path, path.parent, path.parent.parent)
     signs = ("config.yml", "owner.json", "MANIFEST.json")
+    # best and last are files, each of which names a checkpoint.
     if any((folder / sign).exists() for folder in around for sign in signs) or path.is_file():
         return path
     from vaak.config.components import did_you_mean

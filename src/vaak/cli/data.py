@@ -103,7 +103,8 @@ def _simulated(
 
     audio: Any = loaded.experiment.global_config
     options = dataset.conversations or ConversationsConfig()
-    if "split_by" not in dataset.model_fields_set:  # as with conversations in the YAML
+    # By speakers, as where the YAML has conversations: those of a split must be strangers to the others.
+    if "split_by" not in dataset.model_fields_set:
         dataset = dataset.model_copy(update={"split_by": "speaker"})
     if number is not None:
         options = options.model_copy(update={split: number})
@@ -156,6 +157,7 @@ def check(
 
     Example: vaak data check configs/diarization/quickstart.yml; vaak data check cv-corpus-21.0-2025-03-14/hi
     """
+    # A recipe's name has no ending, and a YAML is a configuration: any other file is data.
     if len(arguments) == 1 and (Path(arguments[0]).is_dir() or Path(arguments[0]).suffix not in (".yml", ".yaml", "")):
         _check_folder(Path(arguments[0]), output, as_json, dialect_said(delimiter, quotes, encoding))
         return

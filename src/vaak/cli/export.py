@@ -198,7 +198,8 @@ def _write(
     with whole_folder(folder, named=True) as made:  # writers name it in what they write
         is_unmerged = declared_formats(opened.task)[format].is_unmerged
         find_writer(opened.task, format)(opened.model if is_unmerged else merged(opened.model), made, **options)
-        if not (made / "README.md").exists():  # an adapter's says how it is loaded
+        # An adapter's writer makes the card itself, which says how the adapter is loaded.
+        if not (made / "README.md").exists():
             _write_card(opened, format, made, (options.get("quantization"), *said), name)
 
 

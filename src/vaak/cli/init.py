@@ -123,6 +123,7 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
     for name, file in bundled_files(tree).items():
         text = text.replace(name, file.name)
         others[file.name] = file
+    # All targets, before any is written.
     _require_new([target, *(target.parent / name for name in others)])
     for name, file in others.items():
         if file.suffix == ".yml":
@@ -174,7 +175,8 @@ def _for_data(
 
     written_in = target.parent if target.parent.is_dir() else Path()
     seen = folder if os.path.samefile(written_in, os.curdir) else Path(os.path.relpath(folder, written_in))
-    with contextlib.chdir(written_in):  # from where the YAML's paths will be seen
+    # Paths in the YAML will be seen from its folder, so the data are described from there.
+    with contextlib.chdir(written_in):
         found = survey_folder(seen, dialect=dialect)
         for one in found:
             print("\n".join(render_lines(one, seen)), end="\n\n", file=sys.stderr)
@@ -188,9 +190,9 @@ def _for_data(
 
 
 def _with_schema(task: str, text: str) -> str:
-    """A YAML below the line by which editors find the options of its task, to complete, check and explain them.
+    """Return a YAML with a first line by which editors find its task's schema, to complete, check and explain options.
 
-    Without a schema of this name (a pipeline's file, a task of a user's own), as it is.
+    A YAML without a schema of this name (a pipeline's file, a user's own task) is returned unchanged.
     """
     from vaak.config.reference import schema_file
 

@@ -40,6 +40,7 @@ def main() -> None:
 
     def run() -> None:
         for word in sys.argv:
+            # Python has these in place of bytes that the locale can't decode (PEP 383).
             if any("\udc80" <= character <= "\udcff" for character in word):
                 shown = ascii(os.fsencode(word).decode("utf-8", "replace"))
                 raise UserError(f"{shown}: this locale has no such characters; set LC_ALL=C.UTF-8 or PYTHONUTF8=1")
@@ -101,6 +102,7 @@ def _call(function: Callable[[], Any]) -> None:
         _flush_output()
         raise
     except BaseException as error:
+        # Panics of Rust (tokenizers, safetensors) derive from BaseException, but are errors like others.
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
         said = _describe_error(error)
@@ -125,7 +127,8 @@ def _run(function: Callable[[], Any]) -> None:
     try:
         function()
     except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # to which click answers with 1
+        # click answers a closed pipe by exiting with 1.
+        if isinstance(leaving.__context__, BrokenPipeError):
             raise leaving.__context__ from None
         raise
     except Exception as error:
@@ -266,6 +269,7 @@ def overlook_broken_packages() -> None:
             from multiprocessing import parent_process
 
             where = str(getattr(distribution, "_path", distribution))
+            # Said once for the package, and not again by every worker and rank.
             if where not in named and parent_process() is None and os.environ.get("RANK", "0") == "0":
                 named.add(where)
                 problem = f"{where}/entry_points.txt is malformed, so nothing of it is used"

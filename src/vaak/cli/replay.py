@@ -225,6 +225,7 @@ def verify(
         print(json.dumps(found, ensure_ascii=False))
     else:
         _print_verification(found, from_start)
+    # After the result is printed: a run on a disk that can't be written can be verified, too.
     try:
         write_verification(found)
     except OSError as error:

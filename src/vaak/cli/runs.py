@@ -128,7 +128,8 @@ def list_(
         return
     if shown:
         columns = {name: [name, *map(cell, shown)] for name, cell in COLUMNS.items()}
-        if sys.stdout.isatty():  # a narrow terminal has fewer columns, a file all
+        # Only a terminal is narrow: a file gets all columns.
+        if sys.stdout.isatty():
             width_there = shutil.get_terminal_size().columns
             for name in LEFT_OUT:
                 if sum(max(map(len, cells)) for cells in columns.values()) + 2 * (len(columns) - 1) > width_there:
@@ -197,6 +198,7 @@ def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
     known = {run.id for run in runs}
     roots = [run for run in runs if find_parent(run) not in known or run.parent is None]
+    # Runs in a ring have no root, so all come once more; those already taken give nothing.
     return [one for run in (*roots, *runs) for one in take(run, 0)]
 
 
@@ -277,6 +279,7 @@ def plot(
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """
+    # A run's folder may be called as a picture is.
     named = len(arguments) > 1 and arguments[-1] in PICTURES and not Path(arguments[-1]).is_dir()
     picture = arguments[-1] if named else "history"
     runs = [Path(name) for name in (arguments[:-1] if named else arguments)]

@@ -244,6 +244,7 @@ def compare(
             raise UserError(f"{own[0]} is {what}, which can't be compared with anything else or have options")
     if scores:
         read = {name: read_scores(Path(name)) for name in names}
+        # As many scores as folds, so each fold tests that share of the examples.
         report = compare_scores(read, 1 / max(2, len(read[names[0]])) if folds else None)
     elif studies:
         found = {name: read_fold_scores(Path(name), metric) for name in names}
@@ -283,7 +284,8 @@ def _comparison_lines(report: ComparisonReport) -> list[str]:
             f"  {_p(one.p_value)} ({one.tests[0].name}"
             + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
         ]
-        if one.effect == one.effect:  # a number, where each example has its figures
+        # NaN isn't equal to itself: without figures of each example, the effect size is NaN.
+        if one.effect == one.effect:
             low, high = (f"{value:.2f}" for value in one.effect_interval)
             lines.append(f"  effect size {one.effect:.2f} ({low} to {high}, Cohen's d of {one.pairs} pairs)")
         lines += [f"  {test.name}: {_p(test.p_value)}" for test in one.tests[1:]]

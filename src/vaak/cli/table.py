@@ -193,7 +193,8 @@ def imported(name: str) -> Any:
 
 SETTINGS = {
     "help_option_names": ["-h", "--help"],
-    "token_normalize_func": lambda word: word.replace("_", "-"),  # --output_dir, as other programs spell it
+    # Other programs spell it --output_dir.
+    "token_normalize_func": lambda word: word.replace("_", "-"),
 }
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings=SETTINGS)
 
@@ -218,7 +219,8 @@ def vaak(
 
 def run_command_line() -> None:
     """Run the command that the arguments name. Raises UserError for a mistake in them, SystemExit for a code."""
-    usage_error: Any = typer.BadParameter.__base__  # typer brings a copy of click, and doesn't export its errors
+    # typer brings a copy of click, and doesn't export its errors.
+    usage_error: Any = typer.BadParameter.__base__
     try:
         code = get_command(app)(prog_name="vaak", standalone_mode=False)
     except usage_error as error:

@@ -155,6 +155,7 @@ def _process_texts(
     try:
         at_once = iter(processor.process_all([text for text in texts if text.strip()]))
         yield from (next(at_once) if text.strip() else None for text in texts)
+    # process_all gives all texts or none, so nothing was yielded yet; one by one shows which text is at fault.
     except DataError:
         for index, text in enumerate(texts, first):
             try:

@@ -59,6 +59,7 @@ def train(
         raise UserError("--try and --resume were given; a try starts from scratch, and leaves the run unchanged")
     files, overrides = files_and_overrides(arguments, device)
     if resume is not None:
+        # In quotes: a path may read as something else in YAML.
         overrides.append(f'training.checkpoint.resume="{resume}"')
     if no_mixed_precision:
         overrides.append("training.mixed_precision=no")
@@ -71,7 +72,8 @@ def train(
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
     else:
-        load_for_processes(files, overrides, trust_code)  # a mistake is reported before, and once
+        # A mistake is reported here, before the processes start, and once.
+        load_for_processes(files, overrides, trust_code)
         command = train_command([*files, *overrides, *(["--trust-code"] if trust_code else [])])
         if code := run_processes(command, processes):
             raise typer.Exit(code)
@@ -136,7 +138,8 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     try:
         outcome = train_run(loaded)
     except Exception:
-        if os.environ.get("RANK", "0") == "0" and stat_records(directory) != before:  # it took steps, and failed
+        # Where it took steps before it failed, the report shows them.
+        if os.environ.get("RANK", "0") == "0" and stat_records(directory) != before:
             report_of_trained(directory)
         raise
     if outcome.is_main:

@@ -91,7 +91,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     """
     before, after = mask(before), mask(after)
     task = reference or after["task"]
-    if Path(before.get("task", task)).name != Path(task).name:  # a user's own is copied into the run
+    # A user's own file is copied to RUN/code, so only the names of file and class count.
+    if Path(before.get("task", task)).name != Path(task).name:
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = default_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])

@@ -141,11 +141,13 @@ def _wrong_options(
     called = without_folder(component.type) if given else component.type
     reference = short_names.get(component.type, component.type)
     module, _, name = reference.rpartition(":")
+    # The file of the class is read, and not imported, which would take as long as torch does.
     ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
     file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
     found = _class_in(file, name) if file is not None and file.is_file() else None
     if found is None:
         return
+    # A class whose __init__ is inherited from somewhere else may take any options.
     made_by = _made_by(found) or (NO_OPTIONS if _is_plain_module(found) else None)
     if made_by is None:
         return
@@ -332,6 +334,7 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
     if how in ("auto", "whole") or not experiment.spec.loss_reads_head:
         return
     further = {name if isinstance(one, int | float) else one.type for name, one in training.loss.auxiliary.items()}
+    # z_loss is computed chunk by chunk as well, and a task's own losses don't read logits.
     reading = sorted(further - {"z_loss", *(experiment.spec.auxiliary_losses or ())})
     reason, expected = None, "whole"
     if experiment.distillation is not None:

@@ -234,11 +234,13 @@ def import_file(file: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Before it is executed, as Python's import does: dataclasses and pickle look modules up by name.
     sys.modules[name] = module
     _BEING_IMPORTED.append(file)
     try:
         spec.loader.exec_module(module)
     except BaseException:
+        # A module that failed halfway mustn't be found by the next import.
         del sys.modules[name]
         raise
     finally:

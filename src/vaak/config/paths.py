@@ -78,8 +78,10 @@ def _is_within_corpus(section: Node, name: str) -> bool:
 def _settle(node: Node, read: PathRead) -> str | None:
     """Have a node's path be one from the working folder; return what to say about it."""
     value = node.value
+    # An address (https://…) isn't a path on this machine.
     if not isinstance(value, str) or not value or "://" in value or node.place is None:
         return None
+    # Paths from the command line or Python are seen from the working folder already.
     if os.path.isabs(from_home(value)) or not os.path.isfile(node.place.file):
         return None
     written_in = Path(node.place.file)

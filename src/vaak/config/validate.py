@@ -102,6 +102,7 @@ class Validation:
             text += _if_registered(node.place)
         if isinstance(node.value, str) and node.value.lower() in ("yes", "no", "on", "off"):
             return text + " (yes, no, on and off are text in YAML 1.2)"
+        # 3.0 where an integer is expected: say so only if 3 would be accepted.
         whole = isinstance(node.value, float) and node.value.is_integer() and kind.startswith("int")
         if whole and is_within_bounds(node.value, schema, self.schema):
             return text + f"; write {int(node.value)}"
@@ -237,7 +238,8 @@ def settle_components(
         reference = node.value.get("type")
         if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
-        key = path.rstrip(".0123456789")  # the option under which a component stands
+        # The option under which a component stands: a list's items share it.
+        key = path.rstrip(".0123456789")
         key = key if key in short_names else key.rpartition(".")[0]
         by_class = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
         if reference.value not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name

@@ -113,7 +113,8 @@ def _load_configuration(
             raise UserError(f'optimizer is {optimizer!r:.80}; expected a name ("adamw") or a dict of its options')
         training["optimizer"] = optimizer
     loss = training.get("loss")
-    if isinstance(loss, Mapping) and "type" in loss:  # as an optimizer is given: the main loss, and its options
+    # A loss may be given as an optimizer is: then these are the main loss and its options.
+    if isinstance(loss, Mapping) and "type" in loss:
         own = {name: value for name, value in loss.items() if name not in LossConfig.model_fields}
         training["loss"] = {**{name: value for name, value in loss.items() if name not in own}, "main": own}
     sections = {name: training.pop(name) for name in [*training] if name in Experiment.model_fields}

@@ -125,7 +125,8 @@ def _add_field(batch: Batch, name: str, values: list[Tensor]) -> None:
         raise UserError(f"{name} has the shapes {shapes}; only the first dimension may differ: give a collate")
     is_targets = name in TARGETS and not values[0].is_floating_point()
     if is_targets:
-        values = [value.long() for value in values]  # of True and False, none could be marked as ignored
+        # Among True and False, none could be marked as ignored.
+        values = [value.long() for value in values]
     if not values[0].ndim:
         stacked = torch.stack(values)
     else:
@@ -178,6 +179,7 @@ class SimpleTask(Task):
         length: Callable[[Any], float] = measure_length,
         name: str = "SimpleTask",
     ) -> None:
+        # The module that makes it: make_reference looks there for a variable that holds this task.
         self.name, self.made_in = name, sys._getframe(1).f_globals.get("__name__", "")
         self._data = dict(data) if isinstance(data, Mapping) else {"train": data}
         self._model, self._loss, self._collate, self._metrics = model, loss, collate, dict(metrics or {})
@@ -252,6 +254,7 @@ class Examples(Dataset):
         lengths, content = [], hashlib.sha256()
         with keeping_generators(torch.device("cpu")):
             for index in range(len(self.data)):
+                # An example that draws from the global generators must have the same hash in every process.
                 if self.draws_globally:
                     seed_generators(draw_key(Purpose.FINGERPRINT, index))
                 try:
@@ -275,6 +278,7 @@ def add_to_hash(content: Any, value: Any) -> None:
     Raises UserError for an object whose parts can't be seen.
     """
     if isinstance(value, torch.Tensor):
+        # As bytes, since numpy has no bfloat16.
         raw = value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
         _add(content, f"{value.dtype}{tuple(value.shape)}".encode(), raw)
     elif isinstance(value, np.ndarray) and value.dtype != object:

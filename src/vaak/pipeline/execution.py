@@ -70,6 +70,7 @@ def collect_dependencies(stage: Stage, options: Options, digests: Mapping[str, s
         "sources": None if stage.sources is None else stage.sources(options),
         "code": {"source": None if source is None else hash_file(Path(source)), "version": stage.version},
     }
+    # As it will be read from its file (tuples are lists there), so that comparing is exact.
     normal: Parts = json.loads(json.dumps(parts))
     return normal
 
@@ -189,9 +190,8 @@ def make_ready(standing: StageStatus, job: Job) -> Path | None:
             moved = aside
         else:
             shutil.rmtree(folder)
-    for name in (
-        standing.damaged if standing.verdict == "repairs" else ()
-    ):  # the manifest last: it tells what is damaged
+    # The manifest goes last: should this be cut, it still tells what is damaged.
+    for name in standing.damaged if standing.verdict == "repairs" else ():
         (folder / name).unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +211,8 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs, job.trust_code, job.trusts_runs))
             outputs = outputs_in(stage, job.folder)
         found = (path.stat() for path in job.folder.rglob("*") if path.is_file())
-        sizes = {(file.st_dev, file.st_ino): file.st_size for file in found}  # one with several names counts once
+        # A file with several names (hard links) takes its space once.
+        sizes = {(file.st_dev, file.st_ino): file.st_size for file in found}
         about = {
             "stage": stage.name,
             "parts": job.parts,
@@ -247,10 +248,12 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
 
     Raises UserError as the body does and where the process was killed, SystemExit where it failed by a bug.
     """
+    # A forked child would inherit threads and a CUDA context that don't work in it.
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(find, job, its), name=stage.name)
     process.start()
+    # Only the child has that end open now, so recv meets an end of file if it is killed before it sends.
     its.close()
     with in_order():  # a stage that trains saves before it ends
         try:

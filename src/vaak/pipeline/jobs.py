@@ -104,6 +104,7 @@ def help_rank_0(directory: Path) -> None:
         number += 1
         path = folder / f"{number:06d}.json"
         while not path.exists():
+            # Look for the order again: rank 0 may have written it right before it ended.
             if has_ended(place_of_main) and not path.exists():
                 raise UserError("rank 0 has ended, and so this process; add --resume")
             time.sleep(LOOK_AGAIN_SECONDS)
@@ -225,6 +226,7 @@ def _ray(num_cpus: int) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started = not ray.is_initialized()
     if started:
+        # Ray refuses the resources of a cluster that is already there.
         own: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": num_cpus, "include_dashboard": False}
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
     try:

@@ -157,6 +157,7 @@ def make_rows(
     if artifact.find() == about:
         remove_temporary(folder)
     else:
+        # Old shards go before the new index comes: after a kill in between, no old row may stand under a new key.
         for path in folder.glob("*rows-*"):
             path.unlink()
         artifact.claim(about)
@@ -170,6 +171,7 @@ def make_rows(
     if jobs.helpers is not None and isinstance(begin, Portable):
         about = {"module": type(begin).__module__, "name": type(begin).__name__, "values": begin.as_json()}
         jobs.helpers.order(make_own_shards, folder=str(folder), begin=about, shards=missing)
+        # Shards are dealt out in turn: rank 0's are the first and every N-th after it.
         own = missing[:: jobs.helpers.world_size]
     with progress(folder.name, len(keys), already=min(there * per_shard, len(keys))) as advance:
         for shard, made in jobs.map(partial(shard_maker, begin, store), own):
@@ -200,6 +202,7 @@ def shard_maker(begin: Callable[[], Maker], store: PipelineRowStore) -> Callable
         rows = np.asarray(make(keys))
         if rows.shape != (len(keys), *store.shape):
             raise DataError(f"rows of {keys[0]} and so on have the shape {rows.shape[1:]}; expected {store.shape}")
+        # A number too large for float16 becomes infinite, and is reported below with its key.
         with np.errstate(over="ignore"):
             stored = rows.astype(TYPES[store.dtype])
         finite = np.isfinite(stored.reshape(len(keys), -1)).all(axis=1)

@@ -212,10 +212,12 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
         rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)
+        # A folder that has begun may have come from elsewhere, and so may the runs in it.
         plan.trusts_runs = request.trust_code or not has_begun
         has_failed = True
         try:
             for index, stage in enumerate(plan.stages):
+                # Failed until it returns: so the table is right, whatever ends this.
                 rows[index] = PipelineRow(stage.name, "failed")
                 rows[index] = _run(plan, stage, log_file)
             has_failed = False
@@ -225,6 +227,7 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
             raise
         finally:
             if helpers is not None:
+                # The others wait for orders, and would wait until this process is gone.
                 helpers.close(has_failed)
             with contextlib.suppress(OSError):
                 write_text(directory / RESULTS, markdown_report(pipeline, options, rows))

@@ -297,6 +297,7 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
         axes.set_title(row.title, fontsize=9, loc="left", y=1.0, pad=above, parse_math=False)
         top = bottom - BELOW
     axes.set_xlabel("seconds", fontsize=7)
+    # Every row has drawn its own scale of pitch; they become one, as the colours have one.
     of_pitch = [axes for axes in figure.axes if axes.get_ylabel() == F0]
     limits = np.array([axes.get_ylim() for axes in of_pitch])
     for twin in of_pitch:

@@ -86,6 +86,7 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
     for number, (name, curves) in enumerate(drawn):
         axes = figure.add_subplot(grid[number // columns, number % columns])
         for place, (label, (steps, values)) in enumerate(curves.items()):
+            # The ten colours come again after ten curves, then with another dash.
             marker, dash = "." if len(steps) < MOST_MARKED else None, ("-", "--", ":")[place // 10 % 3]
             axes.plot(steps, values, linestyle=dash, marker=marker, label=label)
         axes.set(title=name, xlabel="step")
@@ -157,6 +158,7 @@ def draw_differences(report: Mapping[str, Any], path: Path | None = None) -> Any
     for number, one in enumerate(comparisons):
         difference = one["difference"]
         low, high = (scale * (limit - difference) for limit in one["interval"])
+        # A bootstrap's interval may leave out the difference itself, and matplotlib refuses negative errors.
         around = [[max(0.0, -low)], [max(0.0, high)]]
         axes.errorbar(scale * difference, number, xerr=around, fmt="o", capsize=4, color="tab:blue")
     axes.axvline(0, color="0.5", linewidth=1)

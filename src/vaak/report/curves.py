@@ -87,7 +87,8 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     for record in facts.records:
         for panel, label, value in _points(record):
             curve = found.setdefault(panel, {}).setdefault(label, Curve(label, [], []))
-            if curve.steps and curve.steps[-1] == record["step"]:  # the later one counts
+            # A damaged or edited log may have a record twice: a curve has one value for a step, the later one.
+            if curve.steps and curve.steps[-1] == record["step"]:
                 curve.values[-1] = value
             else:
                 curve.steps.append(record["step"])
@@ -110,6 +111,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
             unit = UNITS.get(name, "%" if is_fraction(name) else "")
             bands = get_pressure_bands(facts) if name == "memory pressure" else ()
             kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
+    # All curves share the points, so that the size of the page doesn't grow with the run.
     most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, taken)))
     return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
 
@@ -195,6 +197,7 @@ def _thinned(curve: Curve, most: int) -> Curve:
         return curve
     stretches = (most - 2) // 2
     kept = {0, count - 1}
+    # Pairs with their places: min and max give the place along with the value.
     for first, last in pairwise(round(number * count / stretches) for number in range(stretches + 1)):
         there = [(value, place) for place in range(first, last) if (value := curve.values[place]) is not None]
         if there:

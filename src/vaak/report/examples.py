@@ -98,6 +98,7 @@ def sections_of_examples(facts: RunFacts, player: Player) -> list[Html]:
         own = [
             *_samples_by_step(steps),
             *_pairs_by_phenomenon(summary),
+            # The default holds this turn's prefix; a closure would see the last one's.
             *_examples(summary, lambda name, prefix=prefix: player(prefix + name)),  # type: ignore[misc]
             *_by_group(summary),
             *_confusions(summary),
@@ -306,6 +307,7 @@ def aligned_texts(reference: str, hypothesis: str) -> Html:
     >>> aligned_texts("so it is", "so he is it")
     '<p class="aligned">so <del>it</del> <ins>he</ins> is <ins>it</ins></p>'
     """
+    # The table grows with the product of both lengths.
     left, right = reference.split()[:200], hypothesis.split()[:200]
     costs = [[*range(len(right) + 1)], *([row] + [0] * len(right) for row in range(1, len(left) + 1))]
     for row, word in enumerate(left, 1):
@@ -390,6 +392,7 @@ def _colours(
         for other, theirs in reference.items()
     }
     taken: set[str] = set()
+    # Greedy, the longest overlap first: this only chooses colours, and no figure depends on it.
     for (name, other), seconds in sorted(shared.items(), key=lambda one: -one[1]):
         if seconds > 0 and ("hypothesis", name) not in found and other not in taken:
             taken.add(other)

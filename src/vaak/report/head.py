@@ -21,7 +21,7 @@ MOST_FIGURES, MOST_REMARKS = 12, 40
 MOST_NAMED = 6
 """The labels, languages or corpora that are named one by one."""
 RATES = {"wer": "words", "cer": "characters", "der": "seconds of speech"}
-"""What the errors of a figure are counted in."""
+"""The unit in which the errors of a figure are counted."""
 NOTES, MOST_NOTES = "notes.md", 20_000
 
 
@@ -73,7 +73,7 @@ def _tiles(facts: RunFacts, figures: Mapping[str, float | None], step: int) -> H
 
 
 def _result(facts: RunFacts) -> str:
-    """What the run has reached, in a sentence; of the examples where it kept their scores, else its best figure."""
+    """The result in a sentence: counted over the examples where the run kept their scores, else its best figure."""
     step, figures, _ = facts.shown_evaluation
     if not figures:
         return ""

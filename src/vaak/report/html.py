@@ -158,6 +158,7 @@ def document(
         hashes=hashes,
         connect="; connect-src 'self'" if live else "",
         live=" data-live" if live else "",
+        # A text in the data could otherwise end the script element that holds them.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         library=library,
         script=script,

@@ -191,6 +191,7 @@ def read_options(run: Path) -> dict[str, Any]:
     path = run / "config.yml"
     try:
         text = OWN_REFERENCE.sub("", REFERRING.sub(_without_secret, path.read_text(encoding="utf-8")))
+        # Reading replaces any other variable by its value, which would then be public with the card.
         if re.search(r"(?<!\$)\$\{", text):
             return {}
         found = to_plain(read_yaml(path))

@@ -300,6 +300,7 @@ def _log(facts: RunFacts) -> list[Html]:
         what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), version_of_session(one))
         rows.append((*what, element("code", command_of_session(one))))
     lines = split_lines(read_log_tail(facts.directory))
+    # Only at a line's head (time, rank, level): the message after it may have any of these words.
     remarks = [line for line in lines if re.search(r" (WARNING|ERROR|CRITICAL) ", line[:60])]
     parts = [data_table(rows, "Sessions")] if facts.sessions else []
     for title, shown in (("Warnings", remarks[-MOST_REMARKS:]), ("End of the log", lines[-LOG_LINES:])):

@@ -261,9 +261,11 @@ def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[st
             by_name.setdefault(str(path.relative_to(whole).with_suffix("")), []).append((None, path))
     newest = [(name, *paths[-1]) for name, paths in by_name.items()]
     first = [(name, *paths[0]) for name, paths in by_name.items() if len(paths) > 1]
+    # By the first bytes of a file: its name is a stranger's.
     taken = {b"\x89PNG": 0, b"RIFF": 0}
     most = {b"\x89PNG": PICTURE_BYTES, b"RIFF": AUDIO_BYTES}
     found, left_out = [], []
+    # The newest come first, so what doesn't fit is rather what is old.
     for name, step, path in [*newest, *first]:
         with open(path, "rb") as file:
             kind, size = file.read(4), path.stat().st_size
@@ -273,6 +275,7 @@ def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[st
                 left_out.append(f"{path.relative_to(whole)} ({size / 1e6:.1f} MB)")
                 continue
             taken[kind] += size
+            # A file that grows meanwhile is read no further than it was counted.
             found.append(Media(name, step, path, kind + file.read(size)))
     others = sum(len(paths) for paths in by_name.values()) - len(newest) - len(first)
     return found, left_out + ([f"{others} of steps in between"] if others else [])

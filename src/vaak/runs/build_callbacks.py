@@ -42,6 +42,7 @@ def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Call
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
     if getattr(experiment.model, "experts", None) is not None:
         callbacks.append(RoutingCallback(training.checkpoint.metric, training.checkpoint.mode))
+    # A run's phases have one reader, and a profiler's verdict says this as well.
     if not any(isinstance(callback, InterbatchProfiler) for callback in callbacks + further):
         callbacks.append(WaitingForDataCallback(logging.interval))
     return callbacks + further

@@ -98,7 +98,7 @@ class DistilledTask(TaskWrapper):
         about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
         if file.exists() and list_checkpoints(self.directory / "checkpoints"):
             before = read_json(file)
-            # Compare weights, not the path: a run stands for its best checkpoint, which changes while that run goes on.
+            # Compare weights, not the path: a run stands for its best checkpoint, which changes while that run trains.
             if before["weights"] != about["weights"]:
                 raise UserError(
                     f"{KEY}: {self.options.teacher} has other weights than when this run began (then "

@@ -79,7 +79,7 @@ class _Walk:
             self.first_seen.setdefault(id(parameter), path or name)
         for child_name, child, count in _children(module):
             yield from self.lines(child, child_name, f"{path}.{child_name}".lstrip("."), depth + 1, count)
-        # Models of vaak.nn.models without a head of their own use their embedding as one.
+        # Models of vaak.nn.models without a separate head use their embedding as one.
         if not depth and getattr(module, "head", module) is None:
             embeddings = [key for key, child in module.named_children() if isinstance(child, nn.Embedding)]
             yield Branch(1, "head", "Linear", 0, same_as=embeddings[0])

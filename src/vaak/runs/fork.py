@@ -165,8 +165,7 @@ def _share_past(
                 _link(one, directory / "checkpoints" / one.name)
         history = parent / METRICS
         content = history.read_bytes() if history.exists() else b""
-        # The log as long as it was when that checkpoint was written: later records are made again by this run's own
-        # steps.
+        # The log up to that checkpoint: later records come from this run's own steps.
         files.write_bytes(directory / METRICS, content[: read_state(start)["metrics_bytes"]])
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():

@@ -92,7 +92,7 @@ def resolve_run(path: Path) -> Path:
     """
     # The path may be RUN, RUN/checkpoints, or a checkpoint or pointer in it.
     around = (path, path.parent, path.parent.parent)
-    # A checkpoint has a configuration of its own, so look for its run before that.
+    # A checkpoint has a copy of the configuration, so look for its run first.
     for folder in around:
         if (directory := run_with_checkpoints(folder)) is not None:
             return _require_readable(directory)
@@ -151,7 +151,7 @@ def open_run(
     of_run = dict.fromkeys(layers, directory)
     trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
     with names_of_training_known(directory):
-        # Loaded as trained and as asked for: what differs may be refused, or be data to prepare.
+        # Loaded as trained and as asked for: differences may be refused, or name other data to prepare.
         own = load(layers, trust_code=trust_code, of_run=of_run).experiment
         for text in overrides:
             key, _, value = map(str.strip, text.partition("="))

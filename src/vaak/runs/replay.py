@@ -182,7 +182,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
 def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
     """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
-    # A run that stopped after too many non-finite steps is one that people replay: here it goes on.
+    # A run that stopped after too many non-finite steps is one that people replay: here it doesn't stop.
     training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
     for journal in journal_files(directory, *JOURNALS):
         shutil.copy(journal, temporary_folder)
@@ -414,7 +414,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
 def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Return, of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
     modes = [(module, module.training) for module in trainer.model.modules()]
-    # Dropout would make zeros of its own.
+    # Dropout would add zeros.
     trainer.model.eval()
     with watching_units(trainer.model) as alive:
         for _, forward, piece in forwards_of_step(trainer, data):

@@ -115,6 +115,7 @@ def compare_scores(
     for name, scores in others:
         sums, ours = of_scores(scores), of_scores(first)
         if test_share is not None:
+            # The first test's p-value is the one that is corrected for several comparisons, and shown.
             tests = [corrected_t_test(scores, first, test_share), ttest_rel(scores, first)]
         else:
             tests = [approximate_randomisation(sums, ours, compute_mean)] if len(scores) == len(first) else []
@@ -167,12 +168,14 @@ def _scores_in_table(path: Path) -> list[float]:
         if row.problem is not None:
             raise row.problem
         rows.append(row)
+    # Two columns of digits without a header are numbers that were cut at their decimal comma: 0,85.
     if not has_header and rows and all(len(row.cells) == 2 and _are_digits(row.cells) for row in rows):
         rows = [_joined_by_comma(path, table, row) for row in rows]
     elif table.width > 1:
         name = f" ({table.names[0]})" if has_header else ""
         log.warning("%s: reads column 1%s of %d columns", path, name, table.width)
     cells = [row.cells[0].strip() for row in rows]
+    # 1,234 may be a thousand as well as a fraction: where all look like that, commas aren't decimal.
     commas = bool(cells) and all(map(DECIMAL_COMMA.fullmatch, cells)) and not all(map(THOUSANDS.fullmatch, cells))
     commas = commas or (table.dialect.delimiter == ";" and not any("." in cell for cell in cells))
     column = f"column 1 ({table.names[0]})" if has_header else "column 1"
@@ -361,7 +364,8 @@ def evaluate_examples(
     def watched(opened: OpenedRun, split: str, meters: Meters) -> Meters:
         nonlocal metric
         metric = opened.experiment.training.checkpoint.metric
-        made.append(ByExample(meters, opened.task, split))  # once more where memory ran out
+        # Made once more where memory ran out and the evaluation began again: the last one counts.
+        made.append(ByExample(meters, opened.task, split))
         return made[-1]
 
     report = evaluate_run(run, files, overrides, [split], device, weights, watched=watched)

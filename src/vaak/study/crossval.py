@@ -82,13 +82,15 @@ class CrossValidation:
 
     def __init__(self, plan: CrossvalPlan, folder: Path) -> None:
         """Divide the data unless they are. Raises UserError where they can't be, or the folder has another study."""
-        scipy_stats()  # a missing package shows now, and not at the end
+        # A missing package shows now, and not after days of training.
+        scipy_stats()
         self.plan, self.folder = plan, folder.resolve()
         own = {name: getattr(plan, name) for name in CrossvalPlan.__annotations__}
         identity = make_identity(plan, **own)
         artifact = Artifact(self.folder, "crossval.json", "a cross-validation", remedy="give another --output")
         require_own_files(self.folder, deep=False)
         with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
+            # Once before the data are divided, which may take long, and once with the division's hash.
             artifact.require_same(identity, OTHER_STUDY)
             if not self.folds_file.exists():
                 self._divide(own)
@@ -127,6 +129,7 @@ class CrossValidation:
                     held.enter_context(locked(self.folder / "runs" / f".{fold}.lock", patience=0))
                 except BlockingIOError:
                     continue
+                # Only under its lock: another process may have ended the fold a moment ago.
                 if self._result_file(fold).exists():
                     continue
                 write_json(self._result_file(fold), self._test_fold(fold))

@@ -148,6 +148,7 @@ def _check_parameter(
     epsilon = torch.finfo(total.dtype).eps
     checks = []
     for longer in LONGER_STEPS:
+        # A central difference is off by about eps/h from rounding and by h² from bending: least at about eps^(1/3).
         h = longer * epsilon ** (1 / 3) * max(1.0, float(parameter.norm()))
         measured = _finite_difference(parameter, direction, h, loss)
         allowed = tolerance * max(abs(slope), abs(measured)) + NOISE * epsilon * abs(float(total)) / h

@@ -192,6 +192,7 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
     curve = Curve()
     with temporary_trainer(loaded) as trainer:
         peak = trainer.config.optimizer.lr
+        # A schedule is a factor of the peak rate.
         step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
         numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
         with closing(trainer.data.steps(trainer.position)) as steps, closing(numbers):
@@ -242,11 +243,13 @@ def restored(model: nn.Module, optimizer: Optimizer, device: torch.device) -> It
             for parameter, data, _ in own:
                 parameter.grad = None
                 parameter.data = data.to(device, copy=True)
+            # By identity: a buffer that two modules share stays shared.
             copies = {id(held): held.to(device, copy=True) for _, _, held in buffers if held is not None}
             for module, name, held in buffers:
                 module._buffers[name] = None if held is None else copies[id(held)]
             yield
         finally:
+            # torch refuses a gradient on another device than its weights, so the weights come first.
             for parameter, data, gradient in own:
                 parameter.grad = None
                 parameter.data = data

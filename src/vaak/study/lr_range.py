@@ -167,6 +167,7 @@ def assess_certainty(curve: Curve) -> Certainty:
     suggestion = curve.suggestion()
     if suggestion is None:
         return Certainty((), None, None, ())
+    # Every other step has half the steps, and so half the window.
     halves = [Curve(curve.rates[first::2], curve.losses[first::2]) for first in (0, 1)]
     alternatives = [curve.suggestion(window) for window in OTHER_WINDOWS]
     alternatives += [half.suggestion(WINDOW / 2) for half in halves if len(half.losses) >= FEWEST]

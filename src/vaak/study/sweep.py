@@ -208,6 +208,7 @@ class Sweep:
             )
             self.study: Any = made
             if plan.sampler == "grid":
+                # A sweep that is resumed has its first points in the study already.
                 there = len(self.study.get_trials(deepcopy=False))
                 for point in points(list(plan.dimensions))[there : plan.num_trials]:
                     self.study.enqueue_trial(point)
@@ -244,6 +245,7 @@ class Sweep:
         watch, states = _Watch(trial, self.plan.prune), optuna().trial.TrialState
         try:
             loaded = self.plan.load(*options)
+            # Trials share prepared data, unless the configuration names a cache, or these data have none.
             if getattr(loaded.experiment.data, "cache_dir", "") is not None:
                 shared = []
             loaded = self.plan.load(*options, *shared, f"run_dir={run}", "training.checkpoint.resume=auto")
@@ -257,6 +259,7 @@ class Sweep:
             trial.set_user_attr("problem", str(error))
             self.study.tell(trial, state=states.FAIL)
             log.warning("trial %d failed: %s", trial.number + 1, error)
+            # If all fail from the start, the fault is in the configuration rather than in what varies.
             ended = [one.state.name for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
             if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
                 raise UserError(f"all of the first {len(ended)} trials failed; the last: {error}") from error
@@ -276,13 +279,16 @@ class Sweep:
         waiting = any(one.state.name == "WAITING" for one in trials)
         if not waiting and (self.plan.sampler == "grid" or len(trials) >= self.plan.num_trials):
             return None
+        # Another seed for each trial: from the same one, any process would draw the same point again.
         samplers, seed = optuna().samplers, self.plan.seed + len(trials)
         self.study.sampler = (
+            # Trials that still run count as bad, so that processes side by side don't try the same.
             samplers.TPESampler(seed=seed, constant_liar=True)
             if self.plan.sampler == "tpe"
             else samplers.RandomSampler(seed=seed)
         )
         trial = self.study.ask()
+        # Drawn while the sweep is locked, so that the next process sees what this trial tries.
         for one in self.plan.dimensions:
             one.suggest(trial)
         held.enter_context(self._hold(trial.number))

@@ -222,6 +222,7 @@ def _write(path: Path, name: str, found: AlignedRecording, format: Format, folde
     file = None if folder is None else folder / f"{name}.{ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:
         assert file is not None
+        # Praat has no intervals of length 0.
         words = [word for line in found.lines for word in line.words if word.end > word.start]
         write_textgrid(file, {"words": [Interval(*word[:3]) for word in words]}, found.duration)
         return

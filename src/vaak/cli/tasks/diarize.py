@@ -84,14 +84,16 @@ def diarize(
         raise UserError(
             f"--{counts[0].replace('_', '-')}: a model with label_type {kind} finds speakers by name; leave it out"
         )
-    for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):  # better before the work
+    # A folder that can't be made is reported before hours of work.
+    for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):
         create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
         found, failed = _diarize_all(work, opened, batch_size, quiet=chosen.as_json)
     scores, mistake = None, None
     try:
         scores = _scores(found.values(), known, opened)
-    except UserError as error:  # an error of the reference: the result is still printed
+    # A mistake of the reference: the result itself is still printed, then this is raised.
+    except UserError as error:
         mistake = error
     _say(found, failed, scores, opened, work.looked_through, as_json=chosen.as_json)
     if mistake is not None:

@@ -38,7 +38,8 @@ def predict(
     from vaak.runs.open_run import select_task
 
     opened = select_task(chosen.open(), task)
-    given = {} if batch_size is None else {"batch_size": batch_size}  # a task of a user's own may not have it
+    # A user's own task may not have the option, so it is passed only if given.
+    given = {} if batch_size is None else {"batch_size": batch_size}
     named = inputs or (line.rstrip("\n") for line in sys.stdin)
     failed, number = dict[Path, UserError](), len(inputs) if inputs else None
     results: Iterator[Any]
@@ -53,6 +54,7 @@ def predict(
     lines = (json.dumps(_plain(result), ensure_ascii=False) if chosen.as_json else str(result) for result in results)
     with opened.precision.autocast():
         print_or_write(lines, output, number)
+    # Results are computed while they are printed, so failures are known only now.
     if hasattr(opened.task, "predict_files"):
         print_failed("predicted", len(set(files) - failed.keys()), failed)
     if failed:

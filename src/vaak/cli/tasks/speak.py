@@ -53,7 +53,8 @@ def speak(
     if plot is not None and plot.suffix.lower() != ".png":
         raise UserError(f"--plot: {plot}: expected a file that ends in .png")
     texts, where = read_texts(text)
-    if is_ssml("\n".join(texts)):  # one text, of however many lines
+    # SSML is one text, of however many lines.
+    if is_ssml("\n".join(texts)):
         texts = ["\n".join(texts)]
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
@@ -64,6 +65,7 @@ def speak(
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
     unspoken = Unspoken()
+    # One stream over all texts, so that batches fill across files; each file takes its own texts from it.
     parts = _counted(speaker.sentences((SpokenText(*one) for one in spoken), batch_size), unspoken)
     create_folder(output.parent if output.suffix else output)
     outputs = [(output, spoken)]

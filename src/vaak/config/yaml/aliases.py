@@ -96,7 +96,8 @@ def spread(layer: Node, section: str, options: Mapping[str, list[str]]) -> Itera
             yield Problem(child.place, f"{section}.{key}", f"unknown key{did_you_mean(key, options)}")
         for name in options.get(key, ()):
             if find(layer, split_key(name)) is None:
-                place = replace(child.place, key=f"{section}.{key}") if child.place else None  # as the user wrote it
+                # Errors name the option as the user wrote it, not each of those that it stands for.
+                place = replace(child.place, key=f"{section}.{key}") if child.place else None
                 put(layer, split_key(name), Node(copy_tree(child).value, place))
 
 

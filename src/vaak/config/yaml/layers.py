@@ -53,7 +53,8 @@ class Layers:
         if real in chain:
             self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
             return
-        if real in self._read and chain:  # without a chain, the user asks for it here, on top
+        # A base is read once, below all that extend it; a file without a chain is one that the user asks for, on top.
+        if real in self._read and chain:
             return
         self._read.add(real)
         doubt = judge_file(Path(file), place.doubt if place else None) if run is None else judge_run(run, Path(file))

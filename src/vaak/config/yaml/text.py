@@ -55,6 +55,7 @@ def plain_scalar(text: str) -> Scalar:
     """
     if text in _WORDS:
         return _WORDS[text]
+    # int() refuses texts of more than 4,300 digits (sys.set_int_max_str_digits).
     if len(text) > _MOST_DIGITS:
         return text
     if _INTEGER.fullmatch(text):
@@ -130,6 +131,7 @@ def read_yaml(path: Path | str, doubt: Doubt | None = None) -> Node:
     except OSError as error:
         raise ConfigError([Problem(YamlPlace(file), "", f"can't be read: {error.strerror or error}")]) from None
     try:
+        # Some editors begin a file with a byte order mark.
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
@@ -160,6 +162,7 @@ def _events(text: str) -> Iterator[Any]:
 
     A text that has mistakes is kept by no one: it is parsed up to the first.
     """
+    # Taken out, and put back at the end: the first in the dictionary was used least recently.
     if (events := _EVENTS_OF.pop(text, None)) is None:
         events = []
         for event in YAML(typ="safe", pure=True).parse(text):
@@ -226,9 +229,11 @@ class _Composer:
             if target is None:
                 word = "refers to itself" if event.anchor in self.anchors else "is not defined above"
                 raise ConfigError([Problem(place, key, f"the alias *{event.anchor} {word}")])
+            # The copy counts in full: aliases of aliases grow exponentially ("billion laughs").
             self._count(sum(1 for _ in walk(target)), place)
             return Node(copy_tree(target).value, place)
         if event.anchor:
+            # Known, but without a node yet: an alias that comes before its end would contain itself.
             self.anchors[event.anchor] = None
         if isinstance(event, ScalarEvent):
             node = Node(self._scalar(event, place, key), place)
@@ -282,15 +287,18 @@ class _Composer:
             line = self.find_place(event.start_mark.line + 1)
             if not isinstance(event, ScalarEvent):
                 raise ConfigError([Problem(line, key, "a key must be text")])
+            # An escape may make half a surrogate pair, which no file can be written with.
             name = event.value.encode("utf-8", "replace").decode()
             full = f"{key}.{name}".lstrip(".")
             child = self._node(next(self.events), line, full)
+            # In quotes it is a key like any other.
             if name == "<<" and event.style in (None, ""):
                 self._merge_keys(merged, child, full)
             elif name in children:
                 self._complain(line, full, f"given twice: first at {children[name].place}")
             else:
                 children[name] = child
+        # What the mapping says itself wins over what it merges, wherever << stands.
         return Node({**merged, **children}, place)
 
     def _merge_keys(self, merged: dict[str, Node], child: Node, key: str) -> None:

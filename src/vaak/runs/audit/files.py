@@ -214,7 +214,7 @@ def _check_pointers(found: Inventory) -> None:
             continue
         if expected is not None and held == expected.name:
             found.compare(path)
-        # Pointers are moved after the checkpoint is written, so a kill in between leaves them one behind.
+        # Pointers are updated after the checkpoint is written, so a kill in between leaves the previous ones.
         elif not ended and pointed(folder, name) is not None:
             found.leave_out(f"checkpoints/{name}, which names {held} (the run trains, or was killed)", path)
         else:
