@@ -51,6 +51,7 @@ class AmiReader(LayoutReader):
             from lhotse.recipes.ami import PARTITIONS
         mic = str(self.dataset.options.get("mic", "Mix-Headset"))
         places = {name: split for split, names in PARTITIONS["full-corpus-asr"].items() for name in names}
+        # Headset stands for the headsets of all speakers, each a recording with its own speaker's segments.
         pattern = re.compile(rf"{re.escape(mic)}(-\d+)?" if mic == "Headset" else re.escape(mic))
         parts: dict[str, list[Path]] = defaultdict(list)
         for path in sorted(self.root.glob("**/audio/*.wav")):
@@ -87,6 +88,7 @@ class AmiReader(LayoutReader):
         segments: list[Row] = []
         for path in sorted((self.annotations / "segments").glob(f"{meeting}.*.segments.xml")):
             letter = path.name.split(".")[1]
+            # Without meetings.xml, speakers are named by meeting, and letters give the headsets in order.
             unknown = f"{meeting}.{letter}", str("ABCDE".find(letter))
             name, channel = self._speakers.get((meeting, letter), unknown)
             if headset is None or channel == headset[1]:
@@ -104,6 +106,7 @@ class AmiReader(LayoutReader):
             named = [
                 places[name] for child in segment for name in _HREF.findall(child.get("href", "")) if name in places
             ]
+            # A segment names its first and last word; all words between belong to it, but not vocal sounds and gaps.
             own = [one for one in spoken[min(named) : max(named) + 1] if one.tag == "w"] if named else []
             # punctuation has no space before it
             words = (("" if one.get("punc") == "true" else " ") + (one.text or "").strip() for one in own)

@@ -71,10 +71,12 @@ class WebDatasetReader(_ArchiveReader):
     ENDING = ".tar"
 
     def lines(self, part: Path) -> Iterator[Line]:
+        # WebDataset stores the members of a sample next to each other, so one pass without an index is enough.
         for key, group in groupby(read_tar_members(part), lambda one: one.key):
             members = {one.name[len(key) + 1 :].lower(): one for one in group}  # by their endings
             where = f"{part}, {key}"
             audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
+            # Samples without audio, such as images, are skipped: a tar may mix kinds.
             if audio is None:
                 continue
             line = self.named_line(_labels_among(members, where), audio.range)
@@ -111,12 +113,14 @@ class ParquetReader(_ArchiveReader):
             for field in schema
             if field.name != audio and not pyarrow.types.is_nested(field.type) and not _is_bytes(field.type)
         ]
+        # The column is bytes, or Hugging Face's struct of bytes and path; a struct may lack either.
         fields = _get_field_names(schema.field(audio).type)
         leaf = f"{audio}.bytes" if "bytes" in fields else audio if not fields else None
         names = class_names_in(schema)
         require_columns(simple, self.columns, str(part))
         prefix = "-".join(part.relative_to(self.root).with_suffix("").parts)
         number = 0
+        # By row groups: a cell is found again later by its group and its row in it.
         for group in range(file.metadata.num_row_groups):
             row = 0
             columns = [*simple, *([leaf] if leaf else []), *([f"{audio}.path"] if "path" in fields else [])]
@@ -124,6 +128,7 @@ class ParquetReader(_ArchiveReader):
                 for place in range(batch.num_rows):
                     values = name_classes({name: value_in(batch, name, place) for name in simple}, names)
                     path = value_in(batch, f"{audio}.path", place) if "path" in fields else None
+                    # A null here means that the audio is in a file, which ``path`` names.
                     has_bytes = leaf is not None and value_in(batch, leaf, place) is not None
                     where = f"{part}, row {number + 1}"
                     cell = ParquetCell(part, group, row, leaf) if leaf is not None and has_bytes else None
@@ -213,6 +218,7 @@ class SharReader(LayoutReader):
             tar = part / f"recording.{number}.tar"
             if not tar.is_file():
                 raise DataError(f"{cuts}: its recordings are missing, {tar.name}; copy it there, not compressed")
+            # Fields in separate tars, such as features, are only placeholders in the cut: leave them out.
             others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
             members = read_tar_members(tar)
             for where, entry, problem in manifest_lines(cuts):
@@ -222,6 +228,8 @@ class SharReader(LayoutReader):
                 if problem is not None:
                     yield Line(where, {}, problem=problem)
                     continue
+                # Cuts and tars are matched by position alone, so check the name: after one missing member, all others
+                # would be shifted.
                 if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
                     instead = f"has {data.name}" if data else "ends"
                     raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")
@@ -240,6 +248,8 @@ class SharReader(LayoutReader):
         if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
             raise DataError(f"{where}: the recording of {entry['id']} has not one source")
         absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
+        # Absolute, because the manifest is read later from another folder. Written before the check, which allows only
+        # files.
         sources[0] |= {"type": PART, "source": str(absolute)}
         require_harmless(entry, where)
         name, cut = str(entry["id"]), lhotse_object(entry, where)

@@ -181,6 +181,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         if not entry.is_named:  # where it is decides nothing: a corpus may be moved
             return "train"
         own = self.division.of(*self._deciding_names(entry))
+        # Its speakers belong to different splits. Every split reads the same entries, so count it only once.
         if own is None and split == "train":
             counts.drop(entry.name, (SEVERAL_SPLITS,))
         return own
@@ -211,6 +212,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         seen = set[int]()
         for name, cut, remarks, problem in entries:
             if cut is None:
+                # With both remarks and a problem, the problem is an empty text: only an error where texts are needed.
                 if problem is not None and (self.requires_text or not remarks):
                     self.on_bad(problem, name)
                 else:
@@ -218,6 +220,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 continue
             counts.remarks.update(remarks)
             try:
+                # 64-bit digests instead of names: a split may have millions of cuts.
                 if hash_text(cut.id) in seen:
                     remedy = "give each its own id, or remove the doubled ones"
                     raise DataError(
@@ -227,6 +230,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 left_out = None if self.alignments is None else self.alignments.attach(cut)
                 counts.remarks.update(left_out or ())
                 if self.alignments is not None and left_out is None:
+                    # Folders let recordings without labels through, because an alignment could still give them some.
                     if self.dataset.type == "folder" and not cut.supervisions:
                         counts.drop(name, (UNLABELLED,))
                         continue
@@ -275,6 +279,7 @@ def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
     >>> covered((Segment(0.0, 3.0, "A"), Segment(2.0, 4.0, "B"), Segment(6.0, 7.0, "A")))
     (5.0, 1.0)
     """
+    # At equal times, ends (-1) sort before starts, so segments that touch don't overlap.
     events = sorted([(s.start, 1) for s in segments] + [(s.end, -1) for s in segments])
     speech = overlap = 0.0
     speaking, before = 0, 0.0

@@ -80,6 +80,7 @@ def list_entries(dataset: DatasetConfig) -> dict[str, list[Path]]:
     seen: dict[Path, str] = {}
     for split, paths in found.items():
         for path in paths:
+            # A file may be in two splits if its lines say which they belong to; Lhotse's manifests can't.
             before = seen.get(path.resolve())
             if before == split or (before is not None and dataset.type == "cuts"):
                 where = split if before == split else f"{before} and in {split}"

@@ -122,8 +122,10 @@ class FolderReader(CorpusReader):
             yield attempted(name, partial(_reading, name, path, annotations, self.without_labels))
         for path, reason in why_not(found.not_read).items():
             yield ReadRecording(path.name, None, (reason,))
+        # Only annotations that were given: those found near the audio may describe other recordings too.
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
         audio = [path for part in self._found.values() for path in part.audio]
+        # Names of all splits: an RTTM may cover the whole corpus, and its other recordings aren't without audio.
         everyone = {name for path in audio for name in (*iterate_names(path), own.find_name(path))}
         for name in own.without_audio(everyone):
             yield ReadRecording(name, None, (WITHOUT_AUDIO,))
@@ -175,6 +177,7 @@ def _found(entries: Iterable[Path]) -> Found:
             audio_in_folder(entry, also_read=(*READERS, *NOT_READ))  # which names what else is there
         found.annotations += [path for path in files if path.suffix.lower() in READERS]
         if not entry.is_dir():
+            # For a folder, annotations inside it were collected above; for single files, look around them.
             parents.update(dict.fromkeys(path.parent for path in audio))
     own = set(found.annotations)
     found.near = [path for path in _annotations_beside(parents) if path not in own]
@@ -188,6 +191,7 @@ def _annotations_beside(parents: Iterable[Path]) -> list[Path]:
     for parent in parents:
         around = [path for path in (*parent.iterdir(), *parent.absolute().parent.iterdir()) if path.is_dir()]
         folders.update(dict.fromkeys([parent, *(path for path in around if path.name.lower() in kinds)]))
+    # By resolved path: a folder may be found both inside one parent and next to another.
     files = {path.resolve(): path for folder in folders for path in folder.iterdir() if path.suffix.lower() in READERS}
     return sorted(files.values())
 
@@ -213,6 +217,7 @@ class Annotations:
             for name, annotation in said.items():
                 self._said[kind].setdefault(name, {})[path] = annotation
             if kind == ".rttm" and not said:
+                # An empty RTTM says that nobody speaks in the recording of its name, unlike a missing one.
                 self._silent.add(path.stem)
 
     def find_name(self, audio: Path) -> str:
@@ -287,6 +292,7 @@ class Annotations:
 
     def _find_annotations(self, kind: str, name: str) -> Any:
         found = self._said[kind].get(name, {})
+        # A file named after the recording wins over a collection that contains it too.
         own = [path for path in found if path.stem == name] or list(found)
         if len(own) > 1:
             raise DataError(f"{own[1]}: recording {name} is also in {own[0]}; keep it in one of them")
@@ -306,6 +312,7 @@ def _utterance(tiers: dict[str, list[Interval]], name: str) -> tuple[list[Labell
     """
     own = {str(kind_of_tier(tier)): intervals for tier, intervals in tiers.items() if kind_of_tier(tier) is not None}
     speakers = {tier.rpartition(" - ")[0] for tier in tiers if kind_of_tier(tier) is not None}
+    # An aligner's grid covers the whole recording, so its last end is the utterance's.
     end = max((interval.end for intervals in own.values() for interval in intervals), default=0.0)
     if len(speakers) != 1 or not end:
         return None, []
@@ -355,6 +362,7 @@ class LJSpeechReader(CorpusReader):
             raise row.problem
         if len(fields) not in (2, 3):
             raise DataError(f"{where}: expected id|text|text in words, found {len(fields)} fields")
+        # The third field is the text in words; where it is empty, the second one as printed.
         name, text = fields[0], fields[-1] or fields[1]
         if not name or not text:
             raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
@@ -404,9 +412,8 @@ class AlignmentFolder:
         if hasattr(cut, "tracks"):
             return None
         stem = Path(cut.recording_id).stem
-        is_own = (
-            f"-{stem}-" not in f"-{cut.id}-"
-        )  # an id of its own: its file is named so, or after the whole recording
+        # An alignment of a cut with its own id is named after the id or the whole recording, not after the audio file.
+        is_own = f"-{stem}-" not in f"-{cut.id}-"
         names = (cut.id, cut.recording_id, *(() if is_own else (stem,)))
         name = next((one for one in names if one in self._paths), None)
         if name is None:
@@ -416,12 +423,15 @@ class AlignmentFolder:
         else:
             left_out = []
             alignment = read_alignment(self._paths[name], left_out=left_out)
+        # A file named after the recording counts from the recording's start, but the cut begins later.
         if name != cut.id and cut.start > 0:
             alignment = cut_window(alignment, cut.start, cut.end)
         if not cut.supervisions:
             label(cut, [Labelled(Segment(0.0, cut.duration, ""), custom={NO_TIMES: True})])
         alone = len(cut.supervisions) == 1
         for one in cut.supervisions:
+            # A single label gets everything, even words beyond its end; with several, each word belongs to the one
+            # around its middle.
             segment = Segment(0.0, float("inf"), "") if alone else Segment(one.start, one.end, "")
             [found] = aligned([Labelled(segment, one.text)], list_times(alignment))
             one.text, one.alignment = found.text, alignment_items(found.alignment)

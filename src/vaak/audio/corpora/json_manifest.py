@@ -100,6 +100,7 @@ class JsonReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for manifest, path in enumerate(self._manifests[split]):
+            # One manifest may be named for several splits; then each line says to which it belongs.
             is_shared = self._is_shared(path)
             for where, entry, problem in followed(self._lines(path), f"recordings of {split}"):
                 own: Any = entry.get("split")
@@ -130,7 +131,8 @@ class JsonReader(CorpusReader):
         has_any = not self._columns
         for line in manifest_lines(path, self.dialect):
             if line.problem is None and self._columns:
-                if is_table(path):  # its rows have the same columns
+                # All rows of a table have the same columns, so a missing one is an error of the file, not of a row.
+                if is_table(path):
                     require_columns(line.entry, self._columns, line.where)
                 try:
                     line = line._replace(entry=rename_columns(line.entry, self._columns, line.where))
@@ -147,6 +149,7 @@ class JsonReader(CorpusReader):
 
     def require_texts(self) -> None:
         for path in self.files:
+            # The first row is enough for a table; lines of JSON may each have other keys.
             for where, given, problem in islice(manifest_lines(path, self.dialect), 1 if is_table(path) else 0):
                 if problem is not None:
                     continue
@@ -190,6 +193,7 @@ class EntryNames:
             if (name := _short_name(entry)) is None:
                 continue
             digest = hash_text(name)
+            # Names are kept as digests: a manifest may have millions of lines.
             if owners.setdefault(digest, manifest) == manifest and last.get(digest) == manifest:
                 owners[digest] = None
             last.setdefault(digest, manifest)
@@ -201,6 +205,7 @@ class EntryNames:
         if short is None or self._owners.get(hash_text(short), manifest) == manifest:
             return short
         audio, duration = PurePath(str(entry["audio"])), seconds_in(entry.get("duration"))
+        # Without ``..`` and the root: a cut's name becomes the name of files.
         parts = [one for one in audio.with_suffix("").parts if one not in ("..", audio.anchor)]
         begin = seconds_in(entry.get("offset")) or 0.0
         if begin > 0 or duration is not None:
@@ -238,6 +243,7 @@ def make_reading(
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     rate = _number(entry, "sampling_rate", where)
+    # Opus is decoded at any rate, so its manifest may name another one than its header.
     if rate is not None and rate != header.sampling_rate and not header.is_opus:
         raise DataError(
             f"{where}: {path} has {header.sampling_rate} Hz, but sampling_rate is {rate:g}; fix one of them"
@@ -255,6 +261,7 @@ def make_reading(
     if alignment is not None:
         labels = list(aligned(labels, list_times(alignment)))
     kept, more = within(labels, cut.duration, where)
+    # A UEM names the recording: keep its short name for that, where the cut gets a longer one to be unique.
     stem, cut.id = cut.id, _text(entry, "id", where) or _text(entry, "uri", where) or unnamed or cut.id
     label(cut, kept)
     more += name_left_out(left_out)
@@ -277,6 +284,7 @@ def _take_stretch(cut: Any, entry: dict[str, Any], path: Path | Part, where: str
     if rest <= 0:
         raise DataError(f"{where}: offset {offset:g} s is beyond the end of {path} ({cut.duration:.3f} s)")
     cut.start = offset
+    # A rounded duration near the end means the whole rest: don't cut off its last milliseconds.
     cut.duration = rest if duration is None or duration > rest - DURATION_SLACK_SECONDS else duration
     if cut.duration <= 0:
         raise DataError(f"{where}: duration is {duration:g} s")
@@ -287,12 +295,14 @@ def _labels(
 ) -> tuple[list[Labelled] | None, list[str]]:
     """Who says what, in seconds of the cut; None if the line has no labels."""
     segments, rttm = entry.get("segments"), _text(entry, "rttm", where)
+    # RTTM times count from the start of the file, segments from the start of the cut.
     if rttm is not None and cut.start > 0:
         raise DataError(
             f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
         found = _find_annotations(read_rttm(named_file(folders, rttm, where), keep_bad=True), cut.id, rttm, where)
+        # No upper limit here: ``within`` clips labels beyond the end, or refuses them if they are most of all.
         found, remarks = usable_labels(found, [(one, "") for one in found], math.inf, where)
         joined = merged(found)
         return [Labelled(segment) for segment in joined], [*remarks, *[OVERLAPPING] * (len(joined) < len(found))]
@@ -304,7 +314,8 @@ def _labels(
         kept, remarks = usable_labels(labels, [(one.segment, one.where) for one in labels], math.inf, where)
         return sorted(kept, key=lambda one: one.segment), remarks
     speaker, text = _text(entry, "speaker", where), entry.get("text")
-    text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)  # "": nothing is said
+    # An empty text means that nothing is said, unlike a missing one.
+    text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
@@ -365,6 +376,7 @@ def _find_annotations(found: dict[str, Any], name: str, file: str, where: str) -
     """The annotations of the recording: those of its name, or the only ones; an empty file means that there is none."""
     if not found:
         return []
+    # With a single recording in the file, its name may differ from the audio's.
     if name not in found and len(found) != 1:
         raise DataError(f"{where}: {file} has no recording {name}; it has {', '.join(found) or 'none'}")
     return found[name] if name in found else next(iter(found.values()))
@@ -425,6 +437,7 @@ class SplitFolderReader(JsonReader):
         self._manifests = {
             split: [path for path in paths if path.suffix.lower() in MANIFESTS] for split, paths in found.items()
         }
+        # Without manifests, JSON files of speakers; without those, audio with texts of the same names.
         self._others = {
             split: [path for path in paths if path.suffix.lower() == ".json"] or list(filter(is_audio, paths))
             for split, paths in found.items()

@@ -82,6 +82,7 @@ class KaldiReader(LayoutReader):
     def _segments(self, part: Path, about: Callable[[str], Row]) -> dict[str, list[Row]] | None:
         """Who speaks when in each recording, and what; None where entries are utterances."""
         found: dict[str, list[Row]] = defaultdict(list)
+        # If there are both, RTTM wins over ``segments``; its speech then has no texts.
         if (part / "rttm").is_file():
             for name, segments in read_rttm(part / "rttm", keep_bad=True).items():
                 found[name] = [
@@ -97,7 +98,8 @@ class KaldiReader(LayoutReader):
             expected = "expected UTTERANCE RECORDING START END, in seconds"
             if not fields:
                 raise DataError(f"{where}: {expected}")
-            if len(fields) < 3:  # it is known of which recording
+            # The recording is known, so the bad line counts as a label of it that can't be used.
+            if len(fields) < 3:
                 found[fields[0]].append({"start": 0.0, "end": 0.0, PLACE: where, PROBLEM: expected})
                 continue
             (start, problem), (end, later) = (
@@ -118,6 +120,7 @@ class KaldiReader(LayoutReader):
         name = str(line.entry["audio"])
         if name == "-":
             raise DataError(f"{line.where}: audio from standard input is refused; save it as a file")
+        # Pipes ("sox … |") don't match and fail later as files that don't exist: nothing is executed.
         archive = _IN_ARCHIVE.fullmatch(name)
         if archive is not None:
             path = named_file(self.list_folders(part), archive[1], line.where)
@@ -150,13 +153,16 @@ def ark_entry(path: Path, offset: int, where: str) -> ByteRange:
             file.seek(offset)
             mark = file.read(5)
             if mark == b"AUDIO":
+                # kaldiio writes the number of bytes of the length, then the length.
                 width = int.from_bytes(file.read(1))
                 size = int.from_bytes(file.read(width), "little") if width <= 8 else 0
                 return ByteRange(path, file.tell(), size)
             if mark[:4] == b"RIFF":
                 file.seek(offset + 4)
+                # RIFF's own length says where the file ends inside the archive.
                 return ByteRange(path, offset, struct.unpack("<I", file.read(4))[0] + 8)
             if mark[:4] == b"fLaC":
+                # FLAC's header has no size in bytes, so take everything up to the end of the archive.
                 return ByteRange(path, offset, path.stat().st_size - offset)
     except (OSError, struct.error) as error:
         raise DataError(f"{where}: {path}: can't be read: {getattr(error, 'strerror', None) or error}") from error

@@ -110,7 +110,8 @@ class LayoutReader(CorpusReader):
         folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
         named = [Path(name).expanduser() for split in SPLITS for name in getattr(dataset, split)]
         if named and not folder.is_dir() and all(path.is_absolute() for path in named):
-            folder = named[0].parent  # corpus_dir isn't needed: it says what names are relative to
+            # Absolute names don't need corpus_dir, which only says what names are relative to.
+            folder = named[0].parent
             found = [folder]
         elif not folder.is_dir():
             raise DataError(f"{self.where}: corpus_dir: no such folder: {folder}")

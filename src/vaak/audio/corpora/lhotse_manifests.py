@@ -70,6 +70,7 @@ def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
 def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
     """Download the corpus to ``folder`` and note where in it its files are; returns that folder."""
     recipe = recipe_named(name)
+    # Locked, so that two commands don't download into the same files. After an error, no empty folder is left behind.
     with unmade_after_errors(folder, {LOCK}), locked(folder / LOCK):
         inner = download(recipe, folder, options)
         write_json(folder / CORPUS, {"recipe": name, "corpus": os.path.relpath(inner.resolve(), folder.resolve())})
@@ -86,6 +87,7 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     except UserError as error:
         raise UserError(f"datasets, name: {error}") from error
     output = output_folder(dataset, audio)
+    # Through JSON and back, so that it compares equal to what is read from the file (tuples become lists).
     identity: dict[str, Any] = {"recipe": recipe.name, "options": json.loads(json.dumps(dataset.options))}
     artifact = Artifact(output, DONE, "manifests", keys={"recipe": str, "options": dict, "parts": dict})
 
@@ -93,7 +95,8 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
         if not artifact.path.exists():
             return False
         artifact.require_same(identity, "give another output_dir, or delete the folder")
-        return bool(artifact.read().get(NO_TIMES))  # an earlier version left the marks to whoever reads the cuts
+        # Earlier versions didn't mark labels without times when preparing: prepare again.
+        return bool(artifact.read().get(NO_TIMES))
 
     with artifact.making(is_done, keeps_empty=False) as needed:
         if needed:
@@ -109,6 +112,7 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
     ``corpus`` is the folder of the audio, ``output`` that of the manifests. ``options`` are the recipe's, and it may
     take ``num_jobs`` processes. Returns each part's file of cuts, relative to ``output``.
     """
+    # The corpus itself wins over manifests that the folder may have already.
     if corpus.is_dir():
         log.info("preparing %s from %s", recipe.name, corpus)
         manifests = dict(_parts(prepare(recipe, inner_folder(corpus), output, options, num_jobs)))
@@ -152,6 +156,7 @@ def inner_folder(corpus: Path) -> Path:
         inner = corpus / str(read_json(corpus / CORPUS)["corpus"])
     except (OSError, ValueError, KeyError, TypeError):
         return corpus
+    # A recorded path must not lead out of the corpus: the file may have been edited.
     return inner if inner.resolve().is_relative_to(corpus.resolve()) else corpus
 
 
@@ -196,6 +201,8 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
             if cut is None:
                 dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
                 continue
+            # Recipes label an utterance from start to end when they only know who speaks: mark it, so that pauses are
+            # found later.
             if is_labelled_throughout(cut):
                 [label] = cut.supervisions
                 label.custom = {**(label.custom or {}), NO_TIMES: True}
@@ -212,6 +219,7 @@ class RecipeReader(CorpusReader):
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         """Prepare the corpus unless it is prepared. Raises DataError for parts that it doesn't have."""
         super().__init__(dataset)
+        # A part without cuts is dropped: it can't be a split.
         parts = {part: path for part, path in prepare_corpus(dataset, audio).items() if path.stat().st_size}
         chosen = _chosen(dataset, list(parts))
         self._reader = ManifestReader(dataset, {split: [parts[part] for part in own] for split, own in chosen.items()})
@@ -238,6 +246,7 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
         return {split: list(names) for split, names in named.items() if names}
     if len(parts) == 1:
         return {"train": parts}
+    # By usual prefixes: train-clean-100 and train-other-500 together are train.
     called = {split: [part for part in parts if part.lower().startswith(PREFIXES[split])] for split in SPLITS}
     chosen = {split: own for split, own in called.items() if own}
     if not chosen:
@@ -328,6 +337,7 @@ class ManifestReader(CorpusReader):
         cut = lhotse_object(self._resolve_files(entry, folder, where), where)
         if not has_audio:
             raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
+        # If all labels were unreadable, the cut would look like silence: that is an error.
         remarks = drop_bad_labels(cut, where)
         if unread and not cut.supervisions:
             raise DataError(f"{unread[0][0]}: {unread[0][1]} (no label of cut {cut.id} can be used)")
@@ -344,6 +354,8 @@ class ManifestReader(CorpusReader):
             for source in recording["sources"]:
                 part = parse_part(source["source"]) if source["type"] == PART else None
                 path = _find_file(Path(source["source"]) if part is None else part.path, (folder, *self.roots))
+                # Only with audio_root are files limited to folders: a plain manifest names audio anywhere, as Lhotse
+                # writes it.
                 if self.roots:
                     require_inside(path, (folder, *self.roots), where)
                 if is_read and not path.is_file():
@@ -438,6 +450,7 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
 
 def _detect_kind(path: Path) -> str | None:
     problem: DataError | None = None
+    # The first readable line decides; bad lines before it are reported when the file is read.
     for line in manifest_lines(path):
         if line.problem is None:
             keys = line.entry.keys()
@@ -447,6 +460,7 @@ def _detect_kind(path: Path) -> str | None:
         raise problem or DataError(f"{path}: this manifest is empty")
     if "sources" in keys:
         return "recordings"
+    # Only cuts have a type in JSON, and a mixed cut has tracks instead of a duration.
     if "type" in keys and ("duration" in keys or "tracks" in keys):
         return "cuts"
     return "supervisions" if {"recording_id", "start", "duration"} <= keys and "num_features" not in keys else None
@@ -462,6 +476,7 @@ def joined(
     Each supervision has its file and line, or another place. Those that couldn't be read are in ``unread``, by
     recording, once all were read.
     """
+    # All supervisions first: the generator also fills ``unread``, which is complete only at its end.
     waiting: dict[str, list[tuple[SupervisionSegment, str]]] = {}
     for one, place in supervisions:
         waiting.setdefault(one.recording_id, []).append((one, place))

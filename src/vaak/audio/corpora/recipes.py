@@ -119,6 +119,7 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
     parameters = _parameters(function)
     require_known(options, parameters, f"recipe {recipe.name} has no option")
     arguments = dict(options)
+    # The user's own options win over the default folder and number of jobs.
     arguments.setdefault(_corpus_parameter(function), corpus)
     arguments |= {name: output for name in OUTPUT_PARAMETERS if name in parameters}
     if "num_jobs" in parameters:
@@ -173,6 +174,7 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
                     f"recipe {recipe.name}: the corpus can't be downloaded: {describe_error(error)}; partial downloads "
                     f"are kept in {folder}, and the same command resumes them (delete damaged files)"
                 ) from error
+    # Some recipes return the folder that they unpacked. Use it only if it is inside the given one.
     inner = Path(found) if len(recipe.downloads) == 1 and isinstance(found, str | Path) else folder
     return inner if inner.resolve().is_relative_to(folder.resolve()) else folder
 
@@ -194,6 +196,7 @@ def redirect_downloads(recipe_module: str) -> Iterator[None]:
     if original is None:
         yield
         return
+    # Lhotse's own damages partial downloads: see the top of this file.
     module.resumable_download = _as_lhotse_calls_it  # type: ignore[attr-defined]
     try:
         yield
@@ -248,6 +251,7 @@ def fetch(
             f"{url}: can't be downloaded ({reason}); check the network: the partial download is kept, and the same "
             "command resumes it"
         ) from error
+    # On disk under its temporary name before it is renamed: a file with the final name is always complete.
     sync_file(part)
     part.replace(path)
     source.unlink()
@@ -264,6 +268,7 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
     if there:
         with contextlib.suppress(OSError, ValueError):
             known = read_json(source)
+    # Resume only the same version of the same file: with If-Range, a server that has changed it sends everything.
     if isinstance(known, dict) and known.get("url") == url and known.get("mark"):
         headers = {**headers, "Range": f"bytes={there}-", "If-Range": known["mark"]}
     with _answer(urllib.request.Request(url, headers=headers)) as answer:
@@ -272,11 +277,14 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
         length = answer.headers.get("Content-Length")
         total = begin + int(length) if length is not None else None
         mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+        # Before any byte of it, so an interrupted download can be resumed. A weak ETag (W/) doesn't promise equal
+        # bytes.
         write_json(source, {"url": url, "mark": None if mark is None or mark.startswith("W/") else mark})
         with open(part, "ab" if goes_on else "wb") as file, progress(part.stem, total, already=begin) as advance:
             while chunk := answer.read(CHUNK):
                 file.write(chunk)
                 advance(len(chunk))
+    # A connection that closes early looks like the end of the file.
     have = part.stat().st_size
     if total is not None and have != total:
         raise OSError(f"received {have:,} of {total:,} bytes")
@@ -287,6 +295,7 @@ def _answer(request: urllib.request.Request) -> Any:
     try:
         return urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:
+        # 416: the range begins at the end or beyond it, because the part is complete or the file has become shorter.
         if error.code != 416:
             raise
         error.close()

@@ -120,6 +120,8 @@ class TranscriptsReader(LayoutReader):
         if archives:
             return by_split(archives, self.root)
         level = subfolders(self.root)
+        # Splits may be one folder down, as in corpus/wavs/train. Only a few folders are searched: some corpora have
+        # thousands.
         for folders in (level, [path for one in level[:MOST_FOLDERS] for path in subfolders(one)]):
             named = by_split([path for path in folders if split_named(path.name) and _has_both(path)], self.root)
             if "train" in named and len(named) > 1:
@@ -139,6 +141,7 @@ class TranscriptsReader(LayoutReader):
             for paths in named.values()
             for path in paths
         }
+        # A text file called train.txt needn't be a list; one that names no recording isn't.
         return named if all(of_lists.values()) else {}
 
     def list_files(self, part: Path) -> list[Path]:
@@ -222,8 +225,10 @@ def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Itera
     """
     audio = [one for one in files if one.ending in AUDIO]
     own, used = _texts_by_name(audio, files), set[File]()
+    # Lists are only considered if no recording has a text file: a README could look like a list.
     listed = {} if own else _texts_of_lists(audio, files, given)
     speakers = _find_speakers(audio)
+    # VCTK has each utterance by two microphones; the second is used only where the first is missing.
     first = {(one.name.parent, one.key) for one in audio if not one.name.stem.lower().endswith("mic2")}
     for one in audio:
         name = one.place.relative_to(root).as_posix() if isinstance(one.place, Path) else str(one.name)
@@ -249,6 +254,8 @@ def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Itera
         if "text" in entry and "speaker" not in entry and (speaker := speakers.get(one)) is not None:
             entry |= {"speaker": speaker}
         yield Line(where, entry, part)
+    # Texts without audio are reported only next to texts that were used: other files of the same ending may be
+    # anything.
     places, keys = {(one.name.parent, one.ending) for one in used}, {one.key for one in used}
     for file in files:
         if (file.name.parent, file.ending) in places and file not in used and file.key not in keys:
@@ -291,7 +298,9 @@ def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:
         near = [file for file in possible if file.name.parent == one.name.parent]
         for depth in (2, 1):
             tail = one.name.parent.parts[-depth:]
+            # Audio and texts are often in parallel trees, such as wav/s1/a.wav and txt/s1/a.txt.
             near = near or [file for file in possible if tail and file.name.parent.parts[-depth:] == tail]
+        # One text may serve two recordings of its name: those of two microphones.
         is_only = len({file.name.parent for file in possible}) == 1 and same[one.key] <= 2
         if chosen := near or (possible if is_only else []):
             found[one] = min(chosen, key=lambda file: (TRANSCRIPTS.index(file.ending), file.name))
@@ -305,10 +314,12 @@ def _texts_of_lists(
     names = dict[str, File | None]()
     for one in audio:
         for name in {str(one.name), str(one.name.with_suffix("")), one.name.name, one.name.stem}:
-            names[compose(name)] = None if compose(name) in names else one  # of two files: neither is meant
+            # A name that two files share identifies neither.
+            names[compose(name)] = None if compose(name) in names else one
     found = dict[File, dict[str, str] | DataError]()
     for file in (one for one in files if one.ending in LISTS):
         rows = _read_list(file, names, given)
+        # A list names a recording in most of its lines; in other texts, a name may occur by chance.
         if sum(row.audio is not None for row in rows) * 2 > len(rows):
             for audio_file, text, speaker, problem in rows:
                 if audio_file is not None:
@@ -343,12 +354,14 @@ def _read_list(file: File, names: dict[str, File | None], given: GivenDialect) -
     def named(row: list[str]) -> File | None:
         return names.get(compose(row[0].strip().removeprefix("./"))) if len(row) > 1 else None
 
+    # The dialect under which most rows name a recording is the right one.
     rows = max(tables, key=lambda rows: sum(named(row) is not None for row in rows))
     header = rows[0] if rows and named(rows[0]) is None else []
     place = _find_column("text", header)
     if place is None:
         place = _longest(row for row in rows if named(row) is not None)
     of_speaker = _find_column("speaker", header)
+    # With a header that names no speaker, no column is one; without a header, evidence decides.
     if of_speaker is None and len(header) < 2:
         of_speaker = _find_speaker_column([row for row in rows if named(row) is not None], place)
     found: list[_Row] = []
@@ -364,6 +377,7 @@ def _find_speaker_column(rows: list[list[str]], of_text: int) -> int | None:
     width = min(map(len, rows), default=0)
     for place in (one for one in range(1, width) if one != of_text):
         values = {row[place].strip() for row in rows}
+        # At least two values, each used twice on average: otherwise the column may be an id, or a constant.
         if 2 <= len(values) <= len(rows) / 2 and all(value and " " not in value for value in values):
             return place
     return None

@@ -72,10 +72,12 @@ def make_voices(number: int, seed: int) -> list[Voice]:
     rng = np.random.default_rng(draw_key(Purpose.VOICES, seed))
 
     def spread(least: float, greatest: float) -> np.ndarray:
+        # Stratified: the range is divided into ``number`` parts, and each voice gets one of them.
         return least + (greatest - least) * (rng.permutation(number) + rng.random(number)) / number
 
     variants, languages = rng.permutation(VARIANTS), rng.permutation(LANGUAGES)
     rounds = -(-number // len(variants))
+    # Each time a variant is used again, its pitch comes from another part of the range.
     parts = np.stack([rng.permutation(rounds) for _ in variants], axis=1).ravel()[:number]
     pitches = 20 + 70 * (parts + rng.uniform(0.2, 0.8, number)) / rounds
     ranges, rates = spread(20, 90), spread(140, 210)
@@ -106,8 +108,12 @@ def utter(voice: Voice, text: str) -> EspeakSpeech:
         pitch_range=voice.pitch_range,
         rate=voice.rate,
     )
+    # Resampling as if from a higher rate raises pitch and formants together, like a smaller vocal tract; speech gets
+    # faster.
     samples = soxr.resample(spoken.samples, spoken.sampling_rate * voice.size, SAMPLING_RATE)
+    # A filter of one zero: a positive tilt weakens high frequencies, a negative one low frequencies.
     samples[1:] += np.float32(voice.tilt) * samples[:-1]
+    # All voices at one level, so that loudness doesn't tell speakers apart.
     samples *= LEVEL / np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
     samples = np.pad(samples, round(SILENCE * SAMPLING_RATE))
 
@@ -151,8 +157,10 @@ def _ensure_folder(voice: Voice, texts: list[str], folder: Path) -> Path:
         synthesiser = importlib.metadata.version("espeakng-loader")
     except importlib.metadata.PackageNotFoundError:
         raise UserError("voices require espeak-ng, which is not installed: pip install 'vaak[audio]'") from None
+    # The versions are included: another espeak-ng or Vaak may speak the same text differently.
     mark = compute_fingerprint([asdict(voice), texts, synthesiser, __version__])
     there = folder / f"{voice.name}-{mark}"
+    # Checked without the lock first: the folder appears complete or not at all.
     if there.exists():
         return there
     folder.mkdir(parents=True, exist_ok=True)

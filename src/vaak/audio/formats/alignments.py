@@ -46,12 +46,14 @@ def read_textgrid(path: str | Path, *, keep_empty: bool = False, keep_bad: bool 
         found = values.text("file type")
         if not found.startswith(expected):
             raise DataError(f"{values.where}: this is not a text TextGrid: expected {expected}, not {found!r}")
+    # The grid's own start and end: read to be checked and passed over.
     values.seconds("start"), values.seconds("end")
     tiers: dict[str, list[Interval]] = {}
     if values.next("<exists>") == "<exists>":
         for _ in range(values.count("number of tiers")):
             name, intervals = _tier(values, keep_bad)
             tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text or keep_empty)
+    # Anything left over means that a count was too small, so intervals would be missing without an error.
     for where, value in values.values:
         raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
     return tiers
@@ -92,6 +94,7 @@ class _Values:
 
     def text(self, what: str) -> str:
         value = self.next(what)
+        # A quote alone is one that is never closed.
         if value == '"' or not value.startswith('"'):
             raise DataError(f"{self.where}: expected a {what} in quotes, not {value}")
         return value[1:-1].replace('""', '"')
@@ -116,6 +119,7 @@ def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
     line, counted, is_behind_equals = 1, 0, False
     for token in TOKEN.finditer(text):
         word, start = token[0], token.start()
+        # Count newlines from the last token on, so that long files stay linear.
         line, counted = line + text.count("\n", counted, start), start
         if word.startswith(('"', "<")) or NUMBER.fullmatch(word) or is_behind_equals or _is_alone(text, token):
             yield f"{path}:{line}", word
@@ -157,6 +161,7 @@ def write_textgrid(
     content = {"xmin": 0.0, "xmax": float(duration)}
     entries: list[dict[str, Any]] = []
     for name, intervals in tiers.items():
+        # Checked here, because plain entries bypass the checks of praatio's own classes.
         before = 0.0
         for start, end, _ in sorted(intervals):
             if not before <= start <= end <= duration < math.inf:
@@ -173,6 +178,7 @@ def write_textgrid(
         else:
             pieces = [tuple(interval) for interval in intervals]
             entries.append({**content, "class": "IntervalTier", "name": name, "entries": pieces})
+    # Blanks are filled with empty intervals, as Praat requires; short intervals are kept, not merged.
     text = getTextgridAsStr({**content, "tiers": entries}, f"{form}_textgrid", True, minimumIntervalLength=None)
     write_text(path, text)
 
@@ -330,6 +336,7 @@ def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftO
         # By their ends: of intervals that overlap, as few as possible are left out, and one that lasts too long is.
         for one in sorted(timed, key=lambda one: (one.end, one.start)):
             start, end, text = one
+            # Aligners round to whole frames or decimals, so a small overlap is clipped below, not reported.
             if start < last - ROUNDING_SECONDS:
                 problem = f"the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
                 _lose(one, problem, where, left_out)

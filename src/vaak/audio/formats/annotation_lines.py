@@ -87,6 +87,7 @@ class Line:
 def parse_number(text: str, what: str, where: str) -> float:
     """A finite number. Raises DataError."""
     try:
+        # Python's float also accepts 1_000 and digits of other scripts, which other tools don't.
         value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
@@ -196,6 +197,8 @@ def _read_labels(
     if problem is not None and not recordings:
         raise problem
     for name, label in bad:
+        # A bad line before any good one, in a file that isn't named after a recording: it belongs to the first
+        # recording.
         own = next(iter(recordings)) if name == path.stem and name not in recordings else name
         recordings.setdefault(own, []).append(label)
     return recordings
@@ -218,16 +221,19 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
         if known is None:
             raise DataError(f"{folder}: expected a file that ends with {', '.join(readers)}")
         return known(folder)
+    # Links to folders, which ``rglob`` doesn't follow, are kept in the list so that they are reported.
     files = sorted(one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir())
     left_out = {file: why for file in files if (why := _why_left_out(file, folder, readers))}
     _require_no_other_copy(files, readers)
     found: dict[str, Annotations] = {}
     origin: dict[str, Path] = {}
+    # Ending by ending, not file by file: where two formats have the same recording, the order of ``readers`` decides.
     for ending, read in readers.items():
         for file in (one for one in files if one.suffix.lower() == ending and one not in left_out):
             own = read(file)
             if not own:
                 left_out[file] = "it has no line of what is read"
+            # A second format of recordings that were read already is skipped; within one format, it is an error.
             if own and all(name in origin and origin[name].suffix.lower() != ending for name in own):
                 left_out[file] = f"{origin[next(iter(own))].name} has the same recordings"
                 continue
@@ -279,6 +285,7 @@ def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dic
         names[path] = next((way for way in ways if way in known), ways[0])
     for shared, number in Counter(names.values()).items():
         if number > 1:
+            # Only files that share a name get their folders: the names of all others don't depend on where they are.
             alike = [path for path in files if names[path] == shared]
             root = os.path.commonpath([path.absolute().parent for path in alike])  # their folders differ below it
             for path in alike:
@@ -286,7 +293,8 @@ def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dic
                 names[path] = _to_field("-".join(folders))
     taken: Counter[str] = Counter()
     for path, name in names.items():
-        while taken[names[path].casefold()]:  # not every disk tells A from a
+        # Compared without case: not every file system distinguishes A from a.
+        while taken[names[path].casefold()]:
             taken[name.casefold()] += 1
             names[path] = f"{name}-{taken[name.casefold()]}"
         taken[names[path].casefold()] += 1
@@ -299,6 +307,7 @@ def _to_field(text: str) -> str:
     >>> _to_field("board meeting 3"), _to_field("; draft"), _to_field("<NA>")
     ('board_meeting_3', '_;_draft', '_<NA>')
     """
+    # A file's name may contain bytes that aren't UTF-8, which can't be written: replace them.
     text = NO_FIELD.sub("_", text.encode(errors="replace").decode())
     return f"_{text}" if text[:1] in ("", ";", "\ufeff") or text == "<NA>" else text
 
@@ -419,6 +428,8 @@ def _uem_file(path: Path, keep_bad: bool) -> dict[str, list[Region]]:
 
 
 def _uem_line(line: Line, keep_bad: bool) -> tuple[str, PlacedRegion]:
+    # An RTTM in place of a UEM is a common mix-up. A recording may be called SPEAKER, so the number of fields counts
+    # too.
     if line.fields[0] == "SPEAKER" and len(line.fields) > UEM.fields[1]:
         raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
     line.require(*UEM.fields)

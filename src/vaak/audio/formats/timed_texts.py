@@ -47,6 +47,8 @@ def read_subtitles(text: str, where: str) -> Segments:
     """
     found: Segments = []
     lines = split_lines(text)
+    # Automatic captions roll: each cue repeats the last line of the one before, above its own. Times within lines give
+    # them away.
     is_rolling, before = _WITHIN.search(text) is not None, ""
     number = 0
     while number < len(lines):
@@ -180,12 +182,15 @@ def read_eaf(content: bytes, where: str) -> Segments:
 def _read_tier(
     tier: xml.etree.ElementTree.Element, slots: dict[str | None, str | None], where: str
 ) -> Iterator[dict[str, Any]]:
+    # A tier with a parent refines its annotations (words of a sentence, a translation): reading both would count speech
+    # twice.
     if tier.get("PARENT_REF"):
         return
     name = tier.get("TIER_ID") or ""
     for one in tier.iter("ALIGNABLE_ANNOTATION"):
         place = f"{where}, tier {name}, {one.get('ANNOTATION_ID')}"
         times = [slots.get(one.get(key)) for key in ("TIME_SLOT_REF1", "TIME_SLOT_REF2")]
+        # Milliseconds as digits; the limit keeps a damaged number from becoming an endless duration.
         timed = all(time is not None and time.isascii() and time.isdigit() and len(time) < 15 for time in times)
         text = " ".join((one.findtext("ANNOTATION_VALUE") or "").split())
         if text:

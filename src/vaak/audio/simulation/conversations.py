@@ -122,6 +122,7 @@ class SimulatedConversations:
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
+        # Evaluation must not depend on the epoch or on who asks: its own generator, from seed and index.
         if self.split != "train":
             rng = np.random.default_rng(draw_key(Purpose.CONVERSATION, self.config.seed, self.split, index))
         num_samples = round(self.durations[index] * self.utterances.sampling_rate)
@@ -136,6 +137,7 @@ class SimulatedConversations:
             t60 = rng.uniform(*reverb.t60)
             responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
             tracks = tuple(reverberated(track, response) for track, response in zip(tracks, responses, strict=True))
+        # Reverberated before they are added: each speaker has a place of their own in the room.
         mixed: np.ndarray = np.stack(tracks).sum(0)
         if noise is not None and rng.random() < noise.probability:
             mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
@@ -160,6 +162,7 @@ class SimulatedConversations:
         while place < num_samples:
             piece = next(pieces).at_speed(factor)
             if rng.random() < CUT:
+                # So that the end of what is heard is learned as the end of speech: see the top of this file.
                 piece = piece.cut_inside(*rng.integers(0, round(CUT_INSIDE * rate), 2, endpoint=True).tolist())
             # the speech begins at ``place``; the rest of the pause before it overlaps with the samples so far
             begin = place - piece.first
@@ -178,6 +181,7 @@ class SimulatedConversations:
                 pieces = self.utterances.pieces(index)
                 said += len(pieces)
                 yield from (pieces[place] for place in rng.permutation(len(pieces)).tolist())
+            # Without this, a speaker whose utterances are all silent would loop forever.
             if not said:
                 name = self.utterances.speaker_names[speaker]
                 raise DataError(f"{name}: no speech was found in any utterance of this speaker")
@@ -199,6 +203,7 @@ class SimulatedConversations:
             return file_noise(noise.folder, num_samples, self.utterances.sampling_rate, rng)
         if noise.type == "coloured":
             return coloured_noise(num_samples, rng)
+        # Babble of the conversation's own speakers would be speech that the labels miss.
         others = np.setdiff1d(np.arange(len(self.split_utterances)), chosen)
         if not len(others):
             raise DataError(f"{self.split}: babble requires voices other than the speakers'; use another type of noise")
@@ -279,6 +284,7 @@ def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:
 def cut_pieces(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:
     """Each region of ``samples`` (time,), in order, with at most ``CONTEXT`` of the pauses around it."""
     context = round(CONTEXT * sampling_rate)
+    # Each pause is divided in the middle, so that it isn't in two pieces.
     middles = [(end + start) // 2 for (_, end), (start, _) in pairwise(regions)]
     pieces = []
     for (first, last), before, after in zip(regions, [0, *middles], [*middles, len(samples)], strict=False):

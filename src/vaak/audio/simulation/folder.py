@@ -75,6 +75,7 @@ def write_conversations(
         artifact.require_same({"fingerprint": mark}, "give another folder")
         artifact.claim({"fingerprint": mark})
         remove_temporary(folder)
+        # The manifest has a line per finished conversation, so its length tells where to continue.
         there = _whole_lines(folder / MANIFEST)
         advance(len(there))
         with open(folder / MANIFEST, "ab") as manifest:
@@ -82,6 +83,7 @@ def write_conversations(
                 rng = np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))
                 line = _write_conversation(source.load(index, rng), folder)
                 manifest.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                # Each line reaches the system at once: a killed process loses only the conversation that it was making.
                 manifest.flush()
                 advance(1)
         sync_file(folder / MANIFEST)
@@ -115,6 +117,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of the folder, which is made; one that contains something else stays unchanged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # A killed process may have left its lock or a temporary file: these don't make the folder someone else's.
         own = {LOCK, *(path.name for path in folder.glob(f".{ABOUT}.*.tmp"))}
         if not (folder / ABOUT).exists() and any(path.name not in own for path in folder.iterdir()):
             raise UserError(f"{folder} contains other files; give a new or empty folder")
@@ -157,6 +160,7 @@ def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, 
     peak = float(np.abs(samples).max(initial=0.0))
     content = io.BytesIO()
     louder = np.float32(max(peak / LOUDEST, 1.0))
+    # Attenuated, not clipped: overlapping speakers may add up to more than 16 bits hold.
     soundfile.write(content, samples / louder, conversation.sampling_rate, format="FLAC", subtype="PCM_16")
     write_bytes(folder / f"{name}.flac", content.getvalue())
     segments = [Segment(round(s.start, 6), round(s.end, 6), s.speaker) for s in conversation.segments]
