@@ -125,7 +125,8 @@ class StepLogCallback(Callback):
             values |= {"loss_scale": report.loss_scale, "overflows": self.skipped["overflow"]}
         if self.skipped["non_finite"]:
             values["non_finite_steps"] = self.skipped["non_finite"]
-        training = self.seconds - self.aside  # an evaluation between the steps doesn't slow them down
+        # An evaluation between steps doesn't slow the steps down.
+        training = self.seconds - self.aside
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
             rate_name(unit): round(count / training, 1) for unit, count in self.counts.items() if count and training > 0
         }
@@ -237,7 +238,8 @@ class SystemMetricsCallback(Callback):
         if device.type == "cuda" and self.can_tell_utilisation:
             try:
                 values["device_utilisation_percent"] = float(torch.cuda.utilization(device))
-            except Exception:  # without nvidia-ml-py, or a driver that doesn't tell
+            # nvidia-ml-py is missing, or the driver doesn't report it.
+            except Exception:
                 self.can_tell_utilisation = False
         return values
 

@@ -108,7 +108,8 @@ class WandbCallback(Tracker):
     def __init__(self, settings: dict[str, Any], config: dict[str, Any], only: tuple[str, ...] | None = None) -> None:
         super().__init__(only)
         found = importlib.util.find_spec("wandb")
-        if found is None or found.origin is None:  # a folder wandb, which W&B creates, isn't the package
+        # A folder called wandb, which W&B creates, isn't the package.
+        if found is None or found.origin is None:
             raise UserError("training.logging.wandb is true but wandb isn't installed: pip install 'vaak[wandb]'")
         self.settings = {name: value for name, value in settings.items() if name != "checkpoints"}
         self.config = config

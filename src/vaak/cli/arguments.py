@@ -295,7 +295,8 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
     from vaak.config.load import load
 
     loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import require_trust  # not before: a mistake is reported without waiting for torch
+    # After loading, so that a mistake is reported without waiting for torch.
+    from vaak.runs.folder.user_code import require_trust
 
     require_trust(loaded)
     return loaded

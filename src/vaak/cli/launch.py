@@ -55,6 +55,7 @@ def slurm(
     requests = [f"--nodes={nodes}", f"--ntasks-per-node={processes}"]
     requests += [*([f"--gpus-per-node={number}"] if number else []), *([f"--time={time}"] if time else [])]
     requests += sbatch or ()
+    # A line break in an option would begin another line of the script.
     if broken := [one for one in requests if not one.startswith("-") or not one.isprintable()]:
         raise UserError(f"--sbatch {broken[0]!r}: this isn't an option of sbatch; write it as --sbatch=--partition=gpu")
     output = output or Path(f"{experiment.name}.sbatch")

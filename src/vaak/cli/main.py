@@ -280,4 +280,5 @@ def overlook_broken_packages() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
-overlook_broken_packages()  # here, as processes that are spawned import this module and call nothing of it
+# At import, since processes that are spawned import this module and call nothing in it.
+overlook_broken_packages()

@@ -197,6 +197,7 @@ def _run(
     options = from_options(found.options, given, found.name)
     directory = output_dir or found.get_directory(options)
     if request.continues:
+        # Options of the earlier start hold where the command line gives none.
         options = from_options(found.options, options_before(found, directory) | given, found.name)
     is_main = int(os.environ.get("RANK", "0")) == 0
     if dry_run and not is_main:

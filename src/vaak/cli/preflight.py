@@ -57,6 +57,7 @@ def doctor(
         if not as_json:
             if not findings or findings[-1].about != finding.about:
                 print(("" if not findings else "\n") + finding.about)
+            # At once: the next finding may take seconds.
             print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
             if finding.advice:
                 print(f"           {'':<14} → {finding.advice}", flush=True)
@@ -167,6 +168,7 @@ def find_lr(
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     rates = RateRange(start_lr, end_lr, num_iter, "linear" if linear else "exponential")
+    # A folder that can't be made is reported before the test, not after it.
     create_folder(output)
     curve = tested(loaded, rates)
     written = write_curve(curve, output)

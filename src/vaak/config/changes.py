@@ -203,7 +203,8 @@ def _differences(
         if names_class(section) and name == "type" and _same_class(*types):
             continue
         is_users = all(is_users_type(section, one) for one in types) and name != "options"
-        if is_users and types_reading(section, name):  # what the user's class has as its default isn't known
+        # The default that a user's class has for it isn't known, so only given values are compared.
+        if is_users and types_reading(section, name):
             old, new = (values.get(name, NOT_GIVEN) for values in (before, after))
         elif all(applies(section, name, one) for one in types):
             old, new = (_value(section, values, name, untouched) for values in (before, after))

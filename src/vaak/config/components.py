@@ -104,6 +104,7 @@ def _missing_in_file(file: Path, name: str) -> str | None:
         return f"{file} can't be read: {error.strerror or error}"
     except (SyntaxError, ValueError) as error:
         return f"{file} is not valid Python: {error}"
+    # Only names at the top level are found without executing the file.
     names = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     names |= {
         target.id
@@ -292,7 +293,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "training.loss.auxiliary": AUXILIARY_LOSSES,
     "training.callbacks": CALLBACKS,
 }
-"""Which short names may stand under which key, whatever the task."""
+"""The short names that may stand under each key, whatever the task."""
 
 
 def register_loss(name: str, loss: Any) -> None:

@@ -92,7 +92,8 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
     @field_validator("name", "run_dir")
     @classmethod
     def _has_no_control_characters(cls, value: str | Path, info: ValidationInfo) -> str | Path:
-        named = info.field_name == "name" or "name" in info.data  # else the name is wrong, which run_dir may come from
+        # run_dir may come from the name: where that is wrong, its own error is enough.
+        named = info.field_name == "name" or "name" in info.data
         if named and _CONTROL.search(str(value)):
             raise ValueError(f"is {json.dumps(str(value))}; a folder's name has no newline or other control character")
         return value

@@ -69,6 +69,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
             kept = {name: values[name] for name in SECTIONS if name in values} | {"training": training}
             node.value = from_plain(kept).value
         except ConfigError as error:
+            # The whole is checked further, without mistakes that only follow from this one.
             node.value = {}
             problems += [
                 Problem(one.place or node.place, f"{path}.{one.key}".rstrip("."), one.message) for one in error.problems
@@ -78,6 +79,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
 
 def _layers(node: Node) -> list[Node]:
     """Return what an inner experiment extends, without its loop, and the sections over it, the lowest first."""
+    # A copy: what it extends and its loop are taken out of it.
     own, files = Node(dict(node.value), node.place), Layers()
     base = own.value.pop("extends", None)
     if base is not None and not isinstance(base.value, str):

@@ -205,7 +205,8 @@ def _build_experiment(
     wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
-    if not validation.problems:  # otherwise it may be the default of an option removed because of a mistake
+    # After a mistake, an option may have its default in place of what was given.
+    if not validation.problems:
         problems += _problems_of_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
     if experiment is not None and task.reference and not validation.problems:
         new = _problems_of_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
@@ -266,7 +267,8 @@ def _find_task(layers: list[Node], source: Path, folder: Path, problems: list[Pr
             return _own_task(given[-1], folder, problems, trust_code)
         problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
         return _Task()
-    keys = set()  # what a task may be recognised by: keys, and keys with their values
+    # A task may be recognised by keys, and by keys with their values.
+    keys = set()
     for path, node in (found for layer in layers for found in walk(layer)):
         keys.add(".".join(path))
         if isinstance(node.value, str):
@@ -347,7 +349,8 @@ def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
     training = layer.value.get("training")
     keys = {*layer.value, *(training.value if training is not None and isinstance(training.value, dict) else ())}
     unknown = keys - set(task.spec.training.model_fields) - set(experiment_type(task.reference).model_fields)
-    for other, spec in TASKS.items() if unknown else ():  # so that a file without such options imports no other task
+    # A file without such options imports no other task.
+    for other, spec in TASKS.items() if unknown else ():
         for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
             for key in (name, f"training.{name}"):
                 node = take(layer, split_key(key))

@@ -1,4 +1,4 @@
-"""What is known of metrics by their names: how people read their values, and which are better.
+"""Metrics by name: how their values are shown to people, and which values are better.
 
 Each task declares its own: Vaak's as METRICS of their folders, so that nothing else is imported for a name; others in
 their spec (``TaskSpec.own_metrics``).

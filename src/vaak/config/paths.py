@@ -63,7 +63,7 @@ def _path_read(section: SectionType, name: str) -> PathRead | None:
 
 
 def _marks(annotation: Any) -> Iterator[Any]:
-    """Whatever an annotation and its parts are annotated with."""
+    """Yield the metadata of an annotation and its parts."""
     yield from getattr(annotation, "__metadata__", ())
     for part in typing.get_args(annotation):
         yield from _marks(part)

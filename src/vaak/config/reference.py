@@ -80,7 +80,8 @@ class _Writer:
         entries = []
         for shared, targets in self.sides.shared.items():
             parent, _, name = shared.rpartition(".")
-            if parent == path:  # a section that stands for others is empty: its options are shown there
+            # A section that stands for others is empty: its options are shown at those.
+            if parent == path:
                 words = f"Any option of {' and '.join(targets)}, used where the same file doesn't give it there."
                 entries.append(_comment(words, indent) + f"{' ' * indent}{name}: {{}}\n")
         entries += [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
@@ -110,7 +111,8 @@ class _Writer:
         if inner is not None and value is None:
             body = self.section(inner, None, path, indent + 2)
             text += _comment_out(f"{' ' * indent}{name}:\n{body}", indent)
-        if item is not None:  # as one item of a list: the first option gets the dash, its comment stands above
+        # As one item of a list: its first option gets the dash, with the comment above that.
+        if item is not None:
             margin, lines = " " * (indent + 2), self.section(item, None, path, indent + 4).splitlines()
             first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
             above = [f"{margin}{line.lstrip()}" for line in lines[:first]]

@@ -120,7 +120,7 @@ def _judge_owner(file: Path) -> Doubt | None:
 
 
 _DECIDED: dict[str, Doubt | None] = {}
-"""What was decided about code, by its file or its reference: None where the user named it themselves, or trusts it."""
+"""Decisions about code, by its file or its reference: None where the user named it themselves, or trusts it."""
 _TRUSTED_PLACES: set[str] = set()
 """Real paths that configurations named which were loaded with trust."""
 

@@ -162,6 +162,7 @@ def make_reference(task: Any) -> tuple[str, bool]:
         if _is_installed(module):
             return full, True
         file = Path(getattr(module, "__file__", None) or "")
+        # A name that exists only once the file runs can't be found by other programs.
         if file.is_file() and what_is_missing(f"{file}:{name}", file.parent) is None:
             adopt_module(module, file)
             return f"{file.resolve()}:{name}", True

@@ -259,7 +259,8 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
         try:
             process.join()
         except KeyboardInterrupt:
-            if process.pid is not None:  # it has its own process group, so that a terminal doesn't do so as well
+            # It is in its own process group, so that a terminal's Ctrl-C doesn't reach it a second time.
+            if process.pid is not None:
                 os.kill(process.pid, signal.SIGINT)
             process.join()
             raise

@@ -50,7 +50,8 @@ class Helpers:
         common_word(word)
         deadline = time.monotonic() + START_SECONDS
         while missing := [rank for rank in range(1, world_size) if not (self.folder / f"rank-{rank}.json").exists()]:
-            if time.monotonic() > deadline:  # one that comes to a rank 0 that has ended would look for it as long
+            # The others look for rank 0 just as long.
+            if time.monotonic() > deadline:
                 raise UserError(
                     f"rank {missing[0]} hasn't come to {directory} in {START_SECONDS:.0f} s: all processes need this "
                     "folder, on a disk that their machines share; start all of them again"
@@ -202,6 +203,7 @@ def _map_on_ray(
         idle = [actor.remote() for _ in range(min(num_jobs, len(tasks)))]
         rest, running = iter(tasks), dict[Any, tuple[Any, Task]]()
         while True:
+            # As many tasks as actors are on their way; whichever ends first gets the next one.
             for task in islice(rest, len(idle)):
                 worker = idle.pop()
                 running[worker.do.remote(task)] = worker, task

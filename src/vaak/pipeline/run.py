@@ -114,7 +114,8 @@ class PipelinePlan:
             if pipeline.stage(name) not in asked:
                 raise UserError(f"stage {name} has no part in {pipeline.name} with these options")
         self.stages = asked
-        if request.only is not None:  # with all that it reads, directly or by way of others
+        # With every stage that it reads, directly or through others.
+        if request.only is not None:
             required = {request.only}
             for stage in reversed(asked):
                 if stage.name in required:
@@ -259,6 +260,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         log.info("%s: its earlier files are in %s now; delete them if you don't need them", stage.name, moved)
     if request.find is None:
         run_body(plan.pipeline, job)
+        # A separate process gives all memory back when its stage ends; here the next stage runs in this one.
         release_memory()
     else:
         run_in_own_process(request.find, stage, job)
@@ -279,7 +281,8 @@ def _held(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
-    require_own_files(directory, deep=False)  # the runs in it are looked through where they are opened
+    # The runs in it are examined where they are opened.
+    require_own_files(directory, deep=False)
     with only_writer(directory, "give another --output-dir"):
         yield
 

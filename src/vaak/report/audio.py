@@ -317,6 +317,7 @@ def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: d
     ends = np.cumsum(row.durations) * frame_shift
     axes.vlines(ends[:-1], 0, num_bins, colors="white", linewidth=0.3)
     for symbol, end, frames in zip(row.symbols, ends, row.durations, strict=True):
+        # A symbol without frames leaves no room for its name.
         if frames:
             middle = (end - frames * frame_shift / 2, 1.02)
             axes.text(*middle, symbol, transform=axes.get_xaxis_transform(), ha="center", fontsize=6, parse_math=False)
@@ -324,6 +325,7 @@ def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: d
     axes.tick_params(labelsize=7)
     if row.pitch.any():
         hertz = axes.twinx()
+        # Unvoiced frames have no pitch: NaN breaks the line there.
         hertz.plot((np.arange(num_frames) + 0.5) * frame_shift, np.where(row.pitch > 0, row.pitch, np.nan), "w-")
         hertz.set_ylabel(F0, fontsize=7)
         hertz.tick_params(labelsize=7)

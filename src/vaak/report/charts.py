@@ -176,6 +176,7 @@ def draw_trials(columns: Mapping[str, Sequence[Any]], mode: str, path: Path | No
     The brighter, the better: by ``mode`` the highest metric (``max``) or the lowest.
     """
     figure = new_figure(2.2 + 1.9 * len(columns), 5)
+    # After new_figure, which raises UserError where matplotlib is missing.
     from matplotlib import colormaps
 
     scales = [_parallel_axis(values) for values in columns.values()]
@@ -238,7 +239,8 @@ def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     side = max(1.5, 0.28 * min(len(names), MOST_NAMED))
     left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # for names and labels
     width, height = left_inches + side + 1.2, left_inches + side + 0.2
-    figure = new_figure(width, height, layout=None)  # which would draw everything several times to find the margins
+    # Without a layout, which would draw everything several times to find the margins.
+    figure = new_figure(width, height, layout=None)
     axes = figure.add_axes((left_inches / width, left_inches / height, side / width, side / height))
     colours = figure.add_axes((1 - 1.05 / width, left_inches / height, 0.2 / width, side / height))
     if len(names) <= MOST_NAMED:

@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
 
 def panels(facts: RunFacts) -> tuple[list[Panel], int]:
-    """The charts of a run, and how many curves are left out because there are too many."""
+    """Return the charts of a run, and how many curves are left out because there are too many."""
     found: dict[str, dict[str, Curve]] = {}
     for record in facts.records:
         for panel, label, value in _points(record):

@@ -420,6 +420,7 @@ def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
     name = FIGURES.get(found.figure, found.figure)
     what = "speakers" if found.figure == "der" else "group"
     rows: list[Sequence[object]] = [(what, "examples", name, "95 %", "")]
+    # By length first: 10 speakers come after 9.
     groups = sorted(set(found.groups), key=lambda one: (len(one), one)) if found.groups else []
     for group in [*groups[:MOST_CELLS], None]:
         sums = [
@@ -471,13 +472,14 @@ def _routing(facts: RunFacts) -> Iterator[Html]:
 
 
 def _of_pipeline(facts: RunFacts) -> Iterator[Html]:
-    """What the stages of a pipeline found: clusters by label, and what its gate chooses for each cluster."""
+    """Yield the results of a pipeline's stages: its gate's choices for each cluster, and its experts."""
     folder = facts.pipeline
     if folder is None:
         return
     gate = read_json_object(folder / "gate" / "gate.json") if is_own(folder, folder / "gate" / "gate.json") else {}
     rows = [[to_number(value) or 0.0 for value in _list(row)] for row in _list(gate.get("confusion"))]
     names = [str(number) for number in range(len(rows))]
+    # The file may be damaged, or a stranger's: only a square table is a confusion.
     if 0 < len(rows) <= MOST_CELLS and [len(row) for row in rows] == [len(rows)] * len(rows):
         shares = [[value / max(1.0, sum(row)) for value in row] for row in rows]
         yield element("h3", "Gate")

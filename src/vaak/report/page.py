@@ -155,7 +155,7 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
 
 
 def _baselines(facts: RunFacts) -> Html:
-    """What methods without a network reach on the validation data (``vaak baseline``), next to the newest figure."""
+    """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the newest figure."""
     about = read_json_object(facts.directory / "baselines.json").get("valid")
     figures = about.get("figures") if isinstance(about, dict) else None
     if not isinstance(figures, dict) or not isinstance(about, dict):
@@ -244,6 +244,7 @@ def _use(facts: RunFacts) -> list[Html]:
         spec = spec_by_name(summary.task)
         commands = command_lines(spec, facts.options, facts.directory, splits=splits, formats=formats)
         parts += [element("p", "Use:"), code("\n".join([*commands, f"vaak verify {run}"]))]
+    # A BibTeX key has neither spaces nor commas.
     key = re.sub(r"\W+", "-", facts.name).strip("-") or "run"
     there = facts.environment
     note = f"Trained with Vaak {version_of_session(there)}" + (f"; run {summary.id}" if summary.id else "")
@@ -262,6 +263,7 @@ def _bibtex(text: str) -> str:
 
 
 def _lineage(facts: RunFacts) -> list[Html]:
+    # Options are a stranger's: each level may be of any type.
     checkpoint = facts.options.get("training", {})
     checkpoint = checkpoint.get("checkpoint") if isinstance(checkpoint, dict) else None
     begins = checkpoint.get("init_from") if isinstance(checkpoint, dict) else None
@@ -363,6 +365,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
     rows.append((names[0], figure_in_words(first.figure, _mean_score(first)), "", "", "", str(len(first.sums))))
     remarks = []
     for name, one in zip(names[1:], scores[1:], strict=True):
+        # Pairs need the same figure of the same examples (``of`` is their hash).
         if one is None or (one.figure, one.of, len(one.sums)) != (first.figure, first.of, len(first.sums)):
             remarks.append(element("p", f"{name} wasn't evaluated on the same examples as {names[0]}: no pairs."))
             continue

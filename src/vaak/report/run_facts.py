@@ -143,7 +143,8 @@ def read_facts(run: Path) -> RunFacts:
     path = run / "sessions.jsonl"
     sessions = [one for _, one in read_json_lines(path).objects] if is_own(run, path) else []
     name = options.get("name")
-    spec_by_name(options.get("task"))  # of an installed task, so that its metrics are known from here on
+    # Loading the spec of an installed task makes its metrics known from here on.
+    spec_by_name(options.get("task"))
     return RunFacts(
         directory=run,
         name=name if isinstance(name, str) and name else run.resolve().name,

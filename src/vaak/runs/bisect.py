@@ -206,7 +206,7 @@ def find_bounds(runs: Sequence[Path]) -> Bounds:
 
 
 def _differing_figure(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Return the first figure of two records that isn't the same, in words; of those that both have."""
+    """Return the first figure that two records both have and that differs, in words."""
     for name in one:
         if name in other and name not in NOT_COMPARED and one[name] != other[name]:
             return f"{name} of the {one['kind']} is {one[name]} and {other[name]}"
@@ -328,7 +328,7 @@ def _trace_of_state(trainer: Trainer) -> Trace:
 
 
 def _note(trace: Trace, stage: str, name: str, value: Any) -> None:
-    """Add a value to a trace; one of the same name as before, as of a module that is called twice, is numbered."""
+    """Add a value to a trace; a name that comes again, such as a module called twice, is numbered."""
     times, key = 2, (stage, name)
     while key in trace:
         key, times = (stage, f"{name}, time {times}"), times + 1

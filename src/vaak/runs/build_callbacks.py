@@ -1,4 +1,4 @@
-"""Which callbacks a configuration asks for."""
+"""The callbacks that a configuration asks for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 
 
 def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:
-    """The callbacks of ``training:``, those of its ``callbacks:`` last."""
+    """Return the callbacks of ``training:``, those of its ``callbacks:`` last."""
     training = experiment.training
     logging, stopping = training.logging, training.early_stopping
     callbacks: list[Callback] = [SystemMetricsCallback(logging.interval)] if logging.system_metrics else []
@@ -34,7 +34,8 @@ def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Call
         manager = AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
         callbacks.append(manager)
     callbacks += _trackers(experiment)
-    if training.profiling == "trace":  # traced steps take longer, so the shares leave them out
+    # Traced steps take longer, so they count as warm-up and not in the shares.
+    if training.profiling == "trace":
         callbacks += [TraceCallback(), InterbatchProfiler(logging.interval, warm_up=TRACED_BY + 1)]
     elif training.profiling:
         callbacks.append(InterbatchProfiler(logging.interval))

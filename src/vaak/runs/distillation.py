@@ -361,7 +361,7 @@ def estimate_size(dataset: Dataset, outputs: Outputs) -> float:
 
 
 def store(teacher: Teacher, dataset: Dataset, folder: Path, config: TrainingConfig) -> None:
-    """Write the predictions for all examples, unless they are there, of the same weights for the same data."""
+    """Write the predictions for all examples, unless those of the same weights and data are there."""
     mark = compute_fingerprint([teacher.weights, dataset.fingerprint])
     make = partial(_make, teacher, dataset, config)
     prepare_folder(Recipe(make, lambda: mark, {}), folder)

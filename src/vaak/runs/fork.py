@@ -89,6 +89,7 @@ def fork_run(
         *hide_arguments(overrides),
     ]
     finish = shlex.join(["vaak", "fork", *own, *(["--trust-code"] if trust_code else [])])
+    # A fork that a kill cut short has on record which command finishes it; no other may.
     begun = command_to_finish(directory)
     if begun is not None and begun != finish:
         raise UserError(f"{directory} is a fork that wasn't finished; finish it: {begun}; or give another --run-dir")
@@ -103,6 +104,7 @@ def fork_run(
     first = 1 + (parse_step(start) or 0 if start else 0)
     if first <= step:
         require_one_way(parent, first, step, loaded.experiment.reference)
+    # The options of the fork are only checked here, before anything is written; it takes them when it resumes.
     changed = load([configuration], [f"run_dir={directory}", *overrides], trust_code=trust_code).experiment
     require_resumable(
         resolved_values(changed), changed.reference, resolved_values(loaded.experiment), start or configuration
@@ -113,6 +115,7 @@ def fork_run(
     reached = list_checkpoints(directory / "checkpoints")
     first = 1 + (parse_step(reached[-1]) or 0 if reached else 0)
     if first <= step:
+        # The steps up to the fork are the parent's, and so are their options.
         loaded = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
         with finishing_fork():
             outcome = train(loaded, (StopAfter(step),))

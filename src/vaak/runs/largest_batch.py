@@ -74,7 +74,8 @@ class Trials:
         # Nothing is learned from being tried, and what doesn't fit is not to be computed in pieces, but known.
         whole = [replace(one, gradient=replace(one.gradient, recovery=False)) for one in trainer.step.objectives]
         self.step = replace(trainer.step, objectives=tuple(whole), schedule=lambda step: 0.0)
-        trainer.state.loss_scale.value = 1.0  # nor may fp16 overflow, and so leave the update out
+        # An overflow in fp16 would leave the update out, and with it the optimizer's state.
+        trainer.state.loss_scale.value = 1.0
 
     def available(self) -> int:
         """Return the bytes that this process may use, without those that other processes hold."""
@@ -289,6 +290,7 @@ def search(trials: Trials, smallest: int, up_to: int, tell: Callable[[Trial], No
     fitting, size = 0, smallest
     while fits(size):
         fitting = size
+        # Once a batch holds all the data, a larger size gives the same one.
         if tried[-1].holds_all or size >= up_to:
             return tried
         size = min(2 * size, up_to)

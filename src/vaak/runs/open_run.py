@@ -350,8 +350,9 @@ def require_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path)
     """
     try:
         theirs = _row_names(kept)
+    # Rows that a checkpoint has no copy of, such as a diarizer's speakers, are in the data's fingerprint.
     except (UserError, OSError, ValueError, KeyError):
-        return  # what a checkpoint has no copy of, as a diarizer's speakers, is in the fingerprint of the data
+        return
     for kind, names in _row_names(task).items():
         if kind not in theirs or [*names] == [*theirs[kind]]:
             continue

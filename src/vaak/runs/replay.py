@@ -171,6 +171,7 @@ def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot
     if resume in (None, "auto"):
         return None
     source = resolve_checkpoint(Path(resume))
+    # A run that resumed from its own checkpoints: those were looked at above.
     if source.parent.resolve() == folder.resolve():
         return None
     snapshot = load_checkpoint(source)

@@ -187,6 +187,7 @@ def prepare(loaded: Loaded) -> Path:
         with loaded.naming_lines():
             ranks.run_on_main(distilled(loaded.task(), experiment, directory).prepare)
         folder = prepared_folder(directory)
+        # By this, a listing tells prepared data from a start that failed.
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
     return folder.resolve()
@@ -316,7 +317,8 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
         ranks.run_on_main(open_directory)
-        if not ranks.is_main:  # each process knows which links are ours, and writes through no others
+        # Each process has to know which links are ours: it writes through no others.
+        if not ranks.is_main:
             require_own_run(directory, checkpoints_elsewhere(checkpointing.save_dir, experiment.name), deep=False)
         require_shared(ranks, directory)
         yield remarks

@@ -158,7 +158,8 @@ class _LittleToEvaluate(TaskWrapper):
         dataset = self.task.dataset(split)
         if split != "train":
             return _FirstOfEachPart(dataset)
-        training_planner(self.training, dataset)  # raises what training would, which may have larger batches
+        # Raises what training would: its batches may be larger than those of a trial.
+        training_planner(self.training, dataset)
         return dataset
 
 

@@ -378,6 +378,7 @@ def _find_undue(found: Verification, trainer: Trainer, agreement: ReplayAgreemen
         elif is_there and not is_logged(trainer, step, every):
             found.find(f"step {step}: no record is due there, and metrics.jsonl has one")
     for kind, step in found.records.logged:
+        # The last step has a record of its epoch only if it ends it.
         ended = kind == "epoch" and (step < last or trainer.position.place == 0)
         if agreement.begun_at < step <= last and (kind == "model" or ended) and (kind, step) not in made:
             found.find(

@@ -221,6 +221,7 @@ def _examples_compared(first: Examples, other: Examples, names: Sequence[str], m
 
     tests = [approximate_randomisation(theirs, ours, figures), paired_bootstrap(theirs, ours, figures)]
     single_theirs, single_ours = figures(theirs), figures(ours)
+    # A single example may have no figure, such as the WER of an empty reference.
     known = np.isfinite(single_theirs) & np.isfinite(single_ours)
     pair = single_theirs[known].tolist(), single_ours[known].tolist()
     if len(pair[0]) > 1:

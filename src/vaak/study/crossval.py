@@ -143,6 +143,7 @@ class CrossValidation:
         plan, run = self.plan, self.run_folder(fold)
         repeat = f", repeat {fold.repeat} of {plan.repeats}" if plan.repeats > 1 else ""
         print(f"fold {fold.number} of {plan.folds}{repeat}", file=sys.stderr, flush=True)
+        # The configuration is loaded twice: a run's name begins with the one that it gives.
         name = f"{plan.load().experiment.name}-{fold}"
         loaded = plan.load(f"name={name}", f"run_dir={run}", "training.checkpoint.resume=auto")
         experiment = with_fold(_name_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
@@ -167,6 +168,7 @@ class CrossValidation:
         experiment = _name_datasets(loaded)
         task = replace(loaded, experiment=experiment).task(self.folder)
         corpora = _examples(task, plan)
+        # No section took the fold.
         if with_fold(experiment, "", "") == experiment:
             raise UserError(f"task {experiment.task} has no section that can be divided into folds")
         flat = [example for own in corpora.values() for example in own]

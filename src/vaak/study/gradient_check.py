@@ -27,7 +27,8 @@ from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.precision import keeping_generators, seed_everything
 from vaak.runs.start import temporary_trainer
 
-LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
+# A slope is right if it is at any h: small ones drown in rounding, large ones bend.
+LONGER_STEPS = (1, 30, 1000)
 NOISE = 1000.0  # rounding of the loss, in units of its last place
 JITTER = 0.02
 

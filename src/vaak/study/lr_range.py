@@ -25,7 +25,8 @@ from vaak.report.tables import short_rate
 WINDOW = 3.0  # standard deviation of the smoothing window, in steps
 PAST = 0.9  # weight of the past in the running average that decides when to stop
 FEWEST = 10  # steps without which a curve says nothing
-CLEAR_FALL = 1.5  # in standard deviations of the noise; of curves that are nothing else, one in twenty falls as far
+# In standard deviations of the noise: one in twenty curves of noise alone falls as far.
+CLEAR_FALL = 1.5
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def generate(
             sys.stdout.write("\n")
             return
         settings, text = (task.answering(settings), "") if chat else (settings, text)
+        # One seed for each, so that any of them can be repeated alone.
         seeds = range(settings.seed, settings.seed + samples)
         continuations = task.written(opened.model, ((prompt, seed) for seed in seeds), settings, batch_size)
         lines = (

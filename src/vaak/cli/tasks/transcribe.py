@@ -76,6 +76,7 @@ def transcribe(
 
     format = Format.json if chosen.as_json else format
     files, failed = audio_files(audio)
+    # Before the seconds that opening a model takes.
     _require_that_options_fit(files, format, output, diarize, decoding)
     opened = chosen.open(make_overrides("data.decoding", decoding))
     chosen.require_task(opened, "asr", "vaak transcribe requires a run of task asr")
@@ -116,7 +117,7 @@ def _require_that_options_fit(
 def _transcribe_speakers(
     chosen: ModelInUse, recogniser: Transcriber, files: list[Path], batch_size: int | None
 ) -> Iterator[SpeakerTranscript | UserError]:
-    """Who says what, by the diarization run that is ``chosen``. Raises UserError where it is another task's."""
+    """Return who says what, by the ``chosen`` diarization run. Raises UserError where that is a run of another task."""
     from vaak.audio.formats.annotation_lines import name_recordings
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
 

@@ -31,7 +31,8 @@ def _kept(tell: Callable[P, T]) -> Callable[P, T]:
     def answer(*asked: P.args, **named: P.kwargs) -> T:
         try:
             return kept(*asked, **named)  # type: ignore[arg-type] # which are hashable, or it raises
-        except TypeError:  # what a user's class is annotated with needn't be hashable
+        # A user's class may be annotated with something that can't be hashed.
+        except TypeError:
             return tell(*asked, **named)
 
     return answer

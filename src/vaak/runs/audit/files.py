@@ -137,7 +137,7 @@ def _newest_listed(found: Inventory, folder: str) -> Mapping[str, Any]:
 
 
 def _compare_data(found: Inventory, path: Path, damage: str | None) -> None:
-    """``compare`` of a file that is computed with."""
+    """Compare a file that recomputation reads."""
     found.compare(path, damage)
     if damage is not None:
         found.damage.append(damage)

@@ -1,4 +1,4 @@
-"""Which files of a run are vouched for, which aren't as they were, and which nothing covers.
+"""Which files of a run are vouched for, which have changed, and which nothing covers.
 
 A file counts as compared where something that is computed again, or its hash in something compared, says what must be
 in it. All others are named as not covered: logs, times, pictures, what users put there.

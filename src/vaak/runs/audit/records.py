@@ -143,7 +143,7 @@ def check_log(found: Inventory) -> LogAudit:
 
 
 def _read_records(found: Inventory, content: bytes) -> Iterator[Record]:
-    """The records of the log; lines that are none are findings."""
+    """Yield the records of the log; a line that isn't a record is a finding."""
     parsed = parse_json_lines(content)
     # Where each line ends in bytes: checkpoints say how long the log was (``metrics_bytes``).
     ends, end = [], 0

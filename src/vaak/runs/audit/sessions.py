@@ -118,7 +118,8 @@ def _check_against_checkpoints(found: Inventory, known: Mapping[int, dict[str, A
     vouched = set()
     for checkpoint in found.sound:
         number, step = about_checkpoint(checkpoint).get("session"), parse_step(checkpoint) or 0
-        if number is None:  # made before there were sessions, or by another program
+        # The checkpoint is from before there were sessions, or another program wrote it.
+        if number is None:
             continue
         session = known.get(number)
         if session is None:

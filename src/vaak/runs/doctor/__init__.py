@@ -32,6 +32,7 @@ def examine(
 
     yield from examine_machine(Path.cwd())
     imports = try_imports() if thorough else look_up()
+    # A configuration needs torch in this process, so import it now and see whether that works.
     if not thorough and (files or overrides):
         imports["torch"] = torch_imported()
     yield from examine_packages(imports)

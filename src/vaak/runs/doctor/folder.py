@@ -67,7 +67,7 @@ class CorpusEntry(NamedTuple):
 
 @dataclass
 class SplitSurvey:
-    """A split, as far as it was read. ``is_whole`` where its description was read to the end."""
+    """The part of a split that was read. ``is_whole`` where its description was read to the end."""
 
     num_entries: int = 0
     is_whole: bool = True
@@ -256,7 +256,7 @@ ORDER = (
 
 
 def _fits(kind: str, root: Path) -> bool:
-    """Whether what has this layout's files is of this layout, for those that others have, too."""
+    """Whether a folder with this layout's files has this layout, where other layouts have such files, too."""
     if kind == "espnet":
         return (root / "dump" / "raw").is_dir() or next(root.glob("*/feats_type"), None) is not None
     if kind in ("parquet", "webdataset"):
@@ -293,7 +293,8 @@ def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | N
 
 def _options_by_manifests(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
     if manifests and is_table(manifests[0]) and _is_without_header(manifests[0], root, dialect):
-        return None  # its first row is a recording: a list of names and texts
+        # Its first row is a recording: this is a list of names and texts, not a manifest.
+        return None
     named: dict[str, list[str]] = {}
     for path in manifests:
         named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
@@ -331,6 +332,7 @@ def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> d
     if not rows:
         return {}
     folders = [manifests[0].parent, *_folders_of_audio(root)]
+    # In reverse, so that the first folder wins where several have a file of this name.
     where = {name: one for one in reversed(folders) for row in rows for name in _names_in(row, one)}
     roles = ("audio", "text", "speaker", "language", "start", "end", "duration")
     found = find_columns(list(rows[0]), rows, roles, is_audio=where.__contains__)
@@ -338,6 +340,7 @@ def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> d
     log.info("%s: %s", manifests[0], found.describe())
     options: dict[str, Any] = {"columns": columns} if columns else {}
     named = [str(row[found.columns["audio"]]) for row in rows] if "audio" in found.columns else []
+    # The folder that has most of them comes first in audio_root.
     elsewhere = Counter(where[name] for name in named if name in where and where[name] != folders[0])
     return options | ({"audio_root": [str(one) for one, _ in elsewhere.most_common()]} if elsewhere else {})
 
@@ -447,7 +450,7 @@ def _count_entries(found: SplitSurvey, entries: Iterator[CorpusEntry], seconds: 
 
 
 def read_entries(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
-    """The recordings of a split as described; those of a layout without their audio being touched."""
+    """Yield the recordings of a split as described; a layout's audio isn't opened."""
     if isinstance(reader, LayoutReader):
         for part in reader.parts[split]:
             for line in reader.lines(part):

@@ -140,7 +140,8 @@ def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict
     """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
     ending, read, end = "it crashes Python", 0, time.monotonic() + PATIENCE_SECONDS
-    with tempfile.TemporaryFile() as said:  # a pipe would stay open in what a module may leave running
+    # A pipe would stay open in whatever processes a module leaves running.
+    with tempfile.TemporaryFile() as said:
         with subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 if time.monotonic() > end:

@@ -54,7 +54,7 @@ LONGEST_TEXT = 64 << 10
 
 
 def find_language(name: str) -> str | None:
-    """Return the code of a language that a name says as a whole.
+    """Return the code of the language that a whole name means.
 
     >>> find_language("Hindi"), find_language("en"), find_language("hello")
     ('hi', 'en', None)
@@ -70,7 +70,7 @@ def language_in(name: str) -> str | None:
 
 
 def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
-    """Return the files of sources and of targets, whose names differ in a language and whose lines are as many.
+    """Return pairs of source and target files: their names differ in a language, their numbers of lines are equal.
 
     English is the source, else the first language by code; among several languages, the pair of most files. None where
     the names don't show two languages.
@@ -107,7 +107,7 @@ def _count_lines(path: Path) -> int:
 
 
 def find_classes(files: Sequence[Path], root: Path) -> dict[Path, str] | None:
-    """Return the folders of texts, each with its pattern, where each is a class: several short texts in several ones.
+    """Return the folders of texts with their patterns, where each is a class: several folders of several short texts.
 
     Files that are in no such folder aren't read, nor those of ``UNLABELLED`` ones.
     """

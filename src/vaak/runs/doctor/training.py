@@ -125,7 +125,7 @@ def threads() -> DoctorFinding:
 
 
 def processes(device: torch.device) -> DoctorFinding:
-    """Yield how several processes would talk, and how many are of use."""
+    """Return how several processes would communicate, and how many are useful."""
     distributed = torch.distributed
     if not distributed.is_available():
         return DoctorFinding(
@@ -159,6 +159,7 @@ def examine_configuration(
     for warning in loaded.warnings:
         yield DoctorFinding(CONFIGURATION, "remark", "warning", warning)
     yield from _run_directory(experiment)
+    # Without a usable device, the data and the model are examined all the same.
     device = None
     try:
         training = loaded.experiment.training
@@ -200,6 +201,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
     try:
         require_room(run, checkpoints, resumes=checkpointing.resume is not None)
     except UserError as error:
+        # The message ends in its remedy.
         said, _, advice = str(error).rpartition(": ")
     if is_being_written(run):
         said, advice = f"{run} is being written by another process", "wait for it, or give another run_dir="
@@ -213,7 +215,7 @@ def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
 
 
 def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
-    """Whether what is to be logged to can be."""
+    """Whether the trackers that are asked for can be used."""
     if not experiment.training.logging.wandb:
         return
     mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
@@ -248,6 +250,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
             CONFIGURATION, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files"
         )
     try:
+        # Shapes alone, which take no memory whatever the model's size.
         with numberless(torch.device("cpu")):
             model = task.meta_model()
     except UserError as error:

@@ -104,7 +104,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def _is_readable(run: Path) -> bool:
-    """Whether what a listing reads of a run is in it; a warning where it isn't."""
+    """Whether the files that a listing reads are in the run itself; warn where they aren't."""
     try:
         require_own_run(run, deep=False)
         require_own_files(run / "checkpoints")
