@@ -77,7 +77,8 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         prepare_for_run(self.recipe(), self.directory, self.experiment.data.cache_dir)
         curriculum = self.experiment.training.curriculum
         if curriculum is not None:
-            self.dataset("train").difficulty(curriculum.difficulty)  # measured once, for all processes
+            # Measured once, here, and not by every process of a training.
+            self.dataset("train").difficulty(curriculum.difficulty)
 
     @cached_property
     def prepared(self) -> Folder:
@@ -104,7 +105,8 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     def make_main_loss(self) -> Loss:
         """A new loss of ``training.loss``. Raises UserError for one that can't be made."""
         training = self.experiment.training
-        taught = self.experiment.distillation is not None  # a teacher's logits are compared with all of them
+        # A teacher's logits are compared with all of the model's, so they can't be computed in chunks.
+        taught = self.experiment.distillation is not None
         return make_loss(training.loss, self.folder, "whole" if taught else training.performance.logits)
 
     def loss_modules(self) -> dict[str, nn.Module]:

@@ -25,7 +25,7 @@ Source = TypeVar("Source")
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 AT_FIRST, AT_MOST = 16, 128
-"""Parts of a batch where nobody says how many, and how many they may become on a device with room for them."""
+"""Parts in a batch by default, and the most that they may become on a device with enough memory."""
 BATCHES_AHEAD = 4
 """The number of batches of parts that are read and sorted at a time; with one part in a batch, none is read ahead."""
 

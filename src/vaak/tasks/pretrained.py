@@ -97,7 +97,7 @@ def _require_weights(key: str, folder: Path) -> None:
 
 
 PROBE_SECONDS = 3.0
-"""How long the Hub has to answer before what was fetched earlier has to do."""
+"""Seconds that the Hub has to answer before only the cache is used."""
 
 
 @functools.cache

@@ -163,7 +163,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         self.prepare()
 
     def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """Yield what can't be used and what is left out, as far as preparing lists it, and what is wrong with audio."""
+        """Yield unusable and omitted recordings, as far as preparing lists them, and faults of the audio."""
         about = self.prepared.about["statistics"][split]
         mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
         for one in about.get("unusable", ()):
@@ -246,7 +246,7 @@ def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
 
 
 def contents_of_corpora(corpora: Iterable[AudioCorpus], split: str) -> list[SplitContents]:
-    """Return what each corpus leaves out of a split that has been read; what is used of it counts elsewhere."""
+    """Return what each corpus leaves out of a split that has been read; used recordings are counted elsewhere."""
     return [replace(corpus.statistics[split].contents(), number=0) for corpus in corpora if split in corpus.statistics]
 
 

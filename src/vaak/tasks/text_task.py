@@ -85,7 +85,8 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         changes: dict[str, Any] = {"corpus": self.eval_corpus(splits)}
         for name in self.TOKENIZERS:
             path = self.prepared.folder / name
-            if name == "tokenizer" or path.is_dir():  # a pretrained model may have one for each side, too
+            # A pretrained model may have a tokenizer for each side.
+            if name == "tokenizer" or path.is_dir():
                 options: TokenizerConfig = getattr(self.data, name) or self.data.tokenizer
                 changes[name] = options.model_copy(update={"path": str(path)})
         self.prepare_in(folder, self.eval_recipe(self.data.model_copy(update=changes), splits))

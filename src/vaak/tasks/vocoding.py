@@ -115,7 +115,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_published(path: Path) -> bool:
-    """Whether there are published weights, and not a run."""
+    """Whether this is a published vocoder, and not a run."""
     configs = any((path / name).is_file() for name in (CONFIG_OF_VOCOS, CONFIG_OF_HIFIGAN))
     return path.is_file() or (configs and not (path / "config.yml").exists())
 
@@ -135,7 +135,7 @@ class Published(NamedTuple):
 
     @classmethod
     def of(cls, key: str, name: str) -> Published:
-        """Return what a folder has, or a file of weights next to its configuration, or a model of the Hub.
+        """Return the vocoder in a folder, in a file of weights next to its configuration, or on the Hub.
 
         ``key`` is the option that names it. Raises UserError where there is none, or of another kind.
         """

@@ -77,7 +77,7 @@ class AsrDataset(Dataset):
     draws_globally, length_of_position = False, 0.0
     timing: Timing | None = None
     max_target_positions: int | None = None
-    """How many tokens the decoder reads at most."""
+    """The maximum number of tokens that the decoder reads."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class AsrDataset(Dataset):
     def changed(
         self, audio: LabelledAudio, ids: np.ndarray, changes: AugmentationConfig, rng: np.random.Generator
     ) -> LabelledAudio:
-        """Augmented audio of these tokens, or unchanged where it would be longer than what the encoder reads."""
+        """Augmented audio of these tokens, or unchanged audio if it would be too long for the encoder."""
         found = augmented(audio, changes, rng, self._voices)
         return found if found.duration <= max(self.features.seconds, audio.duration) else audio
 
@@ -256,7 +256,7 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
 
 
 def stack_samples(examples: Sequence[AsrExample]) -> dict[str, Tensor]:
-    """The tensors of which a device makes the features of examples: ``samples``, and ``masks`` if there are some."""
+    """The tensors from which a device computes features: ``samples``, and ``masks`` if any."""
     found = {"samples": torch.from_numpy(pad_rows([one.features for one in examples], dtype=np.float32))}
     masks = [one.masks for one in examples if one.masks is not None]
     if masks:

@@ -324,7 +324,7 @@ def _added_to(model: WithExperts, network: nn.Module) -> dict[str, Tensor]:
 def _write_mixture(
     tensors: Mapping[str, Tensor], about: Mapping[str, Any], vocabulary: Vocabulary, use: tuple[str, int], folder: Path
 ) -> None:
-    """Write tensors and what is known of them; ``use`` are the lines that read a text, and the rate of their audio."""
+    """Write the tensors with their description; ``use`` is the README's example code, and its audio's sampling rate."""
     from vaak.tasks.asr import mixture_loader  # imports transformers
 
     loader, lines, rate = inspect.getsource(mixture_loader), use[0].format(folder=folder.name), use[1]
@@ -345,7 +345,7 @@ def list_expert_layers(model: nn.Module) -> list[tuple[str, LoraExperts]]:
 
 
 def _about_mixture(model: WithExperts, network: nn.Module, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
-    """Return what ``mixture.json`` says of every mixture. Raises UserError for a model without experts."""
+    """Return the part of ``mixture.json`` that all mixtures have. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
     layers = list_expert_layers(network)
@@ -362,7 +362,7 @@ def _about_mixture(model: WithExperts, network: nn.Module, vocabulary: Vocabular
 
 
 def describe_mixture(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
-    """Return what it says of one on a Whisper. Raises UserError for a model without experts."""
+    """Return ``mixture.json`` for experts on a Whisper. Raises UserError for a model without experts."""
     ids, config = vocabulary.ids, model.whisper.config
     return {
         **_about_mixture(model, model.whisper, vocabulary, base),
@@ -377,7 +377,7 @@ def describe_mixture(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict
 
 
 class ChosenExperts:
-    """The experts ``(row, choice)`` that rows chose, and their weights; None: there are no changes."""
+    """The experts that each row chose, ``(row, choice)``, and their weights; None: the base, without experts."""
 
     experts: Tensor | None = None
     weights: Tensor | None = None

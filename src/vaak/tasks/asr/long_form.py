@@ -51,11 +51,11 @@ class Window(NamedTuple):
     end: float
     features: np.ndarray
     frames: int = 0
-    """How many of its frames are of audio, not of what it was padded with."""
+    """The number of frames of audio, without padding."""
 
 
 def speech_seconds(window: Window) -> float:
-    """How long its speech is."""
+    """Seconds from the start of its speech to the end."""
     return window.end - window.start
 
 
@@ -193,6 +193,7 @@ def _said_before(transcriber: Transcriber, listener: Listener) -> list[int]:
     """The tokens that the next window of a recording has as its prompt."""
     found = list(transcriber.first_prompt)
     for tokens in listener.said if listener.conditions else []:
-        is_followed = len(tokens) > 2 and tokens[-2] in transcriber.vocabulary.times  # by the beginning of another
+        # Two times at the end: the last one begins another segment, and isn't part of this one's text.
+        is_followed = len(tokens) > 2 and tokens[-2] in transcriber.vocabulary.times
         found += tokens[:-1] if is_followed else tokens
     return found

@@ -43,7 +43,7 @@ Transcribe = Callable[[Any, Any], list[str]]
 
 
 class AsrMeters(Meters):
-    """Loss and accuracy of true transcripts; error rates of those that a model writes."""
+    """Loss and accuracy of true transcripts, and error rates of the model's."""
 
     def __init__(
         self,

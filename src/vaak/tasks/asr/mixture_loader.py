@@ -35,21 +35,25 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
     tensors, chosen = load_file(Path(folder, "mixture.safetensors")), list[Tensor]()
     model, encoder = _load_base(base or about["base"], about, tensors)
 
-    def gate(heard: Tensor) -> Tensor:  # (row, width) -> weights of the experts (row, expert)
+    # From the base's mean state (row, width) to the weights of the experts (row, expert).
+    def gate(heard: Tensor) -> Tensor:
         weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
         x = F.layer_norm(heard, heard.shape[-1:], weight[0], bias[0])
         x = torch.softmax(F.linear(F.gelu(F.linear(x, weight[1], bias[1])), weight[2], bias[2]), -1)
+        # A bias that balances the experts chooses among them, but has no part in their weights.
         best = (x + tensors.get("gate.bias", 0)).argsort(dim=-1, descending=True, stable=True)[:, : about["top_k"]]
         weights: Tensor = torch.zeros_like(x).scatter(1, best, x.gather(1, best))
         if about["top_k"] > 1:
             weights = weights / weights.sum(-1, keepdim=True)
         return weights
 
-    def change(first: Tensor, second: Tensor) -> Any:  # y = W x + scale * sum over experts of weight * B A x
+    # y = W x + scale · the sum over experts of weight · B A x
+    def change(first: Tensor, second: Tensor) -> Any:
         def add(_: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if not chosen:
                 return output
-            rows = chosen[0].repeat_interleave(len(output) // len(chosen[0]), 0)  # of several beams
+            # With beams, a row of the encoder is several rows of the decoder.
+            rows = chosen[0].repeat_interleave(len(output) // len(chosen[0]), 0)
             scale: float = about["scale"]
             return output + scale * torch.einsum("ne,eor,eri,nti->nto", rows, second, first, inputs[0])
 
@@ -61,7 +65,8 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
 
     plain = encoder.forward
 
-    def heard(features: Tensor, mask: Tensor | None) -> Tensor:  # the mean of the base's states of real frames
+    # The mean of the base's states over real frames.
+    def heard(features: Tensor, mask: Tensor | None) -> Tensor:
         states: Tensor = plain(features, attention_mask=mask).last_hidden_state
         if mask is None or "blank" not in about:
             return states.mean(1)
@@ -70,6 +75,7 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
         return mean
 
     def encode(features: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
+        # While nothing is chosen, the hooks add nothing: the gate reads the base's own states.
         chosen.clear()
         chosen.append(gate(heard(features, attention_mask)))
         return plain(features, attention_mask=attention_mask, **options)

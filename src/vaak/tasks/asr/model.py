@@ -40,7 +40,8 @@ def _attend(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     given, known = query.shape[2], key.shape[2]
-    if attention_mask is None and module.is_causal and 1 < given < known:  # several tokens after those of a cache
+    # Several tokens after those of a cache: torch's own causal mask would be aligned with the first key.
+    if attention_mask is None and module.is_causal and 1 < given < known:
         attention_mask = torch.ones(given, known, dtype=torch.bool, device=query.device).tril(known - given)[None, None]
     found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
     return found
@@ -82,7 +83,8 @@ class AsrModel(WithExperts):
     ) -> None:
         """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator."""
         super().__init__()
-        whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
+        # Features are masked with the data (data.augmentation); transformers would mask them a second time.
+        whisper.config.apply_spec_augment = False
         if whisper.config._attn_implementation == "sdpa":
             from transformers import AttentionInterface
 
@@ -187,7 +189,8 @@ class AsrModel(WithExperts):
                 use_cache=cache is not None,
             ).last_hidden_state
             head = self.whisper.proj_out
-            if not project and type(head) is nn.Linear:  # not a class made of it, which adds to the product
+            # Not a class derived from it, which may add to the product, as an adapter does.
+            if not project and type(head) is nn.Linear:
                 return HeadInputs(hidden, head.weight, head.bias)
             logits: Tensor = head(hidden)
         return logits

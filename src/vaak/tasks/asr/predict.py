@@ -60,7 +60,7 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True)
 class Transcriber:
-    """A model with what it reads and writes, and how transcripts are searched for.
+    """A model with its features and vocabulary, and the search for transcripts.
 
     ``heads`` are the layers and heads of attention that follow the words in the audio; empty: those of the last half.
     """
@@ -160,7 +160,8 @@ class Transcriber:
         # where nobody has chosen some: all of the last half, as OpenAI's
         layers = range(config.decoder_layers // 2, config.decoder_layers)
         heads = self.heads or list(product(layers, range(config.decoder_attention_heads)))
-        tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]  # the last one wasn't read
+        # Where the text didn't end by itself, its last token was written but never read.
+        tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]
         with without_dropout(self.model), torch.inference_mode():
             weights = self.model.cross_attention(torch.tensor([tokens], device=self.device), encoded, heads)[0]
         found = token_times(weights[:, read:, : frames // 2], config.median_filter_width) or [0.0]
@@ -400,6 +401,7 @@ class TranscriptWriter:
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         logits = self.model.decode(tokens[:, None], self.encoded, self.cache)[:, -1]
+        # In 32 bits at least: scores of a beam are sums over many tokens.
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.never, -torch.inf)
         if self.is_first:
             logits = logits.index_fill(1, self.never_first, -torch.inf)
@@ -412,7 +414,8 @@ class TranscriptWriter:
 
     def select(self, rows: Tensor) -> None:
         own, rows = self.rows[rows], send(rows, self.encoded.states.device)
-        if not torch.equal(own, self.rows):  # in a beam, hypotheses are exchanged within their row
+        # In a beam search, hypotheses are exchanged within their row, whose audio stays.
+        if not torch.equal(own, self.rows):
             self.encoded = self.encoded.rows(rows)
             self.cache.cross_attention_cache.batch_select_indices(rows)
         self.rows, self.written = own, self.written[rows]

@@ -121,7 +121,7 @@ class AsrSources:
         return Vocabulary.of_tokenizer(tokenizer)
 
     def base_vocabulary(self, folder: Path) -> Vocabulary | None:
-        """Return that of the base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
+        """Return the base's vocabulary and write its sizes to ``folder``; None for a model trained from scratch."""
         if self.model.base == SCRATCH:
             return None
         transformers = import_transformers(PURPOSE, "asr")
@@ -234,7 +234,7 @@ def _is_empty(split: str, unusable: list[dict[str, str]]) -> DataError:
 
 
 def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator[Cut]:
-    """The recordings of a split; those that can't be used are ``left_out``."""
+    """The usable recordings of a split; the others are added to ``left_out``."""
     for corpus in corpora:
         if split in corpus.splits:
             corpus.on_bad = left_out.bad

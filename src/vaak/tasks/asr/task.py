@@ -122,7 +122,7 @@ class AsrTask(SpeechRecognitionTask):
         return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
 
     def model(self) -> AsrModel:
-        """The base, with what is added to it.
+        """The base, with adapters or experts.
 
         Where a run has checkpoints, which have all weights, its base may have gone.
         """

@@ -47,7 +47,7 @@ class TimeRules(NamedTuple):
     latest: int | None
 
     def __call__(self, logits: Tensor, written: Tensor) -> Tensor:
-        """Return logits ``(row, vocab)`` of what follows ``written`` ``(row, token)``, -inf for what can't."""
+        """Return logits ``(row, vocab)`` of the token after ``written`` ``(row, token)``, -inf for forbidden ones."""
         first, stop, length = self.times.start, self.times.stop, written.shape[1]
         tokens = torch.arange(logits.shape[1], device=logits.device)
         times = (tokens >= first) & (tokens < stop)

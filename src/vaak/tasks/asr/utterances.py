@@ -82,7 +82,7 @@ class Limits(NamedTuple):
     data: AsrDataConfig
     percent: float = 100.0
     most: int | None = None
-    """How many of the utterances are used: a percentage, up to a number."""
+    """The number of utterances that are used: a percentage, up to a maximum."""
     joins: bool = False
     """Whether neighbouring utterances of a recording become one."""
 
@@ -348,7 +348,9 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
     """
     words = [word for word in (merge_alignments(cut) or {}).get("word", ()) if word.text]
     said = (get_text(cut) or "").split()
-    texts = said if len(said) == len(words) else [word.text for word in words]  # with their punctuation, if they agree
+    # The transcript's words have punctuation and case, so they are taken where they agree with the timed ones in
+    # number.
+    texts = said if len(said) == len(words) else [word.text for word in words]
     parts = list[Any]()
     for first, last, start, end in parts_at_pauses(words, texts, longest, fits, stop=cut.duration):
         part = section(cut, start, end)

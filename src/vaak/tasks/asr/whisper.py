@@ -167,7 +167,7 @@ _ENGLISH_ONLY = 51864
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The tokens that aren't text."""
+    """Tokens other than text."""
 
     prompt: tuple[int, ...]
     end: int

@@ -222,7 +222,8 @@ class DiarizationCollator:
             "activity": pad_rows(speaking, False, length, np.bool_),
             "speaker_numbers": numbers,
         }
-        if options.has_sets:  # here, and not on a GPU, which would be waited for to know how many there are
+        # Here, and not on a GPU, which would have to be waited for to know how many sets there are.
+        if options.has_sets:
             tensors["sets"] = one_hot_sets(torch.from_numpy(tensors["activity"])).bool().numpy()
         counts = {
             "frame": np.array([(row != IGNORED).sum() for row in labels]) if is_class else frames,
@@ -406,6 +407,7 @@ class PowersetCollator(MultilabelCollator):
 
 def one_hot_sets(labels: Tensor) -> Tensor:
     """Return who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
-    powers = 2 ** torch.arange(labels.shape[-1], device=labels.device)  # a GPU has no matrix product of integers
+    # A GPU has no matrix product of integers, so this is a sum.
+    powers = 2 ** torch.arange(labels.shape[-1], device=labels.device)
     codes = ((labels > 0.5) * powers).sum(-1)
     return F.one_hot(torch.unique(codes, return_inverse=True)[1])

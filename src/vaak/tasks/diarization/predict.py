@@ -200,7 +200,8 @@ class Diarizer:
                 yield file.path, one.error
             else:
                 segments = self.segments(self.joined(outputs, file.num_frames))
-                segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
+                # The last frame may end after the recording.
+                segments = cropped(segments, 0.0, file.duration)
                 seconds = one.seconds + time.perf_counter() - begun
                 yield file.path, Diarized(file.name, segments, file.duration, seconds, self.at_ceiling(outputs))
             outputs = []

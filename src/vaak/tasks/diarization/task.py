@@ -139,7 +139,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return recipe(datasets, self.audio, splits, skip_bad=self.experiment.skips_bad_examples)
 
     def prepare(self) -> None:
-        self.speaker_encoder(self.data.inference, torch.device("cpu"))  # reports what can't be read now
+        # Opened only so that an encoder that can't be read is reported before the data are prepared.
+        self.speaker_encoder(self.data.inference, torch.device("cpu"))
         super().prepare()
         for split in self.prepared.about["statistics"]:  # reports too few speakers now, not at the first evaluation
             make_conversations(self.prepared, split, self.datasets, self.audio)
@@ -270,7 +271,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         if CLUSTERING in auxiliary:
-            sets = batch["sets"] if "sets" in batch.tensors else one_hot_sets(batch["activity"])  # a user's own batch
+            # A user's own collator may give batches without them.
+            sets = batch["sets"] if "sets" in batch.tensors else one_hot_sets(batch["activity"])
             terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
         if SPEAKER in auxiliary and collator.orders:
             # Pooled by the true labels, and not by the model's: embeddings learn from the first step on, while activity

@@ -283,7 +283,8 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
-        if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
+        # In a stream, a document has no end token: the beginning of the next one ends it.
+        if self.data.layout == "stream":
             names["eos_token"] = names["bos_token"]
         prepared = self.prepared.folder
         base = None if self.own.pretrained is None else KeptBase.of(prepared)

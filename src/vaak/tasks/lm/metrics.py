@@ -106,7 +106,8 @@ class PairMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
         found = model(inputs, **unless_many(model, targets))  # a decoder's: it needs no mask to ignore padding
-        whole = isinstance(found, Tensor)  # CUDA's loss of more dimensions than rows isn't repeatable
+        # CUDA's loss gives the same in every run only for logits of two dimensions, so they are flattened.
+        whole = isinstance(found, Tensor)
         flat = found.flatten(0, 1) if whole else found._replace(hidden=found.hidden.flatten(0, 1))
         nats = target_losses(flat, targets.flatten())[0].view_as(targets).sum(dim=1)
         right = (nats[0::2] < nats[1::2]).tolist()

@@ -1,4 +1,4 @@
-"""Text from a decoder, token by token, with a cache of what was read. Tokens are drawn by ``nn.decoding.sampling``.
+"""Text from a decoder, token by token, with a cache of earlier tokens. Tokens are drawn by ``nn.decoding.sampling``.
 
 Rotary positions say little beyond the lengths seen in training. So with ``max_length`` the model reads at most that
 many tokens: when a text outgrows it, all but its last ``max_length // 2`` tokens are forgotten, and those are read
@@ -120,7 +120,7 @@ class WordScores:
         return sum(self._known[(*before, word)][1]) - sum(self._known[before][1])
 
     def prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
-        """Compute what isn't known yet, in batches: the shorter texts first, which the others begin with."""
+        """Compute unknown scores in batches: the shorter texts first, as the others begin with them."""
         asked = {(*before, word) for before, word in pairs} - self._known.keys()
         asked |= {text[:size] for text in asked for size in range(1, len(text))} - self._known.keys()
         for size in sorted({len(text) for text in asked}):
@@ -198,7 +198,7 @@ def _steps(
     max_length: int | None,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[list[int | None]]:
-    """Check what was asked for now; then, step by step, the next token of each row, None where the row has ended."""
+    """Check the request at once; then, step by step, the next token of each row, None where the row has ended."""
     if model.config.model_type != "decoder":
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")
     if max_length is not None and max_length < 1:

@@ -191,7 +191,7 @@ class PreferenceMeters(Meters):
 def with_reference(
     own: Recipe, about: Mapping[str, Any], weights: Sequence[Path], write: Callable[[Path, tuple[str, ...]], None]
 ) -> Recipe:
-    """Return a recipe whose folder also has the reference, which ``write(folder, splits)`` puts there.
+    """Return a recipe whose folder also has the reference, written by ``write(folder, splits)``.
 
     It depends on ``about``, where answers are cut, and on the files of the folders of ``weights``, that it begins with.
     """
@@ -210,7 +210,7 @@ def with_reference(
 
 @torch.inference_mode()
 def write_reference(model: nn.Module, dataset: PreferenceDataset, device: torch.device) -> None:
-    """Put what a model says of the answers of a dataset with its store. Raises DataError for what isn't finite."""
+    """Write a model's log-probabilities of answers next to their store. Raises DataError if one isn't finite."""
     found = np.full(dataset.reference.shape, np.nan, np.float32)
     # The longest first: little is padded, and a lack of memory shows at once.
     order = np.argsort(-dataset.lengths, kind="stable")

@@ -176,7 +176,7 @@ def _watched(documents: Iterable[Document], coverage: Coverage) -> Iterator[Docu
 
 
 def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
-    """The text of each document, whose source is appended to ``sources``."""
+    """The text of each document; its source is appended to ``sources``."""
     for one in documents:
         sources.append(one.source)
         yield one.text

@@ -59,7 +59,8 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
     config = load_config(KEY, source)
-    ropes = getattr(config, "rope_parameters", None) or {}  # some models have one for each kind of layer
+    # Some models have one for each kind of layer, by its name.
+    ropes = getattr(config, "rope_parameters", None) or {}
     said = ""
     if config.get_text_config() is not config:
         said = "reads more than text; give a model of text alone"
@@ -435,7 +436,8 @@ def exported_config(
     if family is not GPT2:
         sizes |= {"num_key_value_heads": config.num_key_value_heads or config.num_heads, "head_dim": config.head_width}
         rope = {"rope_parameters": rope_parameters(config)}
-        rope["rope_theta"] = rope["rope_parameters"]["rope_theta"]  # where transformers 4 reads it
+        # Here for transformers 4, which reads it from the configuration itself.
+        rope["rope_theta"] = rope["rope_parameters"]["rope_theta"]
         if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
             del sizes["head_dim"]  # its configuration has none
     if config.moe is not None:
@@ -501,7 +503,8 @@ def convert_options(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     activation = theirs[family.activation]
     if activation not in family.activations:
         return _lacking(family.activation, activation)
-    found = {ours: theirs.get(name) for ours, name in family.sizes.items()}  # Qwen2 has no head_dim
+    # get, because some families have no such option: Qwen2 has no head_dim.
+    found = {ours: theirs.get(name) for ours, name in family.sizes.items()}
     options = {**family.fixed, **found, "feed_forward_type": family.activations[activation]}
     if family.moe:
         options["moe"] = {**family.fixed_moe, **{ours: theirs.get(name) for ours, name in family.moe.items()}}

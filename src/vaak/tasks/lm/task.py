@@ -180,7 +180,8 @@ class LanguageModelTask(ExportableTask):
         if self.causal and (reason := self._without_bytes("valid")):
             log.warning("valid: no bits per byte: %s", reason)
         if self.data.minimal_pairs:
-            self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
+            # Read only so that a fault in them is reported here, and not at the first evaluation.
+            self.dataset("pairs")
 
     def prepare_eval_data(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         super().prepare_eval_data(own, folder, tuple(split for split in splits if split != "pairs"))

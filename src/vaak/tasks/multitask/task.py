@@ -165,7 +165,7 @@ class JointTask(Task[Any]):
 
     @property
     def loss_weights(self) -> Mapping[str, float]:  # type: ignore[override]
-        """The weight of every term; which ones there are is seen by an example of each task."""
+        """The weight of every term; their names are found by computing an example of each task."""
         assert self._model is not None, "a model is made before its losses are weighed"
         weights: dict[str, float] = {}
         for name, part in self.parts.items():
@@ -318,7 +318,8 @@ class MultiTask(JointTask):
 
     def prepare(self) -> None:
         with numberless(torch.device("cpu")):
-            self.meta_model()  # what can't be shared shows now, and not after hours of preparation
+            # Made only so that modules that can't be shared are reported here, and not after hours of preparation.
+            self.meta_model()
         super().prepare()
 
     def meta_model(self) -> nn.Module | None:

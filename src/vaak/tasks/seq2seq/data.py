@@ -203,7 +203,8 @@ def write_split_tokens(
 ) -> SplitStores:
     """Tokenise both sides of a store's pairs, next to them."""
     sources: Iterable[str] = Texts(store, "source")
-    if dictionary:  # those of training are glossed by dictionaries made without them, as in evaluation
+    # Training sources are glossed by dictionaries made without them, as those of an evaluation are.
+    if dictionary:
         others = split == "train"
         glosses = (
             translations_by_others(_text_pairs(store)) if others else map(dictionary.translate, Texts(store, "source"))
@@ -418,7 +419,8 @@ class PairDataset(Dataset):
             pair = self.pairs[place]
             references = list(pair.targets) if index < self.num_translated else None
             return PairExample(source, inputs, targets, pair.source, references)
-        if self.token_dropout:  # tokens that the model reads are masked, but for [bos] and the source's [eos]
+        # Any token that the model reads may be masked, but for [bos] and the source's [eos].
+        if self.token_dropout:
             special = self.special
             drop_source = (rng.random(len(source)) < self.token_dropout) & (source != special.source_eos)
             drop_inputs = (rng.random(len(inputs)) < self.token_dropout) & (inputs != special.target_bos)

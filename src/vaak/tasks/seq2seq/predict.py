@@ -191,7 +191,8 @@ class TargetWriter:
 
     def select(self, rows: Tensor) -> None:
         sources = self.sources[rows]
-        moved = not torch.equal(sources, self.sources)  # in a beam rows are exchanged within their source
+        # In a beam search, rows are exchanged within their source, whose states stay.
+        moved = not torch.equal(sources, self.sources)
         rows = send(rows, self.device)
         if moved:
             self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]

@@ -240,7 +240,7 @@ class Normalisation:
 
     @classmethod
     def of(cls, store: UtteranceStore) -> Self:
-        """Return those of all frames of the utterances, in one pass."""
+        """Return the statistics of all frames of the utterances, in one pass."""
         mel, pitch, energy = _Moments(), _Moments(), _Moments()
         for index in range(len(store)):
             frames, prosody = store.frames(index)
@@ -254,7 +254,7 @@ class Normalisation:
 
     @classmethod
     def none(cls, num_bins: int) -> Self:
-        """One that changes nothing, until there are data."""
+        """A normalisation that changes nothing, for use before there are data."""
         return cls([0.0] * num_bins, [1.0] * num_bins)
 
     @classmethod

@@ -217,7 +217,8 @@ class SpokenMeters(Meters):
         for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
             line = self._store.line(index)
             recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)
-            ids = speaker.processor.process(line.text).ids  # not the line's, which have the recording's pauses
+            # Not the ids of the line, which have the recording's pauses.
+            ids = speaker.processor.process(line.text).ids
             begun = time.perf_counter()
             spoken = speaker.sentence(line.text, ids, line.speaker).samples
             self._seconds["seconds taken"] += time.perf_counter() - begun

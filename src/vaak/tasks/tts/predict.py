@@ -150,7 +150,7 @@ class Part(NamedTuple):
 
 
 class Speaker:
-    """A model with what turns texts into symbols, and spectrograms into audio."""
+    """A model with its front end, from texts to symbols, and its vocoder, from spectrograms to audio."""
 
     def __init__(
         self,

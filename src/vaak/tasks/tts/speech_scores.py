@@ -107,7 +107,7 @@ class SpeechScores:
 
 
 def compute_figures(sums: dict[str, float]) -> dict[str, float]:
-    """The figures that these sums give; those of nothing are left out."""
+    """The figures that these sums give, without those that nothing was measured for."""
     divided = {
         "mcd_db": ("distortion", "frames"),
         "f0_rmse_hz": ("squared_hz", "voiced"),

@@ -73,7 +73,8 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
 
     def prepare(self) -> None:
         vocoder = self.data.speaking.vocoder
-        if vocoder is not None and self.audio.mel is not None:  # a mistake shows now, and not after training
+        # A vocoder of other spectrograms is reported here, and not after training.
+        if vocoder is not None and self.audio.mel is not None:
             trained_vocoder(vocoder, self.directory, self.audio.mel, torch.device("cpu"))
         super().prepare()
 

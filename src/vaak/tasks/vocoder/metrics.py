@@ -30,7 +30,7 @@ class Distances(NamedTuple):
 
 
 def read_distances(measured: Sequence[tuple[Tensor, Tensor]]) -> list[Distances]:
-    """Return what ``distances`` gave, read from the device at once."""
+    """Return the results of ``distances``, read from the device at once."""
     values = [float(one) for one in read_together(*(tensor for one in measured for tensor in one))]
     return [Distances(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
 

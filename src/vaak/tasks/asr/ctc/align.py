@@ -108,7 +108,7 @@ class Aligner:
     def align_files(
         self, paths: Iterable[Path], texts: Sequence[Sequence[str]], batch_size: int | None = None
     ) -> Iterator[AlignedRecording | UserError]:
-        """The lines of each recording, whose texts are ``texts``; or why it can't be aligned."""
+        """The aligned lines of each recording, whose texts are ``texts``, or why it can't be aligned."""
         for recording, lines in zip(self._frames(paths, batch_size), texts, strict=True):
             path, frames = recording
             if isinstance(frames, UserError):

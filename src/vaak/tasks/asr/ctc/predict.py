@@ -35,7 +35,7 @@ from vaak.text.scoring.word_errors import count_errors
 
 @dataclass(frozen=True)
 class CtcTranscriber(Transcriber):
-    """A CTC model with what it reads and says, and how transcripts are searched for.
+    """A CTC model with its features and vocabulary, and the search for transcripts.
 
     ``directory`` is that of its run, from where those that it names are looked for, too.
     """
@@ -59,7 +59,7 @@ class CtcTranscriber(Transcriber):
         return outputs
 
     def log_probs(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Log-probabilities ``(frame, vocab)`` of each of ``features``, at once; -inf for what is never said."""
+        """Log-probabilities ``(frame, vocab)`` for each of ``features``, at once; -inf for forbidden tokens."""
         with torch.inference_mode():
             return self._log_probs(self._outputs(features))
 
@@ -97,7 +97,7 @@ class CtcTranscriber(Transcriber):
         return CtcBeam(decode_tokens(self.vocabulary), ids.pad, options.beam_size, words, options.alpha, options.beta)
 
     def sayable(self, scores: Tensor) -> Tensor:
-        """Return scores ``(..., vocab)`` with -inf for what is never said."""
+        """Return scores ``(..., vocab)`` with -inf for tokens that no transcript has."""
         never = send(torch.tensor(self.vocabulary.ids.never, dtype=torch.long), scores.device)
         return scores.index_fill(-1, never, -torch.inf)
 
@@ -122,7 +122,7 @@ def weigh(
     texts: Sequence[str],
     normalise: Callable[[str], str],
 ) -> Weighed:
-    """Return ``alpha`` and ``beta`` with the lowest word error rate of these ``texts``, of what was tried.
+    """Return the ``alpha`` and ``beta`` with the lowest word error rate on these ``texts``, among those tried.
 
     Each is chosen from ALPHAS or BETAS with the other held, in turn, until neither changes; of equal ones, the first.
     """

@@ -80,13 +80,13 @@ class CtcSources(AsrSources):
         return TokenizerFactory(self.data.tokenizer, self.folder)
 
     def own_encoder(self, folder: Path) -> OwnEncoder | None:
-        """Return the Conformer that is trained; None with a base of transformers, whose files ``folder`` has."""
+        """Return the Conformer to train; None for a base of transformers, whose files are in ``folder``."""
         if self.model.base == SCRATCH:
             return OwnEncoder(self.model.conformer, self.audio)
         return OwnEncoder.read(read_json(folder / BASE / "config.json"))
 
     def features(self, folder: Path) -> FrameFeatures:
-        """Return what the model reads; ``folder`` has the kept files of the base."""
+        """Return the features that the model reads; the base's files are in ``folder``."""
         own = self.own_encoder(folder)
         if own is None:
             return load_waveforms(folder / BASE, self.data.max_duration)
@@ -111,7 +111,7 @@ class CtcSources(AsrSources):
         return self.own_tokens()
 
     def own_tokens(self) -> Vocabulary | None:
-        """Return those that the base brings; None where it has none."""
+        """Return the base's vocabulary; None if it has none."""
         if (run := find_run(self.model.base, self.folder)) is not None:
             return Vocabulary.load(prepared_folder(run) / VOCABULARY)
         source = resolve_base(self.model, self.folder)

@@ -83,7 +83,7 @@ def config_in(folder: Path) -> Any:
 
 
 def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | None:
-    """Return the tokens of a base that was fine-tuned, of several languages those of one; None where it has none.
+    """Return the vocabulary of a fine-tuned base, for several languages that of one; None if it has none.
 
     Raises UserError where they are of several languages, and none is chosen.
     """

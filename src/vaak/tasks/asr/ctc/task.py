@@ -72,7 +72,7 @@ def ctc_loss(outputs: CtcOutputs, batch: Batch, blank: int) -> Tensor:
 
 
 class CtcMeters(AsrMeters):
-    """Loss of true transcripts; error rates of those that a model gives."""
+    """The loss of true transcripts, and error rates of the model's."""
 
     def __init__(self, *arguments: Any, blank: int, **more: Any) -> None:
         super().__init__(*arguments, **more)

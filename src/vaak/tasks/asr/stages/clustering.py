@@ -80,7 +80,7 @@ def memory_needed(num_rows: int, num_columns: int, config: ClusteringConfig) -> 
 
 
 def _backend(config: ClusteringConfig) -> str:
-    """How HDBSCAN is computed; its package's own choice fails for cosine and correlation."""
+    """The algorithm for HDBSCAN; the package's own choice fails for cosine and correlation."""
     no_tree = config.hdbscan_algorithm == "best" and config.metric not in BALL_TREE_METRICS
     return "generic" if no_tree else config.hdbscan_algorithm
 
@@ -135,7 +135,8 @@ def _cluster_by_density(points: np.ndarray, config: ClusteringConfig, remarks: l
     best = made[0]
     if len(made) > 1:
         values = [silhouette(points, one.labels, config) or -1.0 for one in made]
-        best = made[values.index(max(values))]  # the first of equal ones
+        # The first of equal ones.
+        best = made[values.index(max(values))]
         shown = ", ".join(f"{value:.3f}" for value in values)
         remarks.append(f"min_cluster_size {best.min_cluster_size} is kept, by the silhouette: {shown}")
     return replace(best, remarks=(*remarks, *best.remarks))
@@ -158,7 +159,7 @@ def silhouette(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig)
 
 
 def _merge_clusters(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> np.ndarray:
-    """Labels of at most ``num_experts`` clusters: those are joined whose union is least spread.
+    """Labels of at most ``num_experts`` clusters, made by joining those whose union is least spread.
 
     A union's spread grows by size · size / (size + size) times the squared distance of the two centres, so that small
     clusters are joined first, and none is left with a few rows. ``labels`` have -1 for noise, which stays.
@@ -200,7 +201,7 @@ def _merge_clusters(points: np.ndarray, labels: np.ndarray, config: ClusteringCo
 
 
 def _num_clusters(number: int, config: ClusteringConfig, remarks: list[str]) -> int:
-    """How many clusters are made of a number of rows, if not by density. Raises UserError where those are too few."""
+    """The number of clusters for a number of rows, if not found by density. Raises UserError for too few rows."""
     if number > config.num_experts:
         return config.num_experts
     fewer = max(config.min_experts, number // 2)
@@ -407,7 +408,8 @@ def pca(matrix: Matrix, dims: int) -> np.ndarray:
         )
     dims = min(dims, number, width)
     if width <= number:
-        shift = next(matrix.blocks()).mean(axis=0, dtype=np.float64)  # near the mean, so that little cancels
+        # Near the mean, so that little cancels when the mean's square is subtracted from the sums.
+        shift = next(matrix.blocks()).mean(axis=0, dtype=np.float64)
         total, square = np.zeros(width), np.zeros((width, width))
         for block in matrix.blocks():
             centred = block - shift
@@ -425,7 +427,9 @@ def pca(matrix: Matrix, dims: int) -> np.ndarray:
             square += part @ part.T
         variances, directions = _largest(square, dims)
         points = directions * np.sqrt(np.maximum(variances, 0))
-    signs = np.sign(points[np.argmax(np.abs(points), axis=0), np.arange(dims)])  # a direction is as good as its reverse
+    # A direction is as good as its reverse. The largest coordinate is made positive, so that points don't depend on the
+    # solver.
+    signs = np.sign(points[np.argmax(np.abs(points), axis=0), np.arange(dims)])
     return (points * np.where(signs == 0, 1, signs)).astype(np.float32)
 
 

@@ -267,7 +267,7 @@ def _rate(rates: Mapping[str, Any], has_interval: bool) -> str:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The table as Markdown, with what is to be known of it, and the sentence."""
+    """The table as Markdown, with its conditions, and the verdict's sentence."""
     about = "".join(f"{line[0].upper()}{line[1:]}.\n" for line in heading(found))
     return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(make_rows(found))}\n{about}"
 
@@ -305,7 +305,8 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
 
         opened = open_run(work.inputs[SYSTEM] / "run", device=options.device, trust_code=work.trusts_runs)
         parameters = sum(one.numel() for one in opened.model.parameters() if one.requires_grad)
-        folders = {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}  # what it was trained in
+        # All that it was trained in: for a mixture, the runs of its experts, too.
+        folders = {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}
         runs = [path.parent for folder in folders for path in folder.glob("*/checkpoints")]
         return opened.task, opened.model, {"parameters": parameters, "steps": sum(map(_steps, runs))}
     from vaak.engine.distributed.launcher import pick_device
@@ -351,7 +352,7 @@ def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator
 
 
 def _read_lines(path: Path) -> list[Values]:
-    """The whole lines of a file; none where there is no file."""
+    """The complete lines of a file, or none if it doesn't exist."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
 
@@ -376,7 +377,7 @@ def _load_batch(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, 
 
 
 def _recognise_batch(batch: list[tuple[Values, Any]], transcriber: Any, precision: str) -> list[Values]:
-    """The lines of a batch, with what is recognised in the features."""
+    """The lines of a batch, with the recognised texts."""
     import torch
 
     features = [own for _, own in batch if own is not None]

@@ -40,7 +40,7 @@ PARAMETERS, RESULTS, PRETRAINING = "parameters.json", "one_lora.json", "pretrain
 
 
 def is_compared(options: MoeOptions) -> bool:
-    """Return whether there are controls."""
+    """Return whether controls are trained."""
     return options.has_controls
 
 

@@ -200,7 +200,7 @@ def readable_names(
 
 
 def _read_names(file: Path) -> list[str]:
-    """The names of utterances that a file lists, if there is one. Raises DataError for a line that names none."""
+    """The names of utterances listed in a file, if it exists. Raises DataError for a line without a name."""
     lines = read_json_lines(file) if file.exists() else JsonLines()
     bad = [number for number, _ in lines.malformed]
     bad += [number for number, one in lines.objects if not isinstance(one.get("name"), str)]
@@ -215,7 +215,7 @@ def list_names(utterances: Utterances) -> list[str]:
 
 
 def groups_in(folder: Path, names: Sequence[str]) -> list[str] | None:
-    """The groups of embedded utterances, by the stage's folder; None where there is but one."""
+    """The groups of embedded utterances, from the stage's folder; None if there is only one."""
     mapping = read_json(folder / MAPPING)
     groups = [mapping[name]["group"] for name in names]
     return groups if len(set(groups)) > 1 else None
@@ -226,4 +226,5 @@ def means(row: Callable[[str], np.ndarray], names: Sequence[str], width: int) ->
     import numpy as np
 
     states = (row(name).reshape(-1, width) for name in names)
-    return np.stack([one[one.any(1)].mean(0) for one in states])  # without positions that an utterance hasn't
+    # Rows of zeros are positions that a shorter utterance doesn't have.
+    return np.stack([one[one.any(1)].mean(0) for one in states])

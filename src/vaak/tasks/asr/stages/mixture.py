@@ -218,7 +218,8 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
     for split, path in paths.items():
         path.parent.mkdir(exist_ok=True)
         lines = "".join(lists[split])
-        if not path.exists() or path.read_bytes() != lines.encode():  # else its run would say that its data changed
+        # An unchanged list isn't written again: the expert's run would report that its data have changed.
+        if not path.exists() or path.read_bytes() != lines.encode():
             write_text(path, lines)
     values = make_data_section(options, "experts")
     # The lists are the stage's share of the data already: taking the share again would leave less.
@@ -229,7 +230,8 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
     values["model"] = {**make_model_section(work), "lora": options.lora.model_dump(mode="json")}
     values["training"] = make_training_section(options, "experts", get_metric(options))
     outcome = work.train(values, options.expert_config, name=f"expert-{expert}")
-    share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))  # the base is in each of them
+    # Each run keeps the base: on disk it is there once.
+    share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))
     export_adapter(work, outcome.directory, work.folder / ADAPTERS / str(expert))
     best = best_figures(outcome.directory)
     figures = {name: best[f"val_{name}"] for name in ("wer", "cer", "loss")}

@@ -84,7 +84,7 @@ KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method", "base": "whi
 
 
 def translate_options(values: dict[str, Any]) -> dict[str, Any]:
-    """The options that a file gives, its keys those of either pipeline. Raises UserError for what isn't done here."""
+    """The options in a file, under the keys of either pipeline. Raises UserError for an unsupported one."""
     found = {KEYS.get(name, name): value for name, value in values.items() if name not in PLACES}
     override = found.pop("data_config_override", None) or {}
     if override.get("sampling", "stratified") != "stratified":
@@ -106,7 +106,7 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
     """Run the stage of embeddings by a JSON file of options; the path of its ``mapping.json``.
 
     ``output_dir`` in it is where the pipeline runs, ``mapping_path`` where the mapping is copied to, its files relative
-    to the copy; with ``overwrite`` what is there is recomputed. Raises UserError for options that can't be used.
+    to the copy; with ``overwrite`` existing results are recomputed. Raises UserError for options that can't be used.
     """
     from vaak.config.base import from_options
     from vaak.pipeline.run import Request, run_pipeline

@@ -69,7 +69,8 @@ def make_datasets(options: MoeOptions) -> list[Values]:
 def _as_given(dataset: DatasetConfig) -> Values:
     """A dataset as in a configuration: without what other types read, whose defaults options from a file have, too."""
     values = {"name": dataset.name, **dataset.model_dump(mode="json", exclude_defaults=True)}
-    if DatasetConfig(**values).split_by != dataset.split_by:  # the default of some types is another
+    # Some types of data have another default.
+    if DatasetConfig(**values).split_by != dataset.split_by:
         values["split_by"] = dataset.split_by
     return values
 
@@ -121,7 +122,7 @@ def make_architecture(options: MoeOptions) -> Values:
 
 
 def warn_fallbacks(options: MoeOptions) -> None:
-    """Warn of what stands in for data and weights that aren't there."""
+    """Warn of the stand-ins for missing data and weights."""
     if make_datasets(options) == [VOICES]:
         log.warning("no data (--dataset-root): built-in voices say digits; their accents are the groups")
     if options.whisper_model is None and wants_base(options):
@@ -200,7 +201,7 @@ def make_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[st
 
 
 def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
-    """The same, with its data prepared in the directory, unless they are there."""
+    """The same, with its data prepared in the directory if they aren't there yet."""
     from vaak.runs.prepared import is_prepared
 
     task = make_task(values, directory, *overrides)
@@ -325,7 +326,7 @@ def base_values(options: MoeOptions) -> Values:
 
 
 def base_settings(options: MoeOptions) -> Values:
-    """Return what of the data changes the base: how long they are at most."""
+    """Return the settings of the data that change the base: the maximum duration."""
     return {"data": {"max_duration": get_seconds(options)}}
 
 
