@@ -112,6 +112,7 @@ class Batches:
                     yield done
                     continue
                 result = found.pop(place)
+                # Only the first error of a source counts; results of its later parts are dropped.
                 if isinstance(result, UserError) and done is not failed:
                     done.error, failed = result, done
                 elif not isinstance(result, UserError) and done is not failed:

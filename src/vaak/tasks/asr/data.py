@@ -96,10 +96,11 @@ class AsrDataset(Dataset):
         self.utterances, self.vocabulary, self.features, self.augmentation = (
             utterances, vocabulary, features, augmentation,
         )  # fmt: skip
+        # Features are kept in memory instead of audio.
         changes = {
             "sampling_rate": features.sampling_rate,
             "cache_gigabytes": 0.0,
-        }  # features are kept, instead of audio
+        }
         self.source = CutSource(utterances.cuts, audio.model_copy(update=changes))
         self.num_transcribed = len(utterances) if num_transcribed is None else num_transcribed
         # Batches are planned by these lengths before speeds are drawn: the slowest speed decides what fits in memory.

@@ -97,6 +97,7 @@ class AsrMeters(Meters):
         for row, text in zip(rows, texts, strict=True):
             reference, hypothesis = self._normalise(batch.extra["texts"][row]), self._normalise(text)
             counts = count_errors(reference, hypothesis)
+            # A single group would only repeat the whole.
             names = ["wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())]
             if experts is not None:
                 names.append(f"expert_wer/{experts[row]}")

@@ -149,6 +149,7 @@ def make_metadata(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}
+    # sherpa-onnx adds <|notimestamps|> itself.
     prompt, end = [one for one in vocabulary.ids.prompt if one != special[NO_TIMES]], vocabulary.ids.end
     languages = {name[2:-2]: number for name, number in special.items() if name[2:-2] in LANGUAGES}
     is_multilingual = len(prompt) > 1

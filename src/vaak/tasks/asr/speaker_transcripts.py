@@ -76,6 +76,7 @@ class SpeakerTranscriber:
             else:
                 texts: dict[int, list[str]] = {}
                 for number, text in said:
+                    # A long turn was read in several pieces.
                     texts.setdefault(number, []).extend(text.split())
                 turns = tuple(
                     Turn(round(start, 3), round(end, 3), speaker, " ".join(texts[number]))

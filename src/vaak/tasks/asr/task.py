@@ -135,6 +135,7 @@ class AsrTask(SpeechRecognitionTask):
 
         def random() -> Any:
             config = self.prepared.base_config
+            # The saved sizes are the base's, whose encoder reads 30 s.
             config.max_source_positions = count_positions(seconds)
             return random_whisper(config)
 

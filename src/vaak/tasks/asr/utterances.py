@@ -254,6 +254,7 @@ def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) 
             there = ", ".join(map(repr, [*known][:10]))
             yield f"{split}: train has no {label} {', '.join(listed)}; it has {there}"
     for name in known:
+        # Each pair once.
         same = [other for other in known if other > name and _plain(other) == _plain(name)]
         if same:
             yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"

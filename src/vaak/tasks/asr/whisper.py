@@ -85,6 +85,7 @@ def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, s
         bos_token_id=ids.prompt[0],
         eos_token_id=ids.end,
         decoder_start_token_id=ids.prompt[0],
+        # None has to be given: the defaults are ids of Whisper's own vocabulary.
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
@@ -220,6 +221,7 @@ def _with_added_text(backend: Backend) -> Backend:
     own = {*_NAMED, *(f"<|{code}|>" for code in LANGUAGES)}
     added = list[str]()
     for token in content["added_tokens"]:
+        # A Whisper's own special tokens come before <|notimestamps|>; languages and times are known by name.
         is_own = token["content"] in own or token["id"] in times or last is None or token["id"] <= last
         token["special"] = is_own
         added += [] if is_own else [token["content"]]

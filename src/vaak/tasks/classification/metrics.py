@@ -214,6 +214,7 @@ class ClassMeters(Meters):
         for index, row in self.rows:
             columns = [row[start : start + width] for start in range(0, len(row), width)]
             learned = [one for one, weight in zip(columns, self.weights, strict=True) if weight]
+            # Of a text with several columns only the wrong ones are shown, if there are any.
             wrong = [one for one in learned if one[0] != one[1]]
             about = {
                 "class": ", ".join(true for true, *_ in wrong or learned),

@@ -140,6 +140,7 @@ class DiarizationMeters(Meters):
         else:
             right = ((inferred.probabilities >= self.data.inference.threshold) == (labels > 0.5)).all(-1)
         embeddings = [] if inferred.embeddings is None else [inferred.embeddings.float()]
+        # All at once, so that a GPU is waited for once.
         loss, right, mask, probabilities, *vectors = read_together(
             terms[main].total, right & batch["mask"], batch["mask"], inferred.probabilities.float(), *embeddings
         )
@@ -358,6 +359,7 @@ def energy_and_clustering(conversation: Conversation) -> list[Segment]:
     middles, means = window_means(features, is_speech)
     if not len(middles):
         return []
+    # It is told the true number of speakers: the baseline is then as good as its clusters can be.
     labels = cluster_windows(means, len({segment.speaker for segment in conversation.reference}) or 1)
     nearest = np.abs(np.arange(len(features))[:, None] - middles).argmin(1)
     spoken = np.where(is_speech, labels[nearest], -1)

@@ -66,6 +66,7 @@ def write_gguf(write_hf: Callable[[Path], object], folder: Path, quantization: s
         _write_rope(writer, config, gguf.RopeScalingType)
         _write_tokenizer(writer, source, config, gguf.TokenType)
         _write_weights(writer, source, config, gguf, gguf.GGMLQuantizationType[kind])
+        # The format's order: header, options with the tokenizer, tensors.
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

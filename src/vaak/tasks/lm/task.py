@@ -213,6 +213,7 @@ class LanguageModelTask(ExportableTask):
             if self.data.layout == "stream":
                 whole = StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
             else:
+                # Windows of training don't overlap: each token is learned once an epoch.
                 whole = TextDataset(store, special, corruption, max_length=length, stride=length)
             if not self.data.mixture:
                 return whole

@@ -292,6 +292,7 @@ class MultiTask(JointTask):
         self.experiment, self.directory, self.folder = experiment, directory, folder
         self.reference = experiment.reference
         experiments = experiment.data.inner_experiments
+        # Modules that are shared read one vocabulary: that of the first task.
         tokenizer = next(iter(experiments)) if experiment.model.shared else None
         super().__init__(
             {name: self._part(name, own, tokenizer) for name, own in experiments.items()},

@@ -159,6 +159,7 @@ def compute_score(metric: Metric, counts: list[int]) -> float:
 def select_rows(batch: Batch, rows: list[int]) -> Batch:
     """The batch of these rows alone."""
 
+    # The usual case, in which nothing needs to be copied.
     if rows == list(range(batch.num_rows)):
         return batch
     places = torch.tensor(rows)

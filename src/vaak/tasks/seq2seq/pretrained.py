@@ -240,7 +240,9 @@ def _marian(theirs: Theirs, source: str) -> TranslatorFamily:
         "d_model": theirs["d_model"],
         "norm_type": "layernorm",
         "norm_placement": "post",
+        # Marian's configuration has no such option: its layers have torch's default.
         "norm_eps": 1e-5,
+        # All sines come before all cosines, instead of one after another.
         "position_type": "sinusoidal_halves",
         "feed_forward_type": _kind(theirs, source, "activation_function", kinds),
         "bias": True,

@@ -169,6 +169,7 @@ class ShownMeters(Meters):
         self, model: nn.Module, speaker: Speaker, number: int
     ) -> tuple[Alignment | None, Spectrogram, Spectrogram]:
         """An utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""
+        # The same draws in every evaluation, so that pictures can be compared.
         example = self._dataset.example(number, np.random.default_rng(number))
         batch = self._dataset.collate([[example]]).to(next(model.parameters()).device)
         with torch.no_grad(), without_dropout(model):

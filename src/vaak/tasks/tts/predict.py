@@ -257,6 +257,7 @@ class Speaker:
             if self.options.on_unspeakable == "error":
                 raise
             nothing = error
+        # Usually all can be spoken. Where it can't, each sentence is tried alone, so that the others are still spoken.
         found: list[Processed] = []
         for sentence in unnormalised_sentences(text):
             try:
@@ -316,6 +317,7 @@ class Speaker:
         """Texts with their symbols as audio, all computed at once."""
         model, pause = self.model, self.processor.pause_id
         device = next(model.parameters()).device
+        # With a pause at both ends, as in training.
         rows = [torch.tensor([pause, *ids, pause]) for _, ids in sentences]
         symbols = pad_sequence(rows, batch_first=True, padding_value=self.processor.pad_id).to(device)
         lengths = torch.tensor([len(row) for row in rows], device=device)
@@ -331,6 +333,7 @@ class Speaker:
                 durations[number, : len(row)],
                 pitch[number, : len(row)],
                 mel.numpy(),
+                # A vocoder may go beyond ±1, and audio files can't.
                 samples.numpy().clip(-1, 1),
             )
             for number, ((text, _), row, mel, samples) in enumerate(

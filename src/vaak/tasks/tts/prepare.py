@@ -149,6 +149,7 @@ def _write(
                 yield from utterances(corpus.cuts(split), sources.audio, data.silence, data.max_duration, left_out)
 
     maker = RecordMaker(processor, sources.audio, sources.with_durations, left_out)
+    # Texts first: no features are computed for what can't be spoken.
     kept = write_utterances(folder, cuts(), maker)
     unspoken = maker.spoken.report(split, data.max_unknown if is_new else None, ADVICE)
     store = write_features(folder, kept, sources.audio, left_out)

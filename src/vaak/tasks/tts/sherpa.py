@@ -80,6 +80,7 @@ def write_voice(speaker: Speaker, texts: Sequence[str], folder: Path, quantizati
 
     def inputs(seed: int, number: int) -> dict[str, Tensor]:
         symbols = torch.randint(1, processor.num_symbols, (number,), generator=torch.Generator().manual_seed(seed))
+        # As sherpa-onnx makes it of a text: a pause at both ends, and padding between symbols.
         spaced = torch.stack([symbols, torch.full_like(symbols, processor.pad_id)], 1).flatten()
         pause, pad = torch.tensor([processor.pause_id]), torch.tensor([processor.pad_id])
         x = torch.cat([pause, pad, spaced, pause])[None]
@@ -89,6 +90,7 @@ def write_voice(speaker: Speaker, texts: Sequence[str], folder: Path, quantizati
 
     metadata = {
         "model_type": "vits",
+        # sherpa-onnx looks for the word icefall here, and then reads tokens and lexicon as icefall's voices have them.
         "comment": "a voice of Vaak, in the form of icefall",
         "language": processor.config.language,
         "sample_rate": speaker.sampling_rate,

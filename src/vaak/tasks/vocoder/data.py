@@ -122,5 +122,6 @@ def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple
                 continue
             yield cut
 
+    # What usable recordings depend on: a change of these prepares the data again.
     further = {"highest": audio.mel.nyquist if audio.mel is not None else None, "skip_bad": skip_bad}
     return speech_task.recipe(datasets, audio, splits, usable, further, skip_bad)

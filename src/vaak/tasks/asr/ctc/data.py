@@ -106,9 +106,8 @@ class FrameSections(FrameFeatures):
         self._on_device = FeaturesOnDevice(audio)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        found = self.extract.extract_section(
-            samples
-        )  # of fewer than a frame, silence: 0 once the model has normalised it
+        # Fewer samples than a frame are silence, which is 0 once the model has normalised it.
+        found = self.extract.extract_section(samples)
         return found if len(found) else np.zeros(self.extract.num_samples(1), np.float32)
 
     def shape(self, found: np.ndarray) -> tuple[int, int]:
@@ -212,6 +211,7 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
     lengths = torch.tensor([features.shape(one.features)[0] for one in examples])
     tokens = torch.tensor([len(one.ids) for one in examples])
     if features.on_device:
+        # Samples alone don't say how many frames are real: they are padded to whole windows.
         audio = {**stack_samples(examples), "num_frames": lengths}
     else:
         audio = {"features": padded_features([one.features for one in examples])[0]}

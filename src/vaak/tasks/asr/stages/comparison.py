@@ -96,6 +96,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
         if about[name]["split"] != conditions["split"] or _without_text(others) != _without_text(own):
             raise DataError(f"{folders[name]} and {folders[MIXTURE]} have other utterances, which can't be compared")
     speakers = {key: line["speaker"] for key, line in own.items() if line["speaker"] is not None}
+    # The flag keeps a speaker apart from an utterance that happens to have the same name.
     units = {key: (speakers[key], True) if key in speakers else (key, False) for key in own}
     groups: dict[str, list[str]] = {}
     for key, line in sorted(own.items(), key=lambda item: str(item[1]["group"])):

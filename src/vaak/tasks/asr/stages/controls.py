@@ -53,6 +53,7 @@ def parameters(work: StageWork) -> dict[str, Any]:
     """The body of the stage that counts what the mixture trains, from which the rank of the one LoRA follows."""
     options: MoeOptions = work.options
     in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
+    # top_k changes no number of parameters.
     gate = {"num_experts": in_all, "gate_width": options.gate_width, "top_k": 1}
     model = {**make_model_section(work), "experts": {**options.lora.model_dump(mode="json"), **gate}}
     about = count_parameters(

@@ -76,6 +76,7 @@ def gate(work: StageWork) -> dict[str, Any]:
         "accuracy": best["val_accuracy"],
         "loss": best["val_loss"],
         "trained_on": len(splits["train"].names),
+        # Where clusters are too small for some to be held out, both are the same.
         "held_out": 0 if splits["train"] is splits["valid"] else len(splits["valid"].names),
         "confusion": confusion(*found["valid"]),
         "confusion_train": confusion(*found["train"]),
@@ -280,6 +281,7 @@ def joint_values(work: StageWork) -> Values:
     options: MoeOptions = work.options
     values, pretrained = make_data_section(options, "joint"), "experts" in work.inputs
     num_experts = Clusters.read(work.inputs["clusters"]).num_clusters if pretrained else options.experts
+    # Clustering may have found fewer clusters than experts were asked for.
     gate = {"num_experts": num_experts, "top_k": min(options.top_k, num_experts), "gate_width": options.gate_width}
     lora, bias = options.lora.model_dump(mode="json"), {"balancing_bias": options.balancing_bias}
     values["model"] = {**make_model_section(work), "experts": {**lora, **gate, **bias}}

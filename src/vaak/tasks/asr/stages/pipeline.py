@@ -94,6 +94,7 @@ def translate_options(values: dict[str, Any]) -> dict[str, Any]:
     if override.get("modes"):
         raise UserError("data_config_override.modes: leave it out; give --embedding-, --expert- and --asr-percent")
     for name, option in OVERRIDES.items():
+        # What the file says directly counts for more than its override.
         if override.get(name) is not None:
             found.setdefault(option, override[name])
     if unknown := sorted({*override} - {*OVERRIDES, "sampling", "split", "modes"}):
@@ -119,6 +120,7 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
     options = from_options(pipeline.options, given, pipeline.name)
     folder = Path(directory) if directory else pipeline.get_directory(options)
     for stage in pipeline.asked_for(options):
+        # Stage by stage, and no further than the embeddings: what comes after them wasn't asked for.
         again = stage.name if values.get("overwrite") and stage.name == "embeddings" else None
         run_pipeline(pipeline, options, folder, Request(resume=True, only=stage.name, first=again))
         if stage.name == "embeddings":
