@@ -41,7 +41,7 @@ class Profile:
     counts: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Profile) -> None:
-        """Take the steps of another profile in."""
+        """Add the steps of another profile."""
         self.steps += other.steps
         for mine, its in ((self.seconds, other.seconds), (self.counts, other.counts)):
             for name, value in its.items():
@@ -110,7 +110,7 @@ def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> 
 
 
 def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterator[tuple[float, str]]:
-    """Return what is worth a line, each with the part of the time that it costs."""
+    """Yield each finding worth a line, with the share of the time that it costs."""
     working = shares["forward"] + shares["backward"]
     if (waiting := waiting_for_data(shares, circumstances)) is not None:
         yield shares["loading"], waiting

@@ -168,7 +168,7 @@ class Smoothed:
         """Name to the weighted sum of its values, and the sum of the weights."""
 
     def add(self, name: str, value: float) -> None:
-        """Take the value of a step in."""
+        """Add the value of a step."""
         if not math.isfinite(value):
             return
         entry = self.sums.setdefault(name, [0.0, 0.0])

@@ -1,4 +1,4 @@
-"""Trackers: which numbers of a record they get, and that they can't stop a run; TensorBoard, trackio, and accelerate's.
+"""Trackers (TensorBoard, trackio, accelerate's): the numbers of a record that they get; their errors don't stop a run.
 
 Those of accelerate are MLflow, Comet, Aim and others. TensorBoard's events are written without its writers. Those
 keep events back for up to two minutes, so that a killed process loses them, and fail on a separate thread,

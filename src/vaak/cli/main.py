@@ -113,7 +113,7 @@ def _call(function: Callable[[], Any]) -> None:
 
 
 def _flush_output() -> None:
-    """Print what is still to be printed; exit with 2 where that can't be."""
+    """Flush standard output; exit with 2 where that fails."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -173,7 +173,7 @@ def _message_of_missing(error: ModuleNotFoundError, name: str) -> str | None:
 
 
 def _message_of_system(error: OSError) -> str | None:
-    """A line about an error of the system that is about a file, or about a limit; None for another."""
+    """A line about a system error that concerns a file or a limit; None for any other."""
     if isinstance(error, FileNotFoundError) and not _working_folder_exists():
         return DELETED
     if error.errno in CANT_WRITE:
@@ -244,7 +244,7 @@ def _write_to_nowhere() -> None:
 
 
 class TorchNotice:
-    """Stands first among the finders of modules, and finds none: it says when torch is looked for, once."""
+    """A finder of modules that finds none: the first in line, it announces once that torch is being imported."""
 
     def find_spec(self, name: str, *others: Any) -> None:
         if name == "torch":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def create_folder(folder: Path | None, option: str = "--output") -> None:
-    """Create the folder, if there is one, of an ``option``, before the work that it is for.
+    """Create the folder that an ``option`` names, if any, before the work whose results go there.
 
     Raises UserError where it can't be created or written to.
     """

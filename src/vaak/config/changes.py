@@ -66,7 +66,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """An option that two configurations of a run have different values of; a missing one counts with its default.
+    """An option whose value differs between two configurations of a run; a missing one has its default.
 
     >>> print(Change("model.d_model", 32, 64, "refused"))
     model.d_model was 32, is 64
@@ -190,7 +190,7 @@ def _rule_of_section(section: SectionType) -> Rule | None:
 def _differences(
     section: SectionType, before: Mapping[str, Any], after: Mapping[str, Any], untouched: Any, path: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Key, value before and value after of what differs; ``untouched`` is the section where nothing is given.
+    """Yield key, value before and value after of each difference; ``untouched`` is the section with nothing given.
 
     ``before`` and ``after`` are its values, at ``path``.
     """

@@ -246,7 +246,7 @@ def _watched_the_wrong_way(training: TrainingConfig) -> Iterator[CheckFinding]:
 
 
 def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[CheckFinding]:
-    """Names for the trackers that no figure has, as far as that can be told: callbacks may log any."""
+    """Names for the trackers that no figure has; nothing where callbacks may log any name."""
     if training.profiling or training.callbacks:
         return
     names = names_of_figures(training, known)

@@ -183,7 +183,7 @@ def check_options(
 
 
 def unknown_name(name: str, builtin: Mapping[str, Any]) -> str:
-    """Return what to say of a short name that is none."""
+    """Return the message about a short name that doesn't exist."""
     known = ", ".join(sorted(builtin))
     hint = did_you_mean(name, builtin)
     return f"{name!r} is not known; expected one of {known}, ./file.py:Name or package.module:Name{hint}"

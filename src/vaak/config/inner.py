@@ -49,7 +49,7 @@ class InnerExperiment(Extensible):
 
 
 def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tuple[list[Problem], list[str]]:
-    """Replace each inner experiment by what it is, resolved; return what is wrong in them, and the warnings.
+    """Replace each inner experiment by its resolved values; return the mistakes in them, and the warnings.
 
     ``read`` makes an experiment of layers, and its warnings; None: there may be none here. Each begins with the weights
     that the whole begins with.

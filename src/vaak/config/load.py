@@ -295,7 +295,7 @@ _NAME_NO_RUN = {"name", "run_dir", "task", "type", "device"}
 
 
 def _unknown_task(task: Any, place: YamlPlace | None) -> str:
-    """Return what to say of a task that isn't one, or isn't known to this program."""
+    """Return the message about a task that doesn't exist, or isn't known to this program."""
     run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
         return (
@@ -422,7 +422,7 @@ def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
 
 
 def _settle_what_follows(tree: Node, spec: TaskSpec, folder: Path) -> list[Problem]:
-    """Give options that nobody gave the values that follow from others, and say so."""
+    """Give options that aren't set the values that follow from others; return remarks on them."""
 
     def get(key: str) -> Any:
         node = find(tree, split_key(key))

@@ -55,7 +55,7 @@ def is_fraction(name: str) -> bool:
 
 
 def get_chance_level(name: str) -> float | None:
-    """Return what a guess has of a figure, of a split or of a part, too; None where that depends on the data.
+    """Return a figure's value by guessing, also of a split or a part; None where it depends on the data.
 
     >>> get_chance_level("val_pairs_accuracy"), get_chance_level("pairs_accuracy/gender"), get_chance_level("val_loss")
     (0.5, 0.5, None)

@@ -33,7 +33,7 @@ ENVIRONMENT = "environment.json"
 
 
 def settle_paths(tree: Node, kind: SectionType) -> list[Problem]:
-    """Have each path in the tree be one from the working folder; return what there is to say about them."""
+    """Rewrite each path in the tree as seen from the working folder; return remarks on them."""
     found = [(key, node, _settle(node, read)) for key, node, read in _paths_in(tree, kind)]
     return [Problem(node.place, key, message) for key, node, message in found if message is not None]
 

@@ -122,7 +122,7 @@ ANY_COMMANDS = ("eval {run}", "predict {run} INPUT")
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """All that is known of a task without its class: types of its sections, defaults, checks, and how runs are used.
+    """The facts about a task without its class: types of its sections, defaults, checks, and how runs are used.
 
     task
         Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
@@ -356,7 +356,7 @@ _LASTING_SPECS: dict[str, TaskSpec] = {}
 
 
 def _lasting_spec(task: str) -> TaskSpec:
-    """The spec of a task that isn't registered: it stays what it is."""
+    """The spec of a task that isn't registered, kept because it can't change."""
     if task not in _LASTING_SPECS:
         is_ours = task in built_in()
         found = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC") if is_ours else _require_spec(_find_class(task), task)

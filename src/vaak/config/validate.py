@@ -300,7 +300,7 @@ OF_ONE_TASK = {
 
 
 def why_unknown(key: str) -> str | None:
-    """Return what to say of a dotted key that no section has, if an original system had it.
+    """Return the message about a dotted key that no section has, if an original system had it.
 
     >>> why_unknown("model.num_labels")
     'belongs to text classification (task: classification); leave it out'

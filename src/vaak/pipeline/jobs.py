@@ -59,7 +59,7 @@ class Helpers:
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def order(self, function: Callable[..., object], **values: Any) -> None:
-        """Have each of the others call a function of a module with these values, of JSON."""
+        """Have each of the other processes call a function of a module with these JSON values."""
         self._write({"call": f"{function.__module__}:{function.__name__}", "values": values})
 
     def wait_for(self, is_done: Callable[[], bool]) -> None:

@@ -65,7 +65,7 @@ Points = tuple[list[int], list[float]]
 
 
 def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: str, path: Path | None = None) -> Any:
-    """Draw the records of several runs, by their names, in the same panels; of several, without their groups."""
+    """Draw the records of runs, by their names, in the same panels; groups only where there is one run."""
     panels: dict[str, dict[str, Points]] = {"loss": {}}
     for run, records in histories.items():
         for (panel, label), points in _collect_curves(records).items():
@@ -127,7 +127,7 @@ def _choose_panel(name: str) -> tuple[str, str]:
 
 
 def draw_range_test(found: Mapping[str, Any], path: Path | None = None) -> Any:
-    """Draw loss over learning rate, with the suggestion in it, of what ``lr-range.json`` has."""
+    """Draw loss over learning rate with the suggestion, from the content of ``lr-range.json``."""
     figure = new_figure(7, 4.5)
     axes = figure.subplots()
     axes.plot(found["lr"], found["loss"], ".", color="0.7", label="loss")
@@ -150,7 +150,7 @@ def draw_range_test(found: Mapping[str, Any], path: Path | None = None) -> Any:
 
 
 def draw_differences(report: Mapping[str, Any], path: Path | None = None) -> Any:
-    """Draw each system's difference from the first with its interval, of what ``vaak compare --json`` prints."""
+    """Draw each system's difference from the first with its interval, from the output of ``vaak compare --json``."""
     metric, comparisons = report["metric"], report["comparisons"]
     scale, unit = (100, ", percentage points") if is_fraction(metric) else (1, "")
     figure = new_figure(7, 1.6 + 0.5 * len(comparisons))
@@ -235,7 +235,7 @@ MOST_NAMED, MOST_COUNTED = 40, 12
 
 
 def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
-    """The fraction of each class's texts by predicted class, of counts ``(class, predicted class)``."""
+    """Return a PNG of each class's shares by predicted class; ``counts`` are ``(class, predicted class)``."""
     side = max(1.5, 0.28 * min(len(names), MOST_NAMED))
     left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # for names and labels
     width, height = left_inches + side + 1.2, left_inches + side + 0.2
@@ -268,7 +268,7 @@ def draw_shares(
 
 
 def reliability_png(bins: np.ndarray) -> bytes:
-    """Accuracy over confidence, of decisions, summed confidence and right ones in each bin ``(bin, 3)``."""
+    """Return a PNG of accuracy over confidence; ``bins`` ``(bin, 3)`` are decisions, summed confidence, right ones."""
     figure = new_figure(4.5, 4.5, layout=None)
     margins = {"left": 0.13, "right": 0.96, "bottom": 0.11, "top": 0.98, "hspace": 0.08}
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1), gridspec_kw=margins)

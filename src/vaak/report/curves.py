@@ -191,7 +191,7 @@ def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, f
 
 
 def _thinned(curve: Curve, most: int) -> Curve:
-    """At most ``most`` points of a curve: of each stretch of it the lowest and the highest, so that peaks stay."""
+    """Return at most ``most`` points of a curve: the lowest and the highest of each stretch, so that peaks stay."""
     count = len(curve.steps)
     if count <= most:
         return curve

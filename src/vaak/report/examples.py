@@ -77,7 +77,7 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
 
 
 def chances(facts: RunFacts, step: int) -> dict[str, float]:
-    """The figures of a guess, by their names in ``metrics.jsonl``: for a classifier, of always the commonest class."""
+    """The figures of guessing, by their names in ``metrics.jsonl``; a classifier's guess is the commonest class."""
     names = dict(facts.evaluations).get(step, {})
     found = {name: chance for name in names if (chance := get_chance_level(name)) is not None}
     for prefix, summary in summaries_at(facts, step):
@@ -233,7 +233,7 @@ def _calibration(summary: Mapping[str, Any]) -> Iterator[Html]:
 
 
 def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
-    """Examples in the form of their task, which their keys tell."""
+    """Yield examples in the form of their task, which is recognised by their keys."""
     rows = _rows(summary.get("examples"))
     worst = sorted(
         rows, key=lambda one: (-(to_number(one.get("error")) or 0.0), -(to_number(one.get("confidence")) or 0.0))
@@ -458,7 +458,7 @@ def _attention(summary: Mapping[str, Any]) -> Iterator[Html]:
 
 
 def _routing(facts: RunFacts) -> Iterator[Html]:
-    """How much each expert is used, and how well it does, of the newest evaluation."""
+    """Yield how much each expert is used and how well it does in the newest evaluation."""
     newest = facts.evaluations[-1][1] if facts.evaluations else {}
     uses = {name.rpartition("/")[2]: value for name, value in newest.items() if name.startswith("val_expert_use/")}
     rows: list[Sequence[object]] = [("expert", "use", "", "mean weight", "WER of its utterances")]

@@ -123,7 +123,7 @@ def _figure(title: str) -> Any:
 def draw_clusters(
     points: np.ndarray, panels: Mapping[str, Sequence[str]], noise: np.ndarray, axes_name: str, path: Path | None = None
 ) -> Any:
-    """Draw ``points`` ``(point, 2)``, in each panel in the colours of the names that it has for them.
+    """Draw ``points`` ``(point, 2)`` once in each panel, coloured by the names that the panel has for them.
 
     Those that are ``noise`` ``(point,)`` are crosses. ``axes_name`` is that of the axes, which are numbered.
     """

@@ -171,7 +171,7 @@ def shortened(text: str) -> str:
 
 
 def render_charts(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:
-    """The places of charts, which the script draws, a legend of the events in them, and a table of these."""
+    """Return elements that the script draws charts into, a legend of their events, and a table of these."""
     if not found:
         return [element("p", "No step has been logged yet.")]
     kinds = dict.fromkeys(one.kind for one in happened)
@@ -222,7 +222,7 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def _last_values(panel: Panel) -> Html:
-    """The newest value of each curve, which a legend shows without a hand on the chart."""
+    """The newest value of each curve, in a legend that can be read without hovering."""
     said = [
         element(
             "li",

@@ -83,7 +83,7 @@ def stat_records(run: Path) -> tuple[int, int] | None:
 
 
 def report_of_trained(run: Path) -> Path | None:
-    """Write RUN/report.html at the end of training; None, with a warning, where it can't be made, which fails no run.
+    """Write RUN/report.html at the end of training; None, with a warning, where that fails: the run itself mustn't.
 
     None, too, where it would take longer than about ten seconds: of a very long run ``vaak report`` makes it.
     """
@@ -352,7 +352,7 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
 
 
 def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
-    """Each run against the first, on the examples of their newest evaluations: the difference and its interval."""
+    """Compare each run with the first on the examples of their newest evaluations: the difference, its interval."""
     scores: list[Scored | None] = []
     for run in runs:
         found = [scored(steps[-1][1]) for steps in summaries(run).values()]

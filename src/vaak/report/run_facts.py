@@ -42,7 +42,7 @@ PICTURE = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
 
 
 class Media(NamedTuple):
-    """A picture (PNG) or sound (WAV) of a run, and the step that it is of, if its name says it."""
+    """A picture (PNG) or sound (WAV) of a run, and its step, if the file's name has one."""
 
     name: str
     step: int | None
@@ -308,7 +308,7 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
 
 
 def summaries_at(facts: RunFacts, step: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The summary of the evaluation at a step, of each prefix that kept one."""
+    """The summary of each prefix's evaluation at a step, where one was kept."""
     for prefix, steps in summaries(facts).items():
         yield from ((prefix, summary) for at, summary in steps if at == step)
 

@@ -99,7 +99,7 @@ def list_page(folder: Path, live: bool = False) -> str:
 
 
 def _filter(name: str, runs: Sequence[RunSummary]) -> Html:
-    """A field that leaves the rows which have its text, or a choice of those that there are."""
+    """A search field that filters the rows, or a choice among the values that they have."""
     values = sorted({getattr(one, name) for one in runs}) if name in ("task", "state") else []
     field = Html(f'<input type="search" data-filter="{name}">')
     if values:

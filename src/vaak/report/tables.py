@@ -62,7 +62,7 @@ BAR = 24
 
 
 def learning_rate_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each step of a range test, of what ``lr-range.json`` has.
+    """A line for each step of a range test, from the content of ``lr-range.json``.
 
     It has the step's learning rate, its loss, and the smoothed loss as a number and as a bar.
     """
@@ -78,7 +78,7 @@ def learning_rate_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shown_losses(smoothed: Sequence[float]) -> tuple[float, float]:
-    """The lowest and the highest loss to show: the last of a test that diverged would flatten all that matters."""
+    """The lowest and the highest loss to show: the last ones of a diverged test would flatten the rest."""
     low, high = min(smoothed), max(smoothed[: max(1, len(smoothed) // 2)])
     margin = 0.25 * (high - low) or 1.0
     return low - margin, high + 2 * margin

@@ -215,7 +215,7 @@ class CachedForward(nn.Module):
 
 @contextlib.contextmanager
 def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
-    """Within this context, what these modules give is put in the list, in the order of the names.
+    """Within this context, the outputs of these modules are put in the list, in the order of the names.
 
     Raises UserError for a name that no module has, or for one that gives something else than ``(row, time, width)``.
     """

@@ -86,7 +86,7 @@ class _Walk:
 
 
 def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
-    """The children that hold anything, those of a list that are equal and follow each other as one."""
+    """Yield the children that hold anything; equal ones in a row in a list count as one."""
     held = [
         (name, child)
         for name, child in module._modules.items()
@@ -138,7 +138,7 @@ class StaticMemory:
 
 
 def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
-    """Return the bytes of the model with all that is kept for each of its trained parameters."""
+    """Return the bytes of the model, and of the state kept for its trained parameters."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     trained = trained_parameters(model)
     numbers = sum(item.parameter.numel() for item in trained)

@@ -310,7 +310,7 @@ class ReplayAgreement:
         return self.conditions + ["memory ran out here, so batches were computed in smaller pieces"] * split
 
     def logged_as(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the run has in place of a record of the replay."""
+        """Return the run's own record that corresponds to one of the replay."""
         return self.logged.get(_key(record))
 
 
@@ -413,7 +413,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
 
 
 def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
-    """Return, of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
+    """Return the inputs of each layer with weights that are 0 wherever it is called, without dropout."""
     modes = [(module, module.training) for module in trainer.model.modules()]
     # Dropout would add zeros.
     trainer.model.eval()

@@ -80,7 +80,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run: why, where it is, at which step, with which figures of its last evaluation."""
+    """The end of a run: the reason, the directory, the step, and the figures of its last evaluation."""
 
     reason: str
     directory: Path
@@ -294,7 +294,7 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
-    """Make the run directory and hold it; the main process for all. Existing files of a run don't change.
+    """Make the run directory and hold its lock, on the main process for all. Existing files don't change.
 
     Yields remarks on it.
     """

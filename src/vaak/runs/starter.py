@@ -1,4 +1,4 @@
-"""A configuration to begin with, for the data that were found and the device that is there; each choice says why.
+"""A configuration to begin with, for the data found and the device present; each choice says why.
 
 The sizes are rules of thumb, meant to train at once and to be changed then. A language model's parameters grow with its
 tokens (about one for ten; Hoffmann et al. 2022 have one for twenty, of data seen once). Steps are as many as show
@@ -126,7 +126,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
 
 
 def select_usable(corpora: Sequence[CorpusSurvey]) -> list[CorpusSurvey]:
-    """Return those that can be read. Raises UserError, with what is wrong, where none can be."""
+    """Return the readable ones. Raises UserError, with the reason, where there are none."""
     usable = [one for one in corpora if one.problem is None and one.splits]
     if not usable:
         raise UserError("; ".join(str(one.problem) for one in corpora if one.problem) or "there is nothing to train on")

@@ -1,4 +1,4 @@
-"""A short try of a configuration: a few steps, then once all that comes later, in a folder that is removed.
+"""A short try of a configuration: a few steps, an evaluation and a checkpoint, in a temporary folder.
 
 Later phases of training (parts that start at a step, warm-up, cycles) are moved into these few steps. Data are
 prepared whole, as files may have faults anywhere; there is less of the data that Vaak generates (sentences of the
@@ -69,7 +69,7 @@ def try_run(loaded: Loaded) -> Outcome:
 
 
 def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
-    """Return an experiment of a few steps that evaluates, saves and tells nobody, with all that it has to come.
+    """Return an experiment of a few steps that reaches every later phase, evaluates, saves, and has no trackers.
 
     >>> from vaak.config.load import load_layers
     >>> options = {"max_steps": 500, "scheduler": {"type": "linear", "warmup_steps": 100}, "ema": {"start_step": 200}}

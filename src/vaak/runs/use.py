@@ -82,7 +82,7 @@ def declared_formats(task: Task) -> Mapping[str, ExportFormat]:
 
 
 def find_spec(task: Task) -> TaskSpec:
-    """Return the spec of a task that is in hand; one without facts where its class has none."""
+    """Return the spec of a task object; an empty one where its class has none."""
     spec = getattr(task, "SPEC", None)
     return spec if isinstance(spec, TaskSpec) else TaskSpec()
 

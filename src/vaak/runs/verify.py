@@ -366,7 +366,7 @@ def _compare_figures(
 
 
 def _find_undue(found: Verification, trainer: Trainer, agreement: ReplayAgreement, last: int) -> None:
-    """Find, of the steps that were taken, records that are missing in the log, and records that aren't due there."""
+    """Find records of the recomputed steps that are missing in the log, and records that aren't due there."""
     every, made = (
         trainer.config.logging.interval,
         {(one["kind"], one["step"]) for one in agreement.records(trainer.directory)},

@@ -115,7 +115,7 @@ def read_random(text: str) -> Dimension:
 
 
 def points(dimensions: list[Dimension]) -> list[dict[str, str]]:
-    """Every point of a grid; none where a range has no end of them."""
+    """Every point of a grid; none where a range has infinitely many."""
     choices = [one for one in dimensions if isinstance(one, Choices)]
     if len(choices) < len(dimensions):
         return []

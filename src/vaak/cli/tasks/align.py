@@ -163,7 +163,7 @@ def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
 def _find_texts(audio: Path, files: Sequence[Path], folder: Path) -> tuple[dict[Path, Path], list[str]]:
     """The file in the folder (or its folders) with each recording's text, by name; and the names of the others.
 
-    Logs which texts nobody says.
+    Logs the texts that belong to no recording.
     """
     root = audio if audio.is_dir() else audio.parent
     recordings = {path.relative_to(root).as_posix(): path for path in files}
@@ -202,7 +202,7 @@ def _parts(line: AlignedLine, longest: float) -> list[AlignedLine]:
 
 
 def _entry(path: Path, folder: Path, name: str, part: AlignedLine) -> dict[str, Any]:
-    """A line of a manifest in ``folder``; names of audio below it are as seen from there."""
+    """A line of a manifest in ``folder``; paths of audio below the folder are relative to it."""
     real, root = path.resolve(), folder.resolve()
     return {
         "id": name,

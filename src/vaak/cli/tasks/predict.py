@@ -62,7 +62,7 @@ def predict(
 
 
 def _without_failed(found: Iterable[tuple[Path, Any]], failed: dict[Path, UserError]) -> Iterator[Any]:
-    """The results of files; why others can't be read goes to ``failed``."""
+    """Yield the results of files; errors of unreadable ones go to ``failed``."""
     for path, one in found:
         if isinstance(one, UserError):
             failed[path] = one

@@ -88,7 +88,7 @@ def speak(
 def _counted(
     parts: Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]], unspoken: Unspoken
 ) -> Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]]:
-    """The parts; the symbols of each text that no rule reads are added to ``unspoken``."""
+    """Yield the parts; the symbols of each text that no rule reads are added to ``unspoken``."""
     from vaak.tasks.batches import Done
 
     for one in parts:

@@ -260,7 +260,7 @@ def never_trained(folder: Path) -> list[Path]:
 
 
 def remove_start(run: Path) -> bool:
-    """Remove a directory, unless it has come to life; return whether it is gone.
+    """Remove a directory, unless a run has begun in it meanwhile; return whether it is gone.
 
     Raises UserError where it can't be removed.
     """
