@@ -89,7 +89,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         return self.prepared.contents(split)
 
     def prepare_in(self, folder: Path, recipe: Recipe) -> None:
-        """Have ``prepared`` be what a recipe makes in a folder, unless it is there already."""
+        """Set ``prepared`` to the recipe's data in a folder, which are made unless they exist."""
         self.prepared = cast("Folder", self.PREPARED.make(recipe, folder, *self.reading))
 
     @property
@@ -147,7 +147,7 @@ def pad_rows(rows: Sequence[np.ndarray], fill: float = 0, length: int | None = N
 
 
 def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
-    """Return what ``make`` makes of files in a temporary folder; they are deleted with it."""
+    """Return the result of ``make`` in a temporary folder; its files are deleted with the result."""
     folder = Path(tempfile.mkdtemp(prefix="vaak-examples-"))
     try:
         made = make(folder)
@@ -234,7 +234,7 @@ class LossMeters(Meters):
 
 
 class WithMetrics(Meters):
-    """Other meters, and the means of what functions of the model and a batch add up, by name."""
+    """Other meters, and the means of further metrics: functions of the model and a batch, by name."""
 
     def __init__(self, meters: Meters, metrics: Mapping[str, Metric]) -> None:
         self.protocol = meters.protocol

@@ -40,7 +40,7 @@ class Done(Generic[Source]):
 
 
 class Batches:
-    """How many parts are computed together: ``size``; with None, as many as memory allows, beginning ``at_first``.
+    """Computes ``size`` parts together; with None, as many as memory allows, beginning ``at_first``.
 
     Where memory runs out they become fewer, unless an error is asked for (``recovers`` False). A GPU is given twice as
     many while that fits; a CPU is busy with a few.
@@ -56,7 +56,7 @@ class Batches:
         ahead: int | None = None,
         recovers: bool = True,
     ) -> None:
-        """``cells`` are what a batch has at most: its parts, each as long as the longest.
+        """``cells`` is the maximum padded size of a batch: the number of its parts times the longest.
 
         ``ahead`` parts are read and sorted at a time; None: those of a few batches.
         """

@@ -136,7 +136,7 @@ The classes, in the order of the logits: {names}.
 
 @torch.no_grad()
 def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: int) -> Any:
-    """The classifier of transformers that says the same. Raises UserError where there is none, or outputs differ."""
+    """The equivalent classifier of transformers. Raises UserError if there is none, or outputs differ."""
     base, model = _get_base(trained), cast("TransformerClassifier", trained)
     if reason := why_not_hf(base and base.config, model.config.pooling, classes):
         raise UserError(f"--format hf: {reason}; use --format onnx")

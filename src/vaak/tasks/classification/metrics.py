@@ -51,7 +51,7 @@ DECIMALS = 6
 
 @dataclass(frozen=True)
 class ClassFigures:
-    """Counts of one class, and what follows from them."""
+    """Counts of one class, with the rates computed from them."""
 
     name: str
     right: float
@@ -151,7 +151,7 @@ class ClassMeters(Meters):
             self.rows.append((index, [text for column in row for text in column]))
 
     def _count(self, place: int, found: Predictions) -> None:
-        """Add what was decided in the label column at ``place``."""
+        """Add the decisions in the label column at ``place``."""
         counts = {"right": found.true & found.predicted, "predicted": found.predicted, "occurs": found.true}
         for key, decisions in counts.items():
             for number, count in enumerate(decisions.sum(0).tolist()):
@@ -307,7 +307,7 @@ class ScopeMeters(Meters):
 
 
 def by_column(logits: Tensor, classes: Classes) -> dict[str, Tensor]:
-    """The scores of each label column, of those of all classes ``(row, class)``."""
+    """The scores of each label column, from those of all classes ``(row, class)``."""
     parts = logits.split([len(names) for names in classes.values()], dim=-1)
     return dict(zip(classes, parts, strict=True))
 

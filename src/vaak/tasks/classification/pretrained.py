@@ -183,7 +183,7 @@ def load_head(head: nn.Linear, source: str, pooling: str, names: Sequence[str]) 
 
 
 def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list[str], Tensor, Tensor] | None:
-    """The names, weights and biases of the classes of ``source``; None where they aren't those of any of ``names``."""
+    """The names, weights and biases of the classes of ``source``; None if they can't be used for ``names``."""
     config = load_config(KEY, source)
     architecture = next(iter(config.architectures or ()), "")
     if not architecture.endswith("ForSequenceClassification"):
@@ -192,7 +192,7 @@ def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list
         return None
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
     their_pooling = str(getattr(config, "classifier_pooling", "cls"))
-    # Classes in the same order need no names; in another, they are matched by names, which then have to be unique.
+    # Equal lists fit as they are. Otherwise classes are matched by their names, which then have to be unique.
     are_told_apart = len({*theirs}) == len(theirs) and len({*names}) == len(names)
     if theirs != [*names] and not (are_told_apart and {*theirs} & {*names}):
         reason = f"its classes are {_first_names(theirs)}; here they are {_first_names(names)}"

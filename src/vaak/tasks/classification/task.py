@@ -157,7 +157,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     @property
     def rows(self) -> RowFormat:
-        """How texts become what the model reads."""
+        """The conversion of texts to the model's inputs."""
         return RowFormat(self.prepared.tokenizer, self.options.architecture == "transformer", self.data.max_length)
 
     def change(self) -> Change | None:

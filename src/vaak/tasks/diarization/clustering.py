@@ -42,7 +42,7 @@ def cosine_distances(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 class Speakers(NamedTuple):
-    """Speakers of windows, and what is known of them."""
+    """Speakers of windows, with their embeddings."""
 
     embeddings: np.ndarray
     """``(speaker, dim)``."""
@@ -140,7 +140,7 @@ def vbx(vectors: np.ndarray, between: np.ndarray, responsibilities: np.ndarray, 
 def cluster_vbx(
     speakers: Speakers, threshold: float, factors: tuple[float, float], least: int = 1, most: int | None = None
 ) -> np.ndarray:
-    """As ``cluster_embeddings``, whose clusters are the beginning; then VBx exchanges their members, or drops them.
+    """As ``cluster_embeddings``, from whose clusters VBx starts: it exchanges their members, or drops clusters.
 
     ``factors`` are F_A and F_B. Those of one window get different speakers, who fit them best together. Where fewer
     than ``least`` speakers would remain, or too few for those of a window, all stays as it began.

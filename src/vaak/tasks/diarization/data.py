@@ -197,7 +197,7 @@ class DiarizationDataset(Dataset):
         return self.source.load(index, np.random.default_rng(0)).samples
 
     def _from_audio(self, index: int, rng: np.random.Generator) -> tuple[LabelledFeatures, np.ndarray]:
-        """Features, or what a device makes them of, and the samples."""
+        """Features, or the input from which a device computes them, and the samples."""
         audio, options = self.source.load(index, rng), self.augmentation
         samples = audio.samples
         if options is not None:

@@ -243,7 +243,7 @@ class DiarizationCollator:
         return cls.__call__ is not DiarizationCollator.__call__
 
     def batch(self, cuts: Sequence[DiarizationExample]) -> Batch:
-        """Return what ``__call__`` gives, completed where that is labels alone. Raises UserError for anything else."""
+        """Return the batch of ``__call__``, completed where that is labels alone. Raises UserError for others."""
         made: Any = self(make_cuts(cuts) if self.has_own_call() else cuts)
         if isinstance(made, Batch):
             return made
@@ -270,7 +270,7 @@ class DiarizationCollator:
         return batch
 
     def speaking(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
-        """Return who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
+        """Return when each of the speakers with the most speech speaks, ``(frames, max_speakers)`` bool."""
         names = longest_speakers(example.segments, self.options.max_speakers)
         speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
         return np.pad(speaking, ((0, 0), (0, self.options.max_speakers - len(names))))
@@ -283,7 +283,7 @@ class DiarizationCollator:
 
 
 def _audio(examples: Sequence[DiarizationExample], length: int) -> dict[str, np.ndarray]:
-    """Return ``features`` ``(row, length, bins)``, or what a device makes them of (``FeaturesOnDevice``)."""
+    """Return ``features`` ``(row, length, bins)``, or the samples from which ``FeaturesOnDevice`` computes them."""
     sections = [example.samples for example in examples if example.samples is not None]
     if not sections:
         return {"features": pad_rows([example.features for example in examples], length=length, dtype=np.float32)}
@@ -406,7 +406,7 @@ class PowersetCollator(MultilabelCollator):
 
 
 def one_hot_sets(labels: Tensor) -> Tensor:
-    """Return who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
+    """Return who speaks together, one-hot among all sets that occur, ``(row, frames, sets)``."""
     # A GPU has no matrix product of integers, so this is a sum.
     powers = 2 ** torch.arange(labels.shape[-1], device=labels.device)
     codes = ((labels > 0.5) * powers).sum(-1)

@@ -227,7 +227,7 @@ def add_score(
     uem: Sequence[tuple[float, float]] | None,
     scoring: ScoringConfig,
 ) -> None:
-    """Add the seconds of a recording's errors, and what its Jaccard rate is made of, to ``sums``.
+    """Add the seconds of a recording's errors, and the terms of its Jaccard error rate, to ``sums``.
 
     ``hypothesis`` and ``reference`` say who speaks when; scored are the regions of ``uem`` (None: all), by the options
     ``scoring``.
@@ -240,7 +240,7 @@ def add_score(
 
 
 def compute_rates(sums: Mapping[str, float]) -> dict[str, float]:
-    """DER with its parts, and JER, as far as there are speakers."""
+    """DER with its parts, and JER; without speech, neither."""
     results: dict[str, float] = {}
     if sums.get("scored"):
         parts = {name: sums[name] / sums["scored"] for name in ("miss", "false_alarm", "confusion")}
@@ -260,7 +260,7 @@ def cut_window(example: DiarizationExample, first: int, last: int, frame_shift: 
 
 
 def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
-    """Return what the metrics depend on besides the recordings."""
+    """Return the conditions that the metrics depend on, besides the recordings."""
     inference = {name: str(value) for name, value in data.inference.model_dump().items()}
     scoring, overlap = data.scoring, "skipped" if data.scoring.skip_overlap else "scored"
     return {
@@ -324,7 +324,7 @@ def loud_regions(samples: np.ndarray) -> list[tuple[int, int]]:
 
 
 def window_means(features: np.ndarray, is_speech: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Middles ``(window,)`` in frames of windows about speech, and what is heard in them, ``(window, dims - 1)``."""
+    """Middles ``(window,)``, in frames, of windows with speech, and their mean features ``(window, dims - 1)``."""
     half, hop = round(WINDOW / FRAME / 2), round(HOP / FRAME)
     middles = np.array([frame for frame in range(0, len(features), hop) if is_speech[frame]], np.int64)
     if not len(middles):

@@ -130,7 +130,7 @@ class DiarizationModel(nn.Module):
 
 
 class Expansion(nn.Module):
-    """Several output frames for each of the encoder's, by what the front end saw in each of them.
+    """Several output frames for each of the encoder's, using the front end's finer frames.
 
     The encoder knows who speaks; when exactly somebody begins and ends is in the finer frames.
     """

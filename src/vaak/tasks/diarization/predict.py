@@ -86,7 +86,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Diarizer:
-    """A model with what turns its scores into segments; ``frame_shift`` is that of the features, in seconds."""
+    """A model with the options that make segments of its scores; ``frame_shift`` is the seconds between features."""
 
     model: DiarizationModel
     inference: InferenceConfig
@@ -137,7 +137,7 @@ class Diarizer:
     def with_embeddings(
         self, outputs: list[WindowOutput], audio: Callable[[], np.ndarray] | None
     ) -> list[WindowOutput]:
-        """The outputs with the embeddings of the speaker encoder, if there is one and windows are to be joined.
+        """The outputs, with embeddings of the speaker encoder if there is one, and several windows.
 
         ``audio`` reads the samples of the recording.
         """
@@ -235,7 +235,7 @@ class Diarizer:
                 yield Window(first, features(samples)[before : before + last - first], own)
 
     def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
-        """Whether in some window as many speak as the model can tell apart, and nobody said how many there are."""
+        """Whether some window has as many speakers as the model can tell apart, and their number isn't given."""
         if self.collator.names is not None or self.inference.num_speakers is not None:
             return False
         most, threshold = self.model.config.max_speakers, self.inference.threshold

@@ -124,7 +124,7 @@ def _xvector_encoder(source: str, device: torch.device) -> Embed:
 
 
 def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
-    """The network of a file. Raises UserError where it can't be read, or has inputs other than those understood."""
+    """The network in a file. Raises UserError if it can't be read, or has unsupported inputs."""
     with optional_import(f"{KEY}: reading {source} requires onnxruntime", "tts"):
         import onnxruntime
     if not Path(source).is_file():

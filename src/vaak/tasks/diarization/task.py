@@ -126,7 +126,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     # Data.
 
     def examples_at_most(self) -> Iterator[float] | None:
-        """Windows of each recording; conversations are simulated of many of them."""
+        """Windows of each recording; conversations are simulated from several recordings."""
         cuts = None if any(one.conversations for one in self.datasets) else self.training_cuts()
         return None if cuts is None else (1 + cut.duration / self.data.window for cut in cuts)
 
@@ -381,7 +381,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     # Use.
 
     def diarizer(self, model: nn.Module, inference: InferenceConfig | None = None) -> Diarizer:
-        """The model with what turns its scores into segments; its options are the run's, or ``inference``."""
+        """The model with the options that turn its scores into segments: the run's, or ``inference``."""
         assert isinstance(model, DiarizationModel)
         inference = inference or self.data.inference
         if inference.window is None:
@@ -397,7 +397,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return read_speaker_encoder(source, json.dumps(inference.speaker_features), self.audio.sampling_rate, device)
 
     def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
-        """The options of inference that are best on development recordings, which are those of an evaluation.
+        """The best inference options on development recordings, read as in an evaluation.
 
         Raises UserError for ``train`` and ``test``: metrics on data used for tuning are meaningless.
         """

@@ -66,7 +66,7 @@ Score = tuple[float, bool]
 
 
 class HarnessModel(TemplateLM):
-    """Answers what the harness asks of a language model."""
+    """Answers the harness's requests to a language model."""
 
     def __init__(self, task: LanguageModelTask, model: nn.Module, batch_size: int) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _sandbox() -> Iterator[None]:
-    """Here, templates of task files can't reach Python. Raises UserError for what one does that isn't possible."""
+    """Within it, templates of task files can't reach Python. Raises UserError for one that can't be filled in."""
     before: Any = utils.env
     inside = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     inside.filters.update(before.filters)
@@ -247,7 +247,7 @@ def _manager(questions: Questions) -> _Tasks:
 
 
 class _Tasks(TaskManager):
-    """Tasks of the harness; faults in them or in their data are the user's to fix."""
+    """Tasks of the harness; faults in them or in their data are reported as user errors."""
 
     def load(self, task_list: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""A language model of Llama's kind as one GGUF file, which llama.cpp and what is built on it (Ollama, LM Studio) run.
+"""A Llama-like language model as one GGUF file, for llama.cpp and programs built on it (Ollama, LM Studio).
 
     model.gguf    configuration, tokenizer, chat template and weights
 

@@ -243,7 +243,7 @@ ORDER = 5
 
 
 class KneserNey:
-    """One order of the model: discounted counts, and what each context leaves to the order below."""
+    """One order of the model: discounted counts, and the mass that each context leaves to the order below."""
 
     def __init__(self, counts: Counter[int], vocab_size: int) -> None:
         self.counts, self.vocab_size = counts, vocab_size

@@ -118,7 +118,7 @@ class TransformersDecoder(nn.Module):
         return inputs.logits() if project else inputs
 
     def _read(self, input_ids: Tensor, documents: Tensor | None, module: Any = None) -> Any:
-        """Return what ``module``, by default all of the network, makes of rows, whose padding is at their ends."""
+        """Return the outputs of ``module`` (default: the whole network) for rows, whose padding is at their ends."""
         positions = {} if documents is None else {"position_ids": positions_in_documents(documents)}
         return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
 
@@ -211,7 +211,7 @@ class TransformersDecoder(nn.Module):
             )
 
     def _tried(self, ways: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> bool:
-        """Whether the ways of computing something agree, each pair of them; not if one of them fails."""
+        """Whether the two results of each pair agree; False if one of them fails."""
         try:
             with torch.no_grad(), without_dropout(self):
                 return all(

@@ -115,7 +115,7 @@ def _make(
     code: Path,
     folder: Path,
 ) -> dict[str, Any]:
-    """Fill ``folder`` with ``splits`` of what ``data`` describes; return the statistics and the round trip.
+    """Fill ``folder`` with ``splits`` of ``data``; return the statistics and the tokenizer's round trip.
 
     The tokenizer is what ``factory`` has or makes; a file of a chat template is looked for in ``code``.
     """

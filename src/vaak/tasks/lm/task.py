@@ -129,7 +129,7 @@ class LanguageModelTask(ExportableTask):
         return self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
 
     def _with_reference(self, own: Recipe, data: LanguageModelDataConfig) -> Recipe:
-        """A recipe that also has what the model that training begins with says of answers, where it is asked."""
+        """A recipe that also has the reference's log-probabilities of answers, if the loss needs them."""
         if not self.compares:
             return own
         init_from = self.experiment.training.checkpoint.init_from

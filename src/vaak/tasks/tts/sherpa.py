@@ -90,7 +90,7 @@ def write_voice(speaker: Speaker, texts: Sequence[str], folder: Path, quantizati
 
     metadata = {
         "model_type": "vits",
-        # sherpa-onnx looks for the word icefall here, and then reads tokens and lexicon as icefall's voices have them.
+        # sherpa-onnx looks for the word icefall here, to know the form of the voice.
         "comment": "a voice of Vaak, in the form of icefall",
         "language": processor.config.language,
         "sample_rate": speaker.sampling_rate,
