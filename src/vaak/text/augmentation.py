@@ -86,6 +86,7 @@ class Augmenter:
         self.synonyms, self.keep_negation = synonyms, keep_negation
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
+        # A generator per technique, from one draw: leaving a technique out doesn't change the draws of the others.
         words, key = [Word.of(word) for word in text.split()], int(rng.integers(2**63))
         for technique in self.techniques if words else ():
             own = np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, technique))
@@ -124,6 +125,7 @@ class Augmenter:
         for word in (word for word, one in zip(words, chosen, strict=True) if one and not self.fixed(word)):
             found = self.synonym(word, rng)
             if found is not None:
+                # Anywhere, as in EDA, not next to its word; without punctuation, which stays with its words.
                 longer.insert(int(rng.integers(len(longer) + 1)), Word("", found, ""))
         return longer
 
@@ -133,6 +135,7 @@ class Augmenter:
         for place in np.flatnonzero(chosen).tolist():
             other = int(rng.integers(len(words)))
             one, another = words[place], words[other]
+            # The cores change places, the punctuation stays, so the sentence still ends with its full stop.
             if not self.fixed(one) and not self.fixed(another):
                 words[place], words[other] = one._replace(core=another.core), another._replace(core=one.core)
         return words
@@ -142,6 +145,8 @@ class Augmenter:
         left = [not one or self.fixed(word) for word, one in zip(words, chosen, strict=True)]
         if not any(left):
             return [words[int(rng.integers(len(words)))]]
+        # Closing punctuation goes to the word before, opening to the word after. The empty first word is a place for
+        # the former.
         kept, opening = [Word("", "", "")], ""
         for word, stays in zip(words, left, strict=True):
             if stays:
@@ -280,6 +285,7 @@ class NeighbourSynonyms:
         if word in self.places and word not in self._found:
             place = self.places[word]
             cosines = self.directions @ self.directions[place]
+            # A word isn't its own synonym.
             cosines[place] = -1
             nearest = np.argsort(-cosines, kind="stable")[:NEIGHBOURS]
             self._found[word] = [self.words[other] for other in nearest if cosines[other] > 0]

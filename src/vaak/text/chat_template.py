@@ -64,6 +64,7 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # A call block, because its body is rendered first and handed over as text, between whose ends the marks go.
         return nodes.CallBlock(self.call_method("_mark_spans"), [], [], body).set_lineno(line)
 
     def _mark_spans(self, caller: Callable[[], str]) -> str:
@@ -76,6 +77,7 @@ class ChatTemplate:
     def __init__(self, content: str, tokenizer: Tokenizer) -> None:
         """Raises UserError for what isn't a template."""
         self.content, self.tokenizer = content, tokenizer
+        # Sandboxed: a template comes from whoever published the model. Blocks are trimmed as transformers trims them.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -88,6 +90,7 @@ class ChatTemplate:
         self._given: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
         self._given |= {"tools": None, "documents": None}
         added = tokenizer.backend.get_added_tokens_decoder().values()
+        # Longest first: an alternative that is a prefix of another would win over it.
         names = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, names)))
 
@@ -102,17 +105,21 @@ class ChatTemplate:
             raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
         answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if any(place in unlearned for place in answering):
+            # Spans and messages are matched by order, which only works if there is one span for each answer.
             if len(spans) != len(answering):
                 marked = f"{OPTION} marks {len(spans)} answers of {len(answering)}"
                 raise DataError(f"{where}: {marked}, so it isn't known which are those with weight 0")
             spans = [span for span, place in zip(spans, answering, strict=True) if place not in unlearned]
         num_bytes = sum(
-            len(self._special.sub("\n", written[start:end]).replace(BROKEN, "").encode()) for start, end in spans
+            # A special token counts as one byte, whatever its name, so bits per byte don't depend on how it is written.
+            len(self._special.sub("\n", written[start:end]).replace(BROKEN, "").encode())
+            for start, end in spans
         )
         ids, places = self._tokens(written)
         starts, ends = np.array(places).reshape(-1, 2).T
         answers = np.zeros(len(ids), dtype=bool)
         for start, end in spans:
+            # ``spans`` count the characters that break special tokens in messages; tokens don't contain them.
             start, end = (place - written[:place].count(BROKEN) for place in (start, end))
             # Of a token that is white space, both ends are at its end.
             answers |= (ends > start) & ((starts < end) | ((starts == ends) & (ends == end)))
@@ -148,6 +155,7 @@ class ChatTemplate:
     def _ends(self) -> list[_End]:
         """How the answers of a short and of a longer conversation end; empty where the template refuses these."""
         found = list[_End]()
+        # Two lengths: a template may end the last answer differently from the others.
         for messages in (_EXAMPLE, (*_EXAMPLE, *_EXAMPLE)):
             try:
                 written, spans = self._write_messages(messages, OPTION)
@@ -166,6 +174,7 @@ class ChatTemplate:
         rendered = self._rendered(protected, where)
         if not _MARKS.search(self.content):
             return rendered, self._answers(protected, rendered, where)
+        # The marks are taken out, so positions count the characters before each mark only.
         outside, *marked = rendered.split(BEGIN)
         spans = []
         for piece in marked:
@@ -180,6 +189,8 @@ class ChatTemplate:
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
+            # Without marks, an answer is what follows the generation prompt, provided each conversation begins like the
+            # longer one.
             before = self._rendered(messages[:number], where, prompt=True)
             after = self._rendered(messages[: number + 1], where)
             if not after.startswith(before) or not whole.startswith(after):
@@ -215,6 +226,8 @@ class ChatTemplate:
         ids: list[int] = []
         places: list[Span] = []
         length = 0
+        # Split at real special tokens: odd pieces are tokens that the template wrote, even ones are text and can't
+        # become any.
         for number, piece in enumerate(re.split(f"({self._special.pattern})", written)):
             text = piece.replace(BROKEN, "")
             found, spans = self.tokenizer.encode_written(text, as_text=number % 2 == 0)
@@ -243,6 +256,7 @@ def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> st
         return str(given)
     if given is None and own is not None:
         return own
+    # ChatML's own tokens if the tokenizer has them; as plain text they would be several tokens each.
     has_them = None not in map(tokenizer.backend.token_to_id, _OF_CHATML)
     begin, end = (f"'{token}'" for token in _OF_CHATML) if has_them else ("bos_token", "eos_token")
     return _CHATML.replace("BEGIN", begin).replace("END", end)

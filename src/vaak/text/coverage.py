@@ -43,6 +43,7 @@ def find_unwritable(backend: Backend, words: Sequence[str], unknown: Collection[
     Characters that are lost alone, such as the vowel signs that BERT's tokenizers for lower case take for accents, are
     lost in words, too.
     """
+    # Alone, such a character gives no token at all; within a word, its neighbours' offsets would hide the loss.
     lost = {one for one in {*"".join(words)} if _matters(one) and not _ids(backend, one)}
     found = []
     for word, encoding in zip(words, backend.encode_batch([*words], add_special_tokens=False), strict=True):
@@ -53,6 +54,7 @@ def find_unwritable(backend: Backend, words: Sequence[str], unknown: Collection[
             one
             for place, one in enumerate(word)
             if one in lost
+            # A mark that was composed with the letter before it has no offset of its own, but isn't lost.
             or (place not in written and not (place - 1 in written and _is_composed(word[place - 1 : place + 1])))
         )
         found.append("".join(filter(_matters, missing)))
@@ -97,6 +99,7 @@ class Coverage:
 
     def count(self, text: str) -> None:
         """Count the words of a text."""
+        # A byte-level tokenizer writes everything, so nothing needs to be counted.
         if self.is_whole:
             return
         self._open.update(text.split())
@@ -143,6 +146,7 @@ class Coverage:
                 self.examples[word] += times
         self._open.clear()
         for counts in (self.lost, self.examples):
+            # Bounded memory: rare entries are dropped now and then, and only the most frequent are ever shown.
             if len(counts) > _TOGETHER:
                 kept = counts.most_common(_TOGETHER // 2)
                 counts.clear()

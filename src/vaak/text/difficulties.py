@@ -53,6 +53,7 @@ class WordCounts:
             self.stems[stem(word)] += count
         total = math.log2(max(self.words.total(), 1))
         self._lexical = {word: total - math.log2(count) for word, count in self.words.items()}
+        # Given the stem, the surprise at this form: log2 of the stem's count over the word's.
         self._morphology = {
             word: math.log2(self.stems[stem(word)]) - math.log2(count) for word, count in self.words.items()
         }
@@ -104,6 +105,7 @@ def stem(word: str) -> str:
     ('लड़क', 'लड़क', 'कर', 'ने', 'running')
     """
     word = word.replace("ँ", "ं")
+    # The longest ending first; at least two signs of the word are left.
     for size in range(min(LONGEST_ENDING, len(word) - 2), 0, -1):
         if word[-size:] in ENDINGS:
             return word[:-size]
@@ -171,6 +173,7 @@ def kept_difficulties(
         found = mapped(path, "<f8")
         if len(found) == number:
             return found
+    # Two passes over the texts: rarity is known only after all words were counted.
     counts = count_words(followed(texts(), "counting words", number), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)

@@ -61,6 +61,7 @@ class Ngram:
                 self._add(text, length, number)
         else:
             raise DataError(f"{self.path}: this is not a whole ARPA file: it has no \\end\\")
+        # The header's counts must agree: otherwise an n-gram is missing, or occurs twice.
         found = [sum(len(words) == one for words in self._entries) for one in counts]
         if not counts or list(counts.values()) != found:
             raise DataError(f"{self.path}: \\data\\ counts {list(counts.values())} n-grams, but there are {found}")
@@ -96,6 +97,8 @@ class Ngram:
             entry = self._entries.get((*before, word))
             if entry is not None:
                 return (lost + entry[0]) * math.log(10)
+            # Back-off: pay the weight of the longer history, then try a shorter one. A missing weight is 0 in the
+            # logarithm.
             lost += self._entries.get(before, (0.0, 0.0))[1]
             before = before[1:]
         return (lost + self._entries.get((word,), (NOWHERE, 0.0))[0]) * math.log(10)

@@ -80,6 +80,7 @@ class Tokenizer:
         """``roles`` says which tokens play them, where that is known."""
         backend.no_padding()
         backend.no_truncation()
+        # Off by default in the library, which would turn "</s>" in a document into the end of it.
         backend.encode_special_tokens = True
         self.backend = backend
         known = {role: token for role, token in (roles or {}).items() if backend.token_to_id(token) is not None}
@@ -88,6 +89,7 @@ class Tokenizer:
         self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = (
             ids[self.special_tokens[role]] for role in ("pad", "bos", "eos", "unk", "mask")
         )
+        # Not the number of tokens: ids of loaded tokenizers may have gaps.
         self.vocab_size = max(ids.values()) + 1
 
     @classmethod
@@ -110,6 +112,7 @@ class Tokenizer:
             file = file / "tokenizer.json"
         if not file.is_file():
             raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
+        # transformers keeps the special tokens' roles here; without it, they are guessed by their names.
         config = file.with_name("tokenizer_config.json")
         try:
             about = dict(read_json(config)) if config.is_file() else {}
@@ -158,6 +161,7 @@ class Tokenizer:
 
         With ``as_text`` they are letters, as they are for ``encode``.
         """
+        # The setting belongs to the backend, which is shared, so it is always restored.
         self.backend.encode_special_tokens = as_text
         try:
             encoding = self.backend.encode(text, add_special_tokens=False)
@@ -237,6 +241,7 @@ class Tokenizer:
 def _special_token(backend: Backend, role: str) -> str:
     """The token that plays ``role``, added to the vocabulary if it has none."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    # In order of preference: <|endoftext|> may serve for bos and eos, so specific names come first.
     for name in SPECIAL_NAMES[role]:
         if name in known:
             return name
@@ -268,6 +273,7 @@ def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str]) -> RoundTrip:
     documents = exact = tokens = unknown = 0
     first: str | None = None
     remaining = iter(texts)
+    # In chunks: encoding a batch uses all threads without holding all texts in memory.
     while chunk := list(islice(remaining, 256)):
         for text, ids in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
             returned = tokenizer.decode(ids)
@@ -377,6 +383,7 @@ class UsersTokenizer(Tokenizer):
             if one >= len(SPECIAL_TOKENS):
                 own.append(one - len(SPECIAL_TOKENS))
             elif not skip_special_tokens:
+                # Decode what came before a special token together: the user's decoder may join tokens with spaces.
                 text, own = text + self._decoded(own) + SPECIAL_TOKENS[one], []
         return text + self._decoded(own)
 

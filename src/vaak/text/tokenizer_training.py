@@ -126,9 +126,11 @@ class TokenizerFactory:
         if self.options.training_characters is not None:
             texts = draw_sample(texts, self.options.training_characters)
         if self.options.type in MERGING:
+            # Checked while the texts stream past, since the library would silently lose the merge and not fail.
             texts = _below_the_limit(texts, self.options.type == "byte_level")
         with progress("training the tokenizer"):
             tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
+        # Trainers keep every single character, even beyond the vocabulary asked for.
         if tokenizer.vocab_size > self.options.vocab_size:
             raise self._too_small(tokenizer.vocab_size)
         if tokenizer.vocab_size < self.options.vocab_size:
@@ -168,6 +170,7 @@ def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backen
         vocab_size=options.vocab_size,
         min_frequency=options.min_frequency,
         special_tokens=list(SPECIAL_TOKENS),
+        # Sorted, because the library returns them in no fixed order.
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -207,6 +210,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
     The trainer numbers continuing characters in the order of a hash table, and breaks ties by that number: giving it
     all of them beforehand makes it deterministic, and lets a known character stand anywhere in a word.
     """
+    # Read twice, below: an iterator would be empty the second time.
     texts = list(texts) if isinstance(texts, Iterator) else texts
     alphabet = sorted({"\n", "\t", " "}.union(*_require_texts(texts)))
     continuing = [CONTINUATION + character for character in alphabet]
@@ -229,6 +233,7 @@ def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend
     for text in _require_texts(texts):
         counts.update(text)
     frequent = [character for character, count in counts.items() if count >= options.min_frequency]
+    # Ties by the character itself, so that ids don't depend on the order of the texts.
     frequent.sort(key=lambda character: (-counts[character], character))
     fixed = [*SPECIAL_TOKENS, *BYTE_TOKENS]
     tokens = fixed + frequent[: options.vocab_size - len(fixed)]
@@ -296,6 +301,7 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
     fixed = len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
     pieces = model["vocab"][fixed:]
     least = min((score for _, score in pieces), default=0.0)
+    # No score above this can be one of the artificial ones.
     near = least + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
     scores = {piece: least if len(piece) == 1 and score < near else score for piece, score in pieces}
     ordered = sorted(
@@ -312,6 +318,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
     keys: list[Any] = []
     """Pairs that aren't counted yet: many short texts are counted together."""
     for text in texts:
+        # Pairs as numbers: two bytes, or two code points, in one int64.
         units = np.frombuffer(text.encode() if of_bytes else text.encode("utf-32-le"), np.uint8 if of_bytes else "<u4")
         seen, number = seen + len(units), number + 1
         if counted < COUNTED or number % 64 == 0:
@@ -322,8 +329,10 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
             pairs.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
             keys, waiting = [], 0
         if seen > MARGIN * MOST_OF_A_PAIR and pairs:
+            # Extrapolate from the counted part to all of the text so far.
             estimate = max(pairs.values()) * seen / counted
             if estimate > MARGIN * MOST_OF_A_PAIR:
+                # Half of what would fit, to be safe; counted in bytes, since a character may have three.
                 fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
                 raise UserError(
                     f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, "
@@ -352,11 +361,13 @@ def draw_sample(texts: Iterable[str], most: int) -> list[str]:
     kept: list[tuple[int, int, str]] = []
     total, highest_kept = 0, math.inf
     for number, text in enumerate(texts):
+        # A heap of the lowest hashes, so memory holds only the sample, whatever the corpus.
         digest = hash_text(text)
         if digest >= highest_kept:
             continue
         heapq.heappush(kept, (-digest, -number, text))
         total += len(text)
+        # Hashes at or above a dropped one are refused from now on, so a larger sample contains every smaller one.
         while total > most and len(kept) > 1:
             dropped = heapq.heappop(kept)
             total, highest_kept = total - len(dropped[2]), -dropped[0]

@@ -103,8 +103,10 @@ class Links:
         links_left = MOST_LINKS
         for number, (source, target) in enumerate(followed(pairs, "words of pairs")):
             self.sources.append(source)
+            # The empty word explains target words that no source word does.
             of_source = self.source_words.of(["", *words(source.lower())])
             of_target = self.target_words.of(words(target))
+            # Memory is bounded by the number of links; pairs beyond it are translated, but not learned from.
             links_left -= len(of_source) * len(of_target)
             if links_left >= 0:
                 each, every = np.repeat(np.arange(len(of_target)), len(of_source)), np.tile(of_source, len(of_target))
@@ -117,15 +119,19 @@ class Links:
         source, target, pair, place = (one[kept] for one in (self._source, self._target, self._pair, self._place))
         if not len(source):
             return WordDictionary({})
+        # One number for each pair of words: its probability is shared by all its links.
         said, link = np.unique(source * len(self.target_words.names) + target, return_inverse=True)
         by, word = np.divmod(said, len(self.target_words.names))
         _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)  # a word of a target
         probability = np.ones(len(said))
         for _ in followed(range(rounds), "rounds of a dictionary", rounds):
             share = probability[link]
+            # Expectation: each target word is divided among the source words of its sentence (IBM model 1).
             share /= np.bincount(spot, share)[spot]
             counts = np.bincount(link, share, len(said))
+            # Maximisation: the probabilities of each source word's translations add up to 1.
             probability = counts / np.bincount(by, counts)[by]
+        # Sorted by source word, most probable first: the first entry of each is its translation.
         best = np.lexsort((-probability, by))
         first = best[np.unique(by[best], return_index=True)[1]]
         names, others = self.source_words.names, self.target_words.names

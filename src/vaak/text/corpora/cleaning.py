@@ -117,6 +117,7 @@ def parse_source(text: str, options: CleaningOptions) -> CleaningSource:
     """
     name, at, tail = text.rpartition("@")
     try:
+        # A name may contain @ itself: only a number after the last one is a weight.
         weight = float(tail) if at and name else None
     except ValueError:
         weight = None
@@ -207,6 +208,7 @@ def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOpti
         _count(sources, rows, report, contamination)
         repeats = _repeats(sources, report, options)
         report.shards = _write(sources, folder, rows, repeats, report, options.shard_megabytes * 2**20)
+        # Before the marker is written, so that a finished folder holds only documents.
         notes.remove()
         about = {**asdict(options), "sources": {one.name: one.weight for one in sources}}
         write_json(folder / DONE, {"options": about, "report": to_json(report)})
@@ -266,10 +268,12 @@ def _examine(
                 reason = "empty" if not text.strip() else "kept" if speaks(text) else "language"
                 if reason == "kept" and contamination.finds(text) and options.drop_contaminated:
                     reason = "contaminated"
+                # Notes, not texts, are kept: sources may be larger than memory, and are read again for writing.
                 row["source"], row["reason"], row["length"] = number, REASONS.index(reason), len(text)
                 row["digest"] = hash_text(text)
             notes.files["rows"].write(rows.tobytes())
             if "signatures" in notes.files:
+                # A signature for every document, also those left out: row i of both files is document i.
                 shingles = [make_shingles(text, options.ngram) for _, text in together]
                 notes.files["signatures"].write(compute_signatures(shingles).tobytes())
             advance(len(together))
@@ -294,6 +298,7 @@ def make_shingles(text: str, size: int) -> list[str]:
     """
     words: Sequence[str] = text.casefold().split()
     space = " "
+    # Words of over 15 characters on average aren't words: Chinese, Japanese or Thai, written without spaces.
     if len(words) * 15 < len(text):
         words, space = "".join(words), ""
     return [space.join(words[place : place + size]) for place in range(max(1, len(words) - size + 1))]
@@ -314,13 +319,16 @@ def _mark_duplicates(rows: np.ndarray, notes: _Notes, options: CleaningOptions) 
     if options.near_duplicates is None:
         return
     signatures = notes.signatures()
+    # Locality-sensitive hashing: only documents that agree in all hashes of a band are compared.
     for band in range(NUM_BANDS):
         kept = np.flatnonzero(rows["reason"] == REASONS.index("kept"))
         later, first = _later_equals(_band_keys(signatures, kept, band))
         near = np.zeros(len(later), bool)
+        # In blocks, so that the signatures compared at once stay small.
         for start in range(0, len(later), 4096):
             some = slice(start, start + 4096)
             same = signatures[kept[later[some]]] == signatures[kept[first[some]]]
+            # The share of equal MinHashes estimates the Jaccard similarity of the shingles.
             near[some] = same.mean(axis=1) >= options.near_duplicates
         rows["reason"][kept[later[near]]] = REASONS.index("near-duplicate")
 
@@ -341,6 +349,7 @@ def _band_keys(signatures: np.ndarray, documents: np.ndarray, band: int) -> np.n
 
 def _later_equals(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The places of keys that an earlier place has, too, and the first place of each."""
+    # Stable, so that among equal keys the earliest document comes first and is kept.
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     begins = np.ones(len(keys), bool)
@@ -367,6 +376,7 @@ class _Contamination:
     def _ngrams(self, text: str) -> Iterator[int]:
         words = text.casefold().split()
         for place in range(len(words) - self.size + 1):
+            # Python's hash is salted per process, which is fine: these never leave it.
             yield hash(tuple(words[place : place + self.size]))
         if 0 < len(words) < self.size:  # all of a short one
             yield hash(tuple(words))
@@ -426,10 +436,12 @@ def _write(
     number = 0
     with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
         for source, text in followed(iterate_documents(sources), "writing documents", len(rows)):
+            # The second reading must give the same documents as the first, or rows would apply to others.
             if number >= len(rows) or rows[number]["digest"] != hash_text(text):
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")
             if not rows[number]["reason"]:
                 times = int(repeats[source])
+                # The fraction of a repetition is decided by a hash of the document's number: the same in every run.
                 times += to_fraction(hash_text(str(number))) < repeats[source] - times
                 line = json.dumps({"text": text, "source": names[source]}, ensure_ascii=False) + "\n"
                 shards.write(line.encode(), times)

@@ -178,6 +178,7 @@ def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
     answers = {place for place, (role, _) in enumerate(said) if role == ANSWERS}
     if not answers:
         raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
+    # A row without an answer to learn would train nothing, unnoticed.
     if answers <= unlearned:
         raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
     text = "\n".join(content.text for _, content in said)
@@ -201,6 +202,7 @@ def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, 
         content = checked(message["content"], 0, where, options)
         replaced += content.replaced_bytes
         said.append({"role": message["role"], "content": content.text})
+    # Both answers are stored after the same question: this is where they begin.
     first = len(asked)
     question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
     text = "\n".join(message["content"] for message in said)
@@ -216,6 +218,7 @@ def _read_rows(path: Path, options: BytesOptions, skip_bad: bool, make: Make) ->
     problems: list[str] = []
     on_bad = (lambda error: problems.append(str(error))) if skip_bad else None
     for row, where, replaced in _rows(path, options, on_bad):
+        # Lines that couldn't be read before this row come first, so that problems keep their order.
         while problems:
             yield Document("", 0, problem=problems.pop(0))
         _count_unread(row, unread)
@@ -256,6 +259,7 @@ def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None]
     """
     with open_file(path) as file:
         start = file.read(4096)
+    # By content, not by ending, so a renamed file is read, too.
     if start.startswith(b"PAR1"):
         yield from _parquet_rows(path)
         return
@@ -312,6 +316,7 @@ def read_conversation(row: Any, where: str) -> Conversation:
 def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
     """The names by which a row has its messages, these, and the places of those that its form doesn't learn."""
     if "messages" in row:
+        # Data may mix the forms: ``messages`` with ``from`` and ``value``.
         return _list_keys(row["messages"], OPENAI), row["messages"], set()
     if "conversations" in row:
         return _list_keys(row["conversations"], SHAREGPT), row["conversations"], set()
@@ -365,6 +370,7 @@ def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Con
         return found
     system = _message({"role": "system", "content": given}, OPENAI, f"{where}: system")
     if found.messages[0]["role"] != "system":
+        # All messages move by one place.
         return Conversation([system, *found.messages], frozenset(place + 1 for place in found.unlearned))
     if found.messages[0] == system:
         return found
@@ -408,6 +414,7 @@ def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
             if value not in (False, True, 0, 1):
                 raise DataError(f"{where}: {key} is {_shorten_value(value)}; expected true or false")
             said[key] = bool(value)
+    # Asking to learn a user's turn can't be obeyed, so it is an error, not ignored.
     if role != ANSWERS and any(said.values()):
         key = next(key for key, value in said.items() if value)
         raise DataError(f"{where}: {key} asks to learn what the {role} says; only answers of the {ANSWERS} are learned")
@@ -435,6 +442,7 @@ def _text_of_parts(content: Any, where: str) -> Any:
     """The texts of a content's parts together; a content that isn't a list of parts is returned unchanged."""
     if not isinstance(content, list) or not content:
         return content
+    # Not a list of parts, so the caller reports the content as it is.
     if not all(isinstance(part, dict) and "type" in part for part in content):
         return content
     for part in content:
@@ -456,6 +464,8 @@ def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[st
     asked = _side(row, "prompt", "user", where)
     chosen, rejected = (_side(row, name, ANSWERS, where) for name in ("chosen", "rejected"))
     if not asked:  # both are whole conversations
+        # TRL's implicit prompt: two whole conversations that begin with the same messages. The last one is always an
+        # answer.
         same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
         asked = [one for one, _ in same]
         chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]

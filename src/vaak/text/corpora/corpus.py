@@ -118,12 +118,15 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return entry._replace(text=normalise(entry.text))
 
     def choose_split(self, entry: Document, split: str, counts: DocumentStatistics) -> str | None:
+        # A row that can't be read has no text to hash: count it with train.
         return "train" if entry.problem else self.division.of(entry.text)
 
     def name_entry(self, entry: Document) -> tuple[str | None, str]:
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
 
     def items(self, split: str, entries: Iterator[Document], counts: DocumentStatistics) -> Iterator[Document]:
+        # Texts of given evaluation splits are dropped from what is cut from train: no model is tested on what it
+        # learned.
         others = [one for one in self.division.given if one != "train"]
         evaluated = (((normalise(one.text),),) for other in others for one in self.source.read(other))
         is_cut = split in self.division.ranges
@@ -173,6 +176,7 @@ def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSourc
         named |= {path: number for path in find_files([pattern], "corpus.train") if path not in named}
 
     def documents(together: Sequence[tuple[Path, ...]]) -> Iterator[Document]:
+        # Files of the same pattern together: each document remembers which entry of ``train`` it came from.
         for source, some in itertools.groupby((path for path, *_ in together), lambda path: named.get(path, 0)):
             found = read_documents(some, options, read)
             yield from found if source == 0 else (one._replace(source=source) for one in found)

@@ -161,6 +161,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         for entry in map(self.cleaned, self.source.read("train")):
             classes.setdefault(hash_text(entry.text), repr(entry.labels))
         members: dict[str, list[int]] = {}
+        # In order of hashes, which is random but fixed: within each class, every split gets its fraction.
         for digest in sorted(classes):
             members.setdefault(classes[digest], []).append(digest)
         places = ((digest, (place + 0.5) / len(own)) for own in members.values() for place, digest in enumerate(own))
@@ -176,6 +177,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
             if not entry.text and kept is None:
                 raise DataError(f"{entry.where}: the text is empty; {split} is kept complete: fix or remove this row")
             reason: str | None = "empty" if not entry.text else kept.why_dropped(((entry.text,),)) if kept else None
+            # A text with two different labels is counted separately: one of its labels is wrong.
             if is_cut and reason != "also_in_evaluation":
                 labels = hash_text(repr(entry.labels))
                 if read_labels.setdefault(hash_text(entry.text), labels) != labels and reason == "duplicates":
@@ -261,6 +263,7 @@ def read_named(
 
     Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of such texts.
     """
+    # Absolute, since the parent of a bare file name has no name.
     name = path.absolute().parent.name if kind == "folders" else path.name.partition(".")[0]
     labels = ((unicodedata.normalize("NFC", name).strip(),),)  # macOS writes names in NFD
     try:
@@ -322,6 +325,7 @@ class _Grammar:
         from vaak.text.grammar import PHENOMENA, minimal_pairs
 
         each = -(-self._number // len(PHENOMENA))
+        # Twins follow each other: take every second sentence, one of each pair of twins.
         pairs = islice(minimal_pairs(2 * each, self._seed), 0, None, 2)
         return [
             LabelledText(pair.sentence_good, ((pair.phenomenon,),), f"the grammar: sentence {number}")

@@ -96,6 +96,7 @@ def read_rows(
 
 
 def _read_lines(source: Path, target: Path, options: ColumnOptions) -> Iterator[Row]:
+    # Longest, so that a missing line at the end is an error instead of a silent cut.
     for left, right in zip_longest(file_lines(source), file_lines(target)):
         if left is None or right is None:
             raise DataError(
@@ -136,6 +137,7 @@ def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -
     else:
         columns = _column(table, options, "source_column"), _column(table, options, "target_column")
     for row in table.rows():
+        # A wrong column number is the user's mistake in all rows: raise it even where bad rows are skipped.
         if len(row.cells) <= max(columns) and not table.names and row.problem is None:
             raise DataError(
                 f"{row.where}: this line has {len(row.cells)} cells separated by {table.separator}, but column "
@@ -180,6 +182,7 @@ def make_row(entry: dict[str, Any], where: str, options: ColumnOptions, replaced
 
 def _value(entry: dict[str, Any], column: str, where: str, option: str) -> Any:
     """The value of a key, or of nested keys separated by dots."""
+    # A key that contains dots itself wins over nested keys.
     if column in entry:
         return entry[column]
     value: Any = entry
@@ -315,6 +318,8 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         for row in entries:
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._make_pairs(split, row):
+                # Given evaluation splits stay complete, so that results compare with those of others: an empty side is
+                # an error.
                 if kept is None:
                     for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
                         if not all(texts):
@@ -339,6 +344,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             return
         if self.options.training_references == "first":
             targets = targets[:1]
+        # Training learns every combination of variants; evaluation keeps references together, as one pair.
         for source, target in product(sources, targets):
             yield Pair(source, (target,), row.where)
 
@@ -350,6 +356,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
                 yield from map(_sides, self.items(given, self.entries(given, counts), counts))
         if split == "train" and self.cut_splits:
             for row in self.iterate_sources("train"):
+                # Rows that are split off come from the same file: their texts must not stay in train under another row.
                 if self.find_split(row, split, counts) != "train":
                     yield from map(_sides, self._make_pairs("valid", row))
 
@@ -405,6 +412,7 @@ def _side_columns(options: ParallelOptions, where: str, columns: list[str]) -> l
     asked: set[str] = set()
     for option in COLUMN_OPTIONS:
         column = getattr(options, option)
+        # Datasets of the Hub nest both sides in one column: translation.en is in translation.
         own = {column, column.split(".")[0]}
         if not own & set(columns):
             raise missing_column(where, column, columns, option)
@@ -479,5 +487,6 @@ def script_of_texts(texts: Iterable[str]) -> str | None:
     scripts: Counter[str] = Counter()
     for letter, number in letters.items():
         name = unicodedata.name(letter, "").partition(" ")[0]
+        # Japanese mixes three scripts.
         scripts["CJK" if name in ("HIRAGANA", "KATAKANA") else name] += number
     return scripts.most_common(1)[0][0] if scripts else None

@@ -137,6 +137,7 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
         if len(files) < len(matches) and "**" not in pattern:
             others = {str(one): "not a file" for one in matches if one not in files}
             report_files(f"{option}: {pattern}", len(files), others)
+        # A file that two patterns match is read once, at its first place.
         found.update(dict.fromkeys(files))
     return list(found)
 
@@ -172,6 +173,7 @@ def json_entries(path: Path, options: BytesOptions, on_bad: OnBad | None = None)
     Raises DataError for what isn't JSON in UTF-8; with ``on_bad``, that is told of such lines.
     """
     with open_utf8(path) as file:
+        # By content, not by ending: .json is used for lists and for lines.
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
     for piece in whole_file(path) if is_list else file_lines(path):
         try:
@@ -187,6 +189,7 @@ def json_entries(path: Path, options: BytesOptions, on_bad: OnBad | None = None)
         for number, entry in enumerate(value) if is_list else ((None, value),):
             where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
             yield JsonEntry(entry, where, replaced)
+            # Replaced bytes of a whole file count once, with its first entry.
             replaced = 0
 
 
@@ -287,6 +290,7 @@ def made_of_json(
             continue
         has_any = True
         yield made
+    # If every row fails, the option or the file is wrong: skipping all would leave an empty corpus without a reason.
     if first and not has_any:
         raise first[0]
 
@@ -316,6 +320,7 @@ def _csv_records(
     path: Path, columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
 ) -> Iterator[Record]:
     table = open_table(path, options)
+    # Numbers mean a file without a header, unless the header has such names.
     if all(map(str.isdecimal, columns)) and not set(columns) <= set(table.names):
         table = open_table(path, options, has_header=False)
         table.names = [str(number) for number in range(table.width)]
@@ -350,6 +355,7 @@ def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptio
             for column, option in columns.items():
                 _place(file.schema_arrow.names, str(path), column, option)
             names = class_names_in(file.schema_arrow)
+            # Parquet is compressed and read by column, so progress is counted in average bytes per row.
             row, bytes_per_row = 0, read_state(path)[0] / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(batch_size=1024, columns=list(columns)):
                 for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
@@ -422,6 +428,7 @@ def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
                 f"{path}:{line}: byte {piece.offset + error.start} (0x{piece.content[error.start]:02X}) is not UTF-8; "
                 "convert the file, or set on_invalid_utf8: replace"
             ) from error
+    # Through surrogate escapes: one U+FFFD for each bad byte, so that they can be counted.
     return Document(*_ESCAPED_BYTES.subn(REPLACEMENT, piece.content.decode("utf-8", "surrogateescape")))
 
 

@@ -78,6 +78,7 @@ class FileSource(Generic[Entry]):
         self._read, self.lacks_train = read, lacks_train
         self.given = tuple(self._files)
         named = [path for together in self._files.values() for paths in together for path in paths]
+        # Members of an archive are one file on disk: their archive, once.
         self.files = list(dict.fromkeys(map(locate_on_disk, named)))
 
     def read(self, split: str) -> Iterator[Entry]:
@@ -133,6 +134,7 @@ class HuggingFaceSource(Generic[Entry]):
         if not self.given:
             raise DataError(self.lacks_train)
         self.name, self.files, self._entry = name, list_files(name), entry
+        # The first name that a dataset has wins, where it has several for one split (validation, dev).
         self._all = {split: there[found[split][0]] for split in self.given}
         self._rows = {
             split: rows.select_columns(columns(f"dataset {name}", rows.column_names))
@@ -211,6 +213,7 @@ def _load(name: str, subset: str | None) -> dict[Any, Any]:
     with optional_import("corpus.type: huggingface requires the datasets library", "hf"):
         import datasets
     folder = Path(name)
+    # A folder written by save_to_disk needs another loader than a folder of data files.
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
     if saved and subset is not None:
         raise UserError(f"corpus.subset: the dataset that was saved in {name} has no configurations; leave it out")

@@ -117,6 +117,7 @@ def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokeni
         for piece in pieces:
             content = np.asarray(piece.ids, dtype).tobytes()
             tokens.write(content)
+            # Of the content alone, so the same tokens have the same fingerprint wherever they are stored.
             digest.update(content)
             num_tokens += len(piece.ids)
             document_bytes += piece.num_bytes
@@ -190,6 +191,8 @@ def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
     for text in texts:
         start = 0
         while cut_at_newlines and len(text) - start > PIECE_CHARACTERS:
+            # Only after a newline, which is always a token by itself: cut elsewhere, a piece would be tokenised
+            # differently.
             end = text.find("\n", start + PIECE_CHARACTERS - 1) + 1
             if not end:
                 break
@@ -236,6 +239,7 @@ class RowStore(Generic[Row]):
         self.folder = Path(folder)
         self.path = self.folder / f"{self.name}s.jsonl"
         self._lines = MappedLines(self.path, self.name)
+        # Read one row now: a store of another version fails here, not in the middle of training.
         if len(self):
             self._entry(0)
 

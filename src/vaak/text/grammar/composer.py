@@ -134,6 +134,7 @@ class Composer:
     def described(self, noun: Noun) -> tuple[Words, ...]:
         """One adjective, sometimes with बहुत, or two with और; nothing for a noun that none goes with."""
         try:
+            # Both are drawn in any case, so that the later draws are the same for one adjective or two.
             first, second = self.adjective(noun).lemma, self.adjective(noun).lemma
         except NoChoiceError:
             return ()
@@ -273,6 +274,7 @@ def readings() -> dict[str, FormReading]:
         finite = {verb_group(verb.lemma, tense, each)[0] for tense in ASPECT_OF for each in features}
         for form in finite | {imperative(verb.lemma, polite) for polite in (False, True)}:
             note(form, 1, verb.lemma)
+    # These forms are nearly always function words (की is also "did"), so they must not count as lexemes.
     for word in (*POSTPOSITIONS, *RELATIONS, *NUMERALS, "की"):
         found.pop(word, None)
     return {form: FormReading(*map(frozenset, parts)) for form, parts in found.items()}
@@ -284,6 +286,7 @@ def meets_held_out(words: Sequence[str]) -> bool:
     known = [table[word] for word in words if word in table]
     nouns = [reading.nouns for reading in known if reading.nouns]
     pairs = list(combinations(nouns, 2))
+    # All readings of an ambiguous form count: a split must not leak under any of them.
     pairs += [(some, reading.verbs) for reading in known if reading.verbs for some in nouns]
     return any(held_out(first, second) for some, others in pairs for first in some for second in others)
 

@@ -52,6 +52,7 @@ Twins = tuple[Marked, Marked]
 def gender(composer: Composer) -> Twins:
     """लड़की मेज़ पर सोती है; लड़का मेज़ पर सोता है."""
     verb = _distractible(composer, ("intransitive", "transitive"))
+    # With ने, a perfective verb agrees with the object, so it wouldn't show the subject's gender.
     tense = composer.one(GENDERED if verb.ergative else (*GENDERED, "perfective"))
     return _genders_differ(composer, verb, tense, 0)
 
@@ -129,6 +130,7 @@ def ergative_object(composer: Composer) -> Twins:
     after, distractor = composer.adjunct(verb)
     subject, before = _subject(composer), _adverb(composer, tense)
     first, second = (_certain(composer, sorted(verb.objects), sex, (verb.lemma, distractor.lemma)) for sex in "mf")
+    # Both twins in the same number, so that only gender differs; mass nouns have no plural.
     fixed = "mass" in (first.inflection, second.inflection)
     many = "pl" if not fixed and composer.chance(0.3) else "sg"
     one, two = (
@@ -146,6 +148,7 @@ def blocked(composer: Composer) -> Twins:
     after, distractor = composer.adjunct(verb)
     subject, before = _subject(composer), _adverb(composer, tense)
     new_to = (verb.lemma, distractor.lemma)
+    # Both objects are feminine, so that the masculine verb after को can only come from the block.
     animate = Nominal(_certain(composer, (*sorted(verb.marked_objects), "name"), "f", new_to))
     bare = Nominal(_certain(composer, sorted(verb.objects), "f", new_to))
     return (
@@ -230,9 +233,11 @@ def oblique(composer: Composer) -> Twins:
     verb = composer.one([verb for verb in composer.lexicon.verbs if verb.marked_objects])
     noun = composer.noun(sorted(verb.marked_objects), "m", (verb.lemma,))
     place = composer.noun(PLACES, new_to=(noun.lemma,))
+    # The oblique must differ from the direct form, or the pair would show nothing.
     if noun_form(noun, "sg", True) == noun.lemma:
         raise NoChoiceError
     clause = Predicate(verb, composer.one(IMPERFECTIVE), object=Nominal(noun), marked=True).of(_subject(composer))
+    # The noun is before को, which is before the verb.
     at = clause.verb_at - 2
     there = composer.place(place)
     return Marked(clause.then("।").words, at), Marked((*there, noun.lemma, "है", "।"), len(there))

@@ -44,6 +44,7 @@ def sentences(split: str, count: int, seed: int) -> Iterator[str]:
     seen: set[Words] = set()
     while len(seen) < count:
         words = draw_sentence(composer)
+        # Rejection sampling: draw from the whole grammar and keep what belongs to this split.
         if words in seen or not is_sound(words) or meets_held_out(words) or choose_split(words) != split:
             continue
         seen.add(words)

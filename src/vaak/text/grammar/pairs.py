@@ -67,10 +67,13 @@ def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]
             except NoChoiceError:  # the words drawn don't do
                 continue
             goods = (first.words, second.words)
+            # Sentences of the corpus never contain a held-out combination, those of pairs always do: no pair was seen
+            # in training.
             if first.target == second.target or not all(is_sound(words) and meets_held_out(words) for words in goods):
                 continue
             if any(good in seen for good in goods):
                 continue
+            # Each target is right in one sentence and wrong in the other, so a preference for a word alone scores half.
             bads = (first.with_target(second.target), second.with_target(first.target))  # they exchange their targets
             for good, bad in list(zip(goods, bads, strict=True))[: count_per_phenomenon - len(seen)]:
                 yield MinimalPair(

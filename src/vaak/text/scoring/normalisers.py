@@ -61,6 +61,7 @@ def normaliser(name: str) -> Normaliser:
 
 def _unify(text: str) -> str:
     """The text composed, without what Unicode ignores, what encloses a sign, and marks that stand alone."""
+    # Enclosing marks first: what they enclosed may then compose with another mark.
     signs = "".join(sign for sign in drop_ignorable(text) if unicodedata.category(sign) != "Me")
     words = (word for word in compose(signs).split(" ") if not word or not all(map(_is_mark, word)))
     return " ".join(words)

@@ -157,6 +157,7 @@ def _fewest_errors(ours: Sequence[list[_Word]], theirs: Sequence[list[_Word]], c
 
     number = max(len(ours), len(theirs))
     nobody: list[_Word] = []
+    # Padded with speakers who say nothing: extra speakers cost all of their words.
     ours, theirs = ([*one, *[nobody] * (number - len(one))] for one in (ours, theirs))
     costs = np.array([[word_distance(one, other, collar) for other in theirs] for one in ours]).reshape(number, number)
     return int(costs[linear_sum_assignment(costs)].sum())
@@ -166,17 +167,20 @@ def word_distance(reference: Sequence[_Word], hypothesis: Sequence[_Word], colla
     """The Levenshtein distance of words; with a ``collar``, those whose times don't overlap don't match."""
     numbers = {text: number for number, text in enumerate({word.text for word in (*reference, *hypothesis)})}
     found = np.array([numbers[word.text] for word in hypothesis], np.int64)
+    # As in MeetEval: a hypothesis word counts as its middle, a reference word as its whole interval, with the collar.
     middles = np.array([(word.start + word.end) / 2 for word in hypothesis])
     places = np.arange(len(hypothesis) + 1)
     row = places.copy()
     for word in reference:
+        # One row of the table for each reference word, all hypothesis words at once.
         across = row[:-1] + (found != numbers[word.text])
         if collar is not None:
             near = (word.start < middles + collar) & (word.end > middles - collar)
             across = np.where(near, across, row[:-1] + 2)  # one missed and one inserted
         best = row + 1
         best[1:] = np.minimum(best[1:], across)
-        row = np.minimum.accumulate(best - places) + places  # insertions, from left to right
+        # Insertions run from left to right: each step costs 1, so take the least of (cost - place) so far.
+        row = np.minimum.accumulate(best - places) + places
     return int(row[-1])
 
 
@@ -210,6 +214,7 @@ def _stm(path: Path) -> Read:
     for line in read_lines(path):
         line.require(5, 10**9, "a line of an STM")
         words = line.fields[5:]
+        # STM's optional field of labels, such as <o,f0,male>.
         if words[:1] and words[0].startswith("<") and words[0].endswith(">"):
             words = words[1:]
         if words != ["IGNORE_TIME_SEGMENT_IN_SCORING"]:

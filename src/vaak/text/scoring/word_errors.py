@@ -94,6 +94,7 @@ def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
         import jiwer
     except ImportError as error:
         raise UserError(f"error rates require jiwer ({error}); pip install 'vaak[asr]'") from error
+    # Spaces count as characters, so there must be exactly one between words.
     reference, hypothesis = " ".join(reference.split()), " ".join(hypothesis.split())
     words = jiwer.process_words(reference, hypothesis)
     letters = jiwer.process_characters(reference, hypothesis)
@@ -130,6 +131,7 @@ def score_texts(
     if not any(one.words for one in counts.values()):
         raise DataError("no reference has any word")
     by_group: dict[str, dict[str, ErrorCounts]] = {}
+    # Sorted by group, so that reports list groups in a fixed order.
     for name, group in sorted((groups or {}).items(), key=lambda item: item[1]):
         if name in counts:
             by_group.setdefault(group, {})[name] = counts[name]
@@ -177,6 +179,7 @@ def rate_with_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float | No
         return None, None
     rng, rates = np.random.default_rng(0), list[np.ndarray]()
     for _ in range(NUM_SAMPLES // SAMPLES_AT_ONCE):
+        # A bootstrap: draw as many speakers or utterances as there are, with replacement, and pool their errors.
         drawn = table[rng.integers(len(table), size=(SAMPLES_AT_ONCE, len(table)))].sum(1)
         rates.append(drawn[:, 0] / np.maximum(drawn[:, 1], 1))
     low, high = np.quantile(np.concatenate(rates), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -245,6 +248,7 @@ def _structured(path: Path, group: str | None, keys: set[str]) -> Iterator[tuple
 
 
 def _value(entry: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
+    # Keys in any case; the exact spelling wins where both exist.
     found = {key.lower(): one for key, one in entry.items()} | entry
     value = next((found[key] for key in keys if found.get(key) is not None), None)
     if not isinstance(value, str | int):

@@ -84,6 +84,7 @@ def abbreviations(text: str) -> str:
     """
     text = _LATIN.sub(lambda match: LATIN[match[0]], text)
     text = _SAINTS.sub("Saints ", text)
+    # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
     text = _TITLE.sub(  # a name that was written without a space after it gets one
         lambda match: TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else ""), text

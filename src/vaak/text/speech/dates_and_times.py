@@ -91,6 +91,7 @@ def dates_and_times(text: str) -> str:
     >>> dates_and_times("From 2024-03-05 to 12/25/1999, in the 1960s.")
     'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
     """
+    # From long forms to short ones: a full date must be read before its year or its month alone could be.
     text = _LIFE.sub(lambda match: f"{_OF_LIVES.get(match[1], 'circa')} ", text)
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
     text = _DAYS.sub(lambda match: f"{SHORT_DAYS[match[1]]} to {SHORT_DAYS[match[2]]}", text)
@@ -155,6 +156,7 @@ def _day_and_month(match: re.Match[str]) -> str:
 
 def _numeric(match: re.Match[str]) -> str:
     first, second = int(match[1]), int(match[3])
+    # American order, unless the first can't be a month; with full stops (5.6.2024) European.
     month, day = (second, first) if first > 12 or match[2] == "." else (first, second)
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return match[0]
@@ -171,6 +173,7 @@ def _time(match: re.Match[str]) -> str:
     said = [cardinal(hour)]
     if minute:
         said.append(year_of_century(f"{minute:02}"))
+    # 8:00 is eight o'clock, 14:00 fourteen hundred; with a.m. or p.m. neither is said.
     elif len(parts) > 1 and half is None and len(parts) == 2:
         said.append("o'clock" if 1 <= hour <= 12 else "hundred")
     if len(parts) > 2:

@@ -65,9 +65,11 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
     >>> cleaned("“Café”\\u200b …\\tat Zoë’s")
     '"Cafe" … at Zoe\\'s'
     """
+    # The usual case, and much faster than looking at each character.
     if text.isascii() and text.isprintable():
         return _SPACES.sub(" ", text).strip()
     text = unicodedata.normalize("NFC", text)
+    # Before folding, which would refuse Greek letters as another script.
     text = GREEK.sub(lambda found: f" {greek_name(found[0])} ", text)
     text = _RESUME.sub(r"\1é", text)
     accented = {index for word in ACCENTED.finditer(text) for index in range(*word.span())}
@@ -113,6 +115,7 @@ def _folded(character: str) -> str | None:
         return " "
     if character in KEPT or (character.isascii() and category != "Cc"):
         return character
+    # Invisible characters are dropped; marks without a letter, and unassigned or private ones, are unknown.
     if category in ("Cc", "Cf", "Mn", "Me", "Co", "Cn", "Cs"):
         return "" if category in ("Cc", "Cf") or character == "\ufe0f" else None
     plain = "".join(
@@ -188,7 +191,9 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
     text = cleaned(leave_out_markup(text, unspoken), kept=kept)
     figures = False
     for rule in RULES:
+        # Earlier rules may write figures (H₂O becomes H2O), so look again until there are some.
         figures = figures or _FIGURE.search(text) is not None
+        # Just before the rule that removes them: what is left now is what no rule has read.
         if rule is symbols and unspoken is not None:
             unspoken.extend(find_unspoken(text))
         if figures or rule not in OF_FIGURES:

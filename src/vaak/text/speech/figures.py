@@ -106,6 +106,7 @@ def money(text: str) -> str:
     >>> money("$13.87, not £72, or $3.5 million, or 50¢")
     'thirteen dollars, eighty-seven cents, not seventy-two pounds, or three point five million dollars, or fifty cents'
     """
+    # First decimal commas become points, then old pounds lose their figures: later rules see plain amounts only.
     text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
@@ -121,6 +122,7 @@ def _amount(match: re.Match[str]) -> str:
     magnitude, bill = match["magnitude"], match["bill"] or ""
     if match["to"]:
         words = f"{decimal(match['amount'])} to {decimal(match['to'])}{_magnitude(magnitude)} {currency.many}"
+    # A noun follows, so the currency is singular: a ten dollar bill, a two million dollar house.
     elif bill or (magnitude and magnitude.startswith("-")):
         words = f"{decimal(match['amount'])}{_magnitude(magnitude)} {currency.one}{bill.replace('-', ' ')}"
     else:
@@ -144,6 +146,7 @@ def say_amount(amount: str, currency: Currency, magnitude: str | None = None) ->
     if magnitude:
         return f"{decimal(amount)}{_magnitude(magnitude)} {currency.many}"
     before, _, after = amount.replace(",", "").partition(".")
+    # Only two decimals are cents: $2.5 is two point five dollars.
     if len(after) != 2 or not currency.cent:
         return f"{decimal(amount)} {currency.one if amount == '1' else currency.many}"
     parts = []
@@ -237,6 +240,7 @@ def units(text: str) -> str:
     >>> units("5 kg at 20 °C, 60mph, 0.5%, a 10-km run")
     'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
     """
+    # From the most specific form to the most general: each rule consumes figures that later ones would misread.
     text = _SCIENTIFIC.sub(_scientific, text)
     text = _PER_UNIT.sub(_measure_per_unit, text)
     text = _WITH_VULGAR.sub(_measure_with_vulgar, text)
@@ -282,6 +286,7 @@ def _measure_with_vulgar(match: re.Match[str]) -> str:
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
     of_time = unit in ("s", "h") and gap == " " and _SECONDS.match(match.string, match.end())
+    # "5 in" is rarely inches and "3 s" rarely seconds, unless the number has decimals, or a time ends the clause.
     if gap and unit in ATTACHED_ONLY and "." not in match["amount"] and not of_time:
         return match[0]
     if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
@@ -292,6 +297,7 @@ def _measure(match: re.Match[str]) -> str:
     sign = "minus " if match["sign"] else ""
     if match["to"]:
         return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
+    # As an adjective the unit is singular: a 10-km run.
     if gap == "-":
         return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
     return sign + _name_amount(match["amount"], names)
@@ -314,6 +320,7 @@ def _inches_short(match: re.Match[str]) -> str:
 
 def _inches(match: re.Match[str]) -> str:
     """Inches, where the quotation mark doesn't close a quotation."""
+    # An odd number of quotation marks before means that this one closes a quotation.
     opened = match.string.count('"', 0, match.start()) % 2
     return match[0] if opened else _name_amount(match[1], "inch/inches")
 
@@ -407,6 +414,7 @@ def numerals(text: str) -> str:
     >>> numerals("1.5x as fast, 7ish, a 911 call")
     'one point five X as fast, seven-ish, a nine one one call'
     """
+    # Numbers that name something first, counts last: what is left at the end can only be a plain number.
     text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
     text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
     text = _ISH.sub("-ish", text)
@@ -451,6 +459,7 @@ def code(written: str) -> str:
     said = list[str]()
     for piece in re.findall(r"[A-Za-z]+|\d+", written):
         if piece.isdigit():
+            # After an abbreviation of several letters, 1900 to 2099 are a year: FY2020, but not B2020.
             of_year = len(said) == 1 and " " in said[0] and re.fullmatch(r"(?:19|20)\d\d", piece)
             said.append(year(int(piece)) if of_year else whole(piece) if len(piece) < 3 else digits(piece))
         elif piece == "s" and len(said) > 1:
@@ -483,6 +492,7 @@ def _years(match: re.Match[str]) -> str:
 def _year_or_count(match: re.Match[str]) -> str:
     """Four figures without a comma are a year, unless several things are counted (1308 prisoners)."""
     number = int(match[1])
+    # From 2100 on a count; below 1100 a year only after a cue, such as "in".
     if number >= 2100 or (number < 1100 and not _YEAR_CUE.search(_before(match))):
         return cardinal(number)
     following = _FOLLOWS.match(match.string, match.end())
@@ -491,6 +501,7 @@ def _year_or_count(match: re.Match[str]) -> str:
     first, second = following[1], following[2] or ""
     if first in _EVENTS:
         return cardinal(number) if _QUANTITY.search(_before(match)) else year(number)
+    # A plural after it, or after one adjective, is counted: 1308 prisoners, 1308 young prisoners.
     counted = _is_plural(first) or (first not in _FUNCTION and _is_plural(second))
     return cardinal(number) if counted else year(number)
 

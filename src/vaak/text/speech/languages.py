@@ -62,6 +62,7 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
     unknown: dict[str, None] = {}
     for one in unicodedata.normalize("NFC", text):
         category = unicodedata.category(one)
+        # Joiners are format characters, dropped below, but in Hindi or Persian they change how a word is read.
         if one in kept or one in JOINERS:
             found.append(one)
         elif one in READ_AS:
@@ -130,8 +131,10 @@ def _number(text: str, language: str) -> str:
 
     grouped = re.fullmatch(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+", text)
     plain = re.sub(r"[.,]", "", text) if grouped else text
+    # A leading zero, or too many digits: an identifier, not a count.
     if (len(plain) > 1 and plain[0] == "0" and plain.isdigit()) or len(plain) > _LONGEST:
         return text
+    # 1.234 is over a thousand in one language and less than two in another: espeak-ng knows which.
     if not re.fullmatch(r"\d+(?:[.,]\d+)?", plain) or (grouped and text.count(".") == 1):
         return text  # 1.234 is a thousand in one language, and less than two in another: espeak-ng knows
     try:
@@ -158,7 +161,8 @@ def _money(found: re.Match[str], language: str) -> str | None:
 
     sign, amount = found["sign"] or found["after"], (found["amount"] or found["before"]).replace(",", ".")
     code, own = CURRENCIES.get(sign, sign), getattr(CONVERTER_CLASSES[language], "CURRENCY_FORMS", {})
-    if code not in own or own[code] == Num2Word_EU.CURRENCY_FORMS.get(code):  # those are English
+    # The base class's names of currencies are English, which languages without their own would inherit.
+    if code not in own or own[code] == Num2Word_EU.CURRENCY_FORMS.get(code):
         return None
     try:  # an int would be cents
         value = Decimal(amount).quantize(Decimal("0.01"))
@@ -213,6 +217,7 @@ def _in_library(text: str, to: str, language: str | None) -> str | None:
         return None
     try:
         said: str = num2words(int(text), lang=language, to=to)
+        # Some languages of the library fall back to the cardinal, which would be wrong, not just less good.
         is_cardinal = to == "ordinal" and said == num2words(int(text), lang=language)
     except Exception:  # as of numbers
         return None

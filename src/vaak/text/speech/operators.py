@@ -108,6 +108,7 @@ def operators(text: str) -> str:
     >>> operators("6.02×10²³, a != b, Ca²⁺, H₂O, 6 × 7 = 42")
     '6.02 times 10 to the power of 23 , a is not equal to b, C A 2 plus , H2O, 6 times 7 = 42'
     """
+    # In order: composed forms (10², !=) before the single signs in them.
     for pattern, said in _RULES:
         text = pattern.sub(said, text)
     return text

@@ -86,6 +86,7 @@ class PhonemeProcessor:
                 versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
             except importlib.metadata.PackageNotFoundError:
                 raise UserError("espeak-ng is not installed; pip install 'vaak[tts]'") from None
+        # Also used by from_json, which takes symbols and versions as saved, whatever is installed now.
         self._set(config, list_symbols(config), entries, versions)
 
     def _set(
@@ -183,6 +184,7 @@ class PhonemeProcessor:
         given: dict[str, Words] = {}
         for mark, spoken in (phonemes or {}).items():
             if any(mark in text for text in texts):
+                # Only marks that occur: phonemes that the front end can't read matter only where they are used.
                 given[mark] = (self.symbols_of_phonemes(spoken),)
         unspoken: list[list[str]] = [[] for _ in texts]
         normalised = [
@@ -192,6 +194,7 @@ class PhonemeProcessor:
             parts = [with_senses(pieces(text, given)) for text in normalised]
         else:
             parts = [[Piece(*one) for one in languages.pieces(text, given)] for text in normalised]
+        # Each different phrase is pronounced once, all in one call, which loads the synthesiser once.
         phrases = dict.fromkeys(phrase for part in parts for piece in part for phrase in _phrases(piece))
         remembered = self._remembered
         new = [phrase for phrase in phrases if phrase not in remembered and phrase not in given]
@@ -271,6 +274,7 @@ class PhonemeProcessor:
                     f"this is not a phoneme processor of version {VERSION} or older "
                     f"(format {values['format']}, version {values['version']})"
                 )
+            # Past ``__init__``, which would read the lexicon's file again: the entries are in the JSON.
             processor = cls.__new__(cls)
             config = FrontEndConfig.model_validate(values["options"])
             processor._set(config, values["symbols"], values["entries"], values["versions"])
@@ -303,6 +307,7 @@ class PhonemeProcessor:
                 continue
             words = [word for phrase in _phrases(piece) for word in said[phrase]]
             if piece.kind == "letters" and self.config.phonemizer != "characters":
+                # In an initialism only the last letter has primary stress: F B I is one word.
                 names = [demoted(name) for name in words[:-1]] + words[-1:]
                 words = [tuple(symbol for name in names for symbol in name)]
             for word in words:
@@ -390,6 +395,7 @@ def with_senses(pieces: Sequence[Piece]) -> list[Piece]:
     >>> with_senses([Piece("phrase", ("She", "read", "the", "record"))])[0].words
     ('She', 'read_past', 'the', 'record_noun')
     """
+    # Senses depend on words around, so find them in the whole text; punctuation limits what they look at.
     text = [word for piece in pieces for word in (piece.words if piece.kind != "mark" else (",",))]
     lower = [word.lower() for word in text]
     found, start = list[Piece](), 0

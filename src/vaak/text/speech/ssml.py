@@ -148,6 +148,7 @@ class _Reader:
         self._open: list[tuple[str, dict[str, str], Manner]] = []
         self._held = ""  # the text in a tag that replaces it
         parser = expat.ParserCreate()
+        # Otherwise expat hands a text over in pieces, and a pronunciation in brackets could be cut in two.
         parser.buffer_text = True
         parser.StartElementHandler, parser.EndElementHandler = self._begin, self._end
         parser.CharacterDataHandler = self._add
@@ -156,6 +157,7 @@ class _Reader:
             parser.Parse(text.strip(), True)
         except expat.ExpatError as error:
             raise DataError(f"SSML, line {error.lineno}: {expat.ErrorString(error.code)}") from error
+        # A tag at the end opens a span that stays empty; keep it only if it is a pause.
         if len(self.spans) > 1 and not self.spans[-1].text.strip() and not self.spans[-1].silence:
             del self.spans[-1]
 
@@ -174,6 +176,7 @@ class _Reader:
         if bool(self._open) == (tag == "speak"):
             raise DataError("SSML: <speak> is the outermost tag, and stands nowhere else")
         outer = self._open[-1][2] if self._open else USUAL
+        # The text in these tags is replaced as a whole, so nothing can be inside.
         if any(one in REPLACING for one, _, _ in self._open):
             raise DataError(f"SSML: <{tag}> can't stand in <{self._open[-1][0]}>")
         self._open.append((tag, attributes, _changed(outer, attributes) if tag == "prosody" else outer))
@@ -213,12 +216,14 @@ class _Reader:
             gap = None if last.text.rstrip().endswith(tuple(".?!…;")) else 0.0
             self.spans.append(Span(manner=manner, silence=gap if silence is None else silence))
         else:
+            # The last span has no text yet, so it takes over the manner; breaks in a row add up, to a limit.
             last.manner, last.text = manner, ""
             if silence is not None:
                 last.silence = min((last.silence or 0.0) + silence, LONGEST_BREAK)
 
     def _end_sentence(self) -> None:
         text = self.spans[-1].text.rstrip()
+        # A paragraph or sentence without a full stop gets one, so that it is spoken as the end.
         if text and not text.endswith(tuple(".?!…;:,")):
             self.spans[-1].text = f"{text}."
         self.spans[-1].text += " "
@@ -242,6 +247,7 @@ def _changed(outer: Manner, attributes: dict[str, str]) -> Manner:
     """The manner within <prosody>. Raises DataError for values that can't be read or are out of range."""
     speed, pitch, volume = outer
     if "rate" in attributes:
+        # Nested rates multiply, as do relative ones (+10%), while pitch and volume add up in semitones and decibels.
         speed *= _number(
             "rate", attributes["rate"], RATES, {"%": lambda x, sign: x / 100 + bool(sign), "": lambda x, sign: x}
         )

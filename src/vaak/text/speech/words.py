@@ -101,6 +101,7 @@ def year(number: int) -> str:
     ('nineteen sixty-three', 'eighteen oh seven', 'nineteen hundred', 'two thousand five', 'six twenty-six')
     """
     hundreds, rest = divmod(number, 100)
+    # Two thousand five, but nineteen oh five: round thousands are not read by their hundreds.
     if not 100 <= number < 10_000 or (hundreds % 10 == 0 and rest < 10):
         return cardinal(number)
     return f"{cardinal(hundreds)} {_after_hundreds(rest)}"

@@ -72,6 +72,7 @@ def inventory(alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for phone in phones().values():
         for index, phoneme in enumerate(getattr(phone, alphabet)):
+            # In IPA, aɪɚ is one symbol and one vowel; ARPAbet writes two vowels.
             vowel = phoneme in VOWELS if alphabet == "arpabet" else phone.is_vowel and index == 0
             if not (stress and vowel):
                 found[phoneme] = None
@@ -98,6 +99,7 @@ def from_espeak(unit: str, alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
     found = list[str]()
     for phoneme in phone.arpabet:
         if phoneme in VOWELS:
+            # Where ARPAbet writes a sound as two vowels, the first gets the stress and the second none.
             found.append(f"{phoneme}{_DIGITS[mark]}")
             mark = ""
         else:
@@ -148,6 +150,7 @@ def from_either(phonemes: str, alphabet: Alphabet, stress: bool) -> tuple[str, .
             if rest[0] in _DIGITS:
                 mark, rest = rest[0], rest[1:]
                 continue
+            # The longest known phoneme first: tʃ is one, not t and ʃ.
             unit = next((rest[:length] for length in range(longest, 0, -1) if rest[:length] in known), None)
             if unit is None:
                 raise KeyError(token)
@@ -199,6 +202,7 @@ def from_ipa(unit: str, stress: bool) -> tuple[str, ...]:
     """
     found: list[str] = []
     mark = ""
+    # Decomposed, because a diacritic is a symbol by itself here.
     for one in unicodedata.normalize("NFD", unit.replace("r.", "ɽ")).translate(_AS_IPA):
         if one in _DIGITS and one:
             mark = one
@@ -207,6 +211,7 @@ def from_ipa(unit: str, stress: bool) -> tuple[str, ...]:
             mark = ""
         elif low in IPA_OTHERS:
             found.append(low)
+        # Only letters and marks can be unknown phonemes; other signs mean nothing.
         elif not one.isascii() and unicodedata.category(one)[0] in "LM":
             raise KeyError(one)
     return tuple(found)

@@ -191,11 +191,13 @@ class _Around(NamedTuple):
             return True
         if not governor or governor in CONJUNCTIONS:
             return takes_object or self.next in PARTICLES
+        # An infinitive, unless ``to`` is a preposition: from use to use, close to use.
         if governor == "to":
             ranges = "from" in governors and not takes_object  # from perfect misery to perfect happiness
             return not (ranges or (len(governors) > 1 and governors[1] in NOUNS_WITH_TO))
         if governor in BE:
             return False
+        # A form in -s is a verb after a singular subject (he records), or before an object (the band records it).
         if self.has_s:
             subject = governor in SINGULAR_SUBJECTS | {"this", "that"} and self.next not in HELPING
             return subject or (takes_object and not self.is_after_determiner)

@@ -63,6 +63,7 @@ def pronounced(word: str) -> tuple[str, ...]:
 
 
 def _rule_at(word: str, place: int) -> Rule | None:
+    # The first rule that fits wins: the table has special cases before general ones.
     for rule in _rules().get(word[place], ()):
         if (
             word.startswith(rule.letters, place)
@@ -99,6 +100,7 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
 
     A rule for a whole word may have its own.
     """
+    # Rules for whole words may already say where the stress is.
     if any(phoneme[-1].isdigit() for phoneme in phonemes):
         return tuple(phonemes)
     vowels = [index for index, phoneme in enumerate(phonemes) if phoneme in VOWELS]
@@ -110,6 +112,7 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
     elif _STRESSED.search(word):
         chosen = number - 1
     elif ending := _BEFORE_STRESS.search(word):
+        # These endings draw the stress to the syllable before them: condItion, electrIcity.
         chosen = max(number - _syllables(ending[0]) - 1, 0)
     elif _LIGHT_PREFIX.match(word) and number < 4:
         chosen = 1

@@ -117,6 +117,7 @@ class _ByEspeak:
         self._stress = config.stress
 
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
+        # Everything is asked in one go: each call loads the library.
         asked = dict.fromkeys(part for phrase in phrases for part in _split_phrase(phrase))
         spoken = dict(zip(asked, espeak_phonemes(list(asked), self._voice), strict=True))
         said = {part: self._convert(part, words) for part, words in spoken.items()}
@@ -130,10 +131,12 @@ class _ByEspeak:
         found = said[unmarked(phrase)]
         for before, mark, after in _around_heteronyms(phrase):
             place = len(said[before]) if before else 0
+            # Only if the words add up: where espeak-ng joined the heteronym with a neighbour, its own reading stays.
             if place + 1 + (len(said[after]) if after else 0) == len(found):
                 sense = heteronyms()[mark.lower()]
                 read = [from_arpabet(one, self._alphabet, self._stress) for one in (*sense.arpabet, *sense.ending)]
-                if sense.espeak:  # which says the word but for its ending
+                # espeak-ng speaks a word that sounds like this sense; only the ending is added.
+                if sense.espeak:
                     read = [said[sense.espeak][-1], *read[len(sense.arpabet) :]]
                 found = (*found[:place], tuple(symbol for one in read for symbol in one), *found[place + 1 :])
         return found
@@ -169,6 +172,7 @@ class _ByLexicon:
         if MARK in word:
             heteronym = heteronyms()[word.lower()]
             return self._convert((*heteronym.arpabet, *heteronym.ending))
+        # A single capital is the name of a letter, even where the lexicon has such a word (a).
         letter = word[0].isupper() and word.lower() in _LETTERS
         found = looked_up(word.lower(), LETTERS if letter else self._entries)
         return None if found is None else self._convert(found)
@@ -215,6 +219,7 @@ def _phrase(library: ctypes.CDLL, phrase: str) -> Spoken:
     content = ctypes.create_string_buffer(phrase.encode())
     pointer = ctypes.c_void_p(ctypes.addressof(content))
     words: list[tuple[str, ...]] = []
+    # Clause by clause: the library moves the pointer on, and sets it to null after the last.
     while pointer.value:
         clause = library.espeak_TextToPhonemes(ctypes.byref(pointer), _UTF8, _IPA_SEPARATED).decode()
         for word in clause.split():
@@ -248,6 +253,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
     for number, line in enumerate(content.split("\n"), 1):
         if line.startswith(";;;"):
             continue
+        # Only after a space: CMUdict has entries such as #HASH-MARK.
         word, *phonemes = re.split(r"\s#", line)[0].split() or [""]
         if not word:
             continue
