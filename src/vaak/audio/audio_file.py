@@ -191,7 +191,8 @@ class AudioFile:
             return piece[:, columns[0]]
         # Avoid the copy that a list index makes: most files are averaged over all channels, whose order doesn't matter.
         chosen = piece if len(columns) == piece.shape[1] else piece[:, list(columns)]
-        with np.errstate(all="ignore"):  # samples that aren't numbers are refused where all were read
+        # NaN and infinity are reported later, with their time, by ``_require_samples``.
+        with np.errstate(all="ignore"):
             mixed: np.ndarray = chosen.mean(axis=1)
             self.levels.add(chosen, mixed)
         return mixed
@@ -469,7 +470,8 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     # ``rglob`` doesn't follow links to folders, so recordings behind one would be missing silently: report them.
     left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
     others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
-    if files:  # without any, whoever asks for them raises an error
+    # Without any, the caller raises an error that lists what is there.
+    if files:
         report_files(folder, len(files), {str(one.relative_to(folder)): why for one, why in left_out.items()}, others)
     return files
 

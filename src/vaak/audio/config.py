@@ -171,7 +171,8 @@ def as_range(value: Any) -> Any:
     """A range as one number for both ends, or as a list of both."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (value, value)
-    return tuple(value) if isinstance(value, list) else value  # after a validator, a strict tuple accepts no list
+    # After a validator in Python, pydantic's strict tuple no longer accepts a list.
+    return tuple(value) if isinstance(value, list) else value
 
 
 def rising(value: Range | None) -> Range | None:

@@ -332,7 +332,8 @@ def require_one_unit(
     both = [(references[name], hypotheses[name]) for name in references.keys() & hypotheses.keys()]
     both = [(ours, theirs) for ours, theirs in both if ours and theirs]
     if min((sum(map(len, side)) for side in zip(*both, strict=True)), default=0) < LEAST_STRETCHES:
-        return  # one or two stretches meet anything by chance
+        # One or two stretches may meet by chance in any unit.
+        return
     if _shared(both, 1.0) > SAME_UNIT:
         return
     for factor, unit in UNITS.items():

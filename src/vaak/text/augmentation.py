@@ -111,7 +111,8 @@ class Augmenter:
         for place in np.flatnonzero(chosen).tolist():
             word = words[place]
             found = None if self.fixed(word) else self.synonym(word, rng)
-            if found is not None:  # in capitals, or with a capital first, where the word is
+            # The synonym takes over the word's capitals.
+            if found is not None:
                 if len(word.core) > 1 and word.core.isupper():
                     found = found.upper()
                 elif word.core[:1].isupper():

@@ -156,7 +156,8 @@ def difficulty_stages(texts: Iterable[str], measure: str = "length", number: int
     return [ordered[start:end] for start, end in pairwise(ends)]
 
 
-DECIMALS = 6  # rounded, so that machines whose logarithms differ in the last bit agree about the order
+# Rounded, so that machines whose logarithms differ in the last bit still agree about the order.
+DECIMALS = 6
 
 
 def kept_difficulties(
@@ -178,6 +179,7 @@ def kept_difficulties(
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)
     difficulties = np.round(difficulties, DECIMALS)
-    with contextlib.suppress(OSError):  # if the folder can't be written, it is measured again next time
+    # If the folder can't be written, difficulties are measured again next time.
+    with contextlib.suppress(OSError):
         write_bytes(path, difficulties.tobytes())
     return difficulties

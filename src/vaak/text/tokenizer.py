@@ -97,7 +97,8 @@ class Tokenizer:
         """The tokenizer that ``to_json`` wrote. Raises ValueError where the library can't use it."""
         with catching_panics(quietly=True):
             made = cls(Backend.from_str(content), roles)
-            with contextlib.suppress(Exception):  # this text may have no tokens; some panics show only here
+            # A trial run, since some panics only show here. The text itself may have no tokens, which is no error.
+            with contextlib.suppress(Exception):
                 made.backend.decode(made.backend.encode("a b").ids)
         return made
 

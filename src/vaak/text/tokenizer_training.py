@@ -99,7 +99,8 @@ class TokenizerFactory:
         if self.is_users:
             return data_options(self.options, self.folder)
         names = ["type", "vocab_size", "min_frequency"]
-        if self.options.training_characters is not None:  # what was prepared before there was this option lacks it
+        # Data prepared before this option existed lacks it, and must still be found.
+        if self.options.training_characters is not None:
             names.append("training_characters")
         return {name: getattr(self.options, name) for name in names}
 
@@ -121,7 +122,8 @@ class TokenizerFactory:
         least = len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
         if self.options.vocab_size < least:
             raise self._too_small(least)
-        if isinstance(texts, Sized):  # of a stream, the corpus shows how far it is
+        # A stream reports its progress in the corpus.
+        if isinstance(texts, Sized):
             texts = _Followed(texts)
         if self.options.training_characters is not None:
             texts = draw_sample(texts, self.options.training_characters)

@@ -48,22 +48,26 @@ def resampled(samples: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
     return resampled
 
 
-CODINGS = {  # of libsndfile: container and coding
+# libsndfile's container and coding of each codec.
+CODINGS = {
     "mulaw": ("WAV", "ULAW"),
     "alaw": ("WAV", "ALAW"),
     "opus": ("OGG", "OPUS"),
     "vorbis": ("OGG", "VORBIS"),
     "mp3": ("MP3", "MPEG_LAYER_III"),
 }
-RATES = {  # Hz that a codec works at; another rate goes through the next higher one
+# The sampling rates in Hz at which a codec works; audio at another rate goes through the next higher one.
+RATES = {
     "mulaw": (8000,),
     "alaw": (8000,),
     "opus": (8000, 12000, 16000, 24000, 48000),
     "vorbis": (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000),
     "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
 }
-LEAST_SECONDS = 0.1  # shorter audio is coded with silence after it: libsndfile can't read the shortest opus files
-COARSENESS = (0.7, 0.99)  # libsndfile's compression level: 0 is the best quality, 1 the smallest file
+# Shorter audio is coded with silence after it: libsndfile can't read the shortest Opus files.
+LEAST_SECONDS = 0.1
+# libsndfile's compression level: 0 is the best quality, 1 the smallest file.
+COARSENESS = (0.7, 0.99)
 
 
 def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Generator) -> np.ndarray:
@@ -88,7 +92,8 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
     carried = resampled(samples / loudness, sampling_rate, rate)
     carried = np.pad(carried, (0, max(0, round(LEAST_SECONDS * rate) - len(carried))))
     companded = codec in ("mulaw", "alaw")
-    if companded:  # from 16 bits, as G.711 has it: of floats libsndfile rounds half a step away
+    # From 16 bits, as in G.711: given floats, libsndfile rounds by half a step.
+    if companded:
         carried = np.clip(np.round(carried * 32768), -32768, 32767).astype(np.int16)
     memory, level = io.BytesIO(), None if companded else coarseness
     with soundfile.SoundFile(memory, "w", rate, 1, coding, format=container, compression_level=level) as file:
@@ -102,14 +107,21 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
     return np.pad(restored, (0, len(samples) - len(restored))).astype(np.float32, copy=False)
 
 
-SPEED_OF_SOUND = 343.0  # metres a second
-SMALLEST_ROOM = (3.0, 3.0, 2.4)  # metres
+# Metres per second.
+SPEED_OF_SOUND = 343.0
+# Length, width and height in metres.
+SMALLEST_ROOM = (3.0, 3.0, 2.4)
 LARGEST_ROOM = (8.0, 7.0, 3.5)
-FROM_WALLS = 0.5  # metres from the walls to the nearest voice or microphone
-FROM_MICROPHONE = 0.5  # metres from the microphone to the nearest voice
-EARLY_SECONDS = 0.05  # images up to here at most, the tail beyond; rooms of this size mix within 15 ms
-EARLY_PART = 1 / 6  # of the reverberation time, at most: later images of a box decay more slowly than Eyring says
-HALF_SINC = 16  # samples on each side of an image's arrival
+# Metres from the walls to the nearest voice or microphone.
+FROM_WALLS = 0.5
+# Metres from the microphone to the nearest voice.
+FROM_MICROPHONE = 0.5
+# Images up to here at most, the noise of the tail after it; rooms of this size mix within 15 ms.
+EARLY_SECONDS = 0.05
+# As a part of the reverberation time, at most: later images of a box decay more slowly than Eyring's formula says.
+EARLY_PART = 1 / 6
+# Samples on each side of an image's arrival.
+HALF_SINC = 16
 
 
 class Placement(NamedTuple):
@@ -208,12 +220,14 @@ def images(placement: Placement, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return np.sqrt(squares), walls
 
 
-FLAT_BELOW = (
-    50 / 16000
-)  # coloured noise is flat below: a slope down to 0 Hz would put all power at inaudible frequencies
-ACTIVE_BLOCK = 320  # samples; 20 ms at 16 kHz
-ACTIVE_DECIBELS = 30  # a block is active if it is less than this below the loudest one
-BABBLE_VOICES = (3, 7)  # fewer are talkers that one follows, more are noise
+# Coloured noise is flat below: a slope down to 0 Hz would put all power at inaudible frequencies.
+FLAT_BELOW = 50 / 16000
+# Samples: 20 ms at 16 kHz.
+ACTIVE_BLOCK = 320
+# A block is active if it is less than this below the loudest one.
+ACTIVE_DECIBELS = 30
+# Fewer voices are talkers that a listener can follow; more sound like noise.
+BABBLE_VOICES = (3, 7)
 SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph"}
 
 

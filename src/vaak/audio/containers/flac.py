@@ -54,7 +54,8 @@ def count_frames(file: BinaryIO) -> Contents:
     # The first metadata block must be STREAMINFO (type 0); the top bit only marks the last block.
     if len(head) < 42 or head[4] & 0x7F:
         return Contents()
-    block = struct.unpack(">H", head[10:12])[0]  # frames of one size have it, all but the last
+    # The largest block: in a file of fixed-size frames, all but the last one have it.
+    block = struct.unpack(">H", head[10:12])[0]
     packed = int.from_bytes(head[TOTAL_AT : TOTAL_AT + 8], "big")
     said = packed & MOST_SAMPLES
     size = measure(file)

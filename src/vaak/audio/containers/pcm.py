@@ -98,7 +98,8 @@ def _count_wav(file: BinaryIO, kind: bytes) -> Contents:
 def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: bytes) -> Contents:
     """The samples of a file that was written to a pipe: all that follows. The header says nothing."""
     whole = held // samples.frame * samples.frame
-    if whole > LARGEST:  # libsndfile reads to the end of the file
+    # No header of WAV can say this; libsndfile then reads to the end of the file.
+    if whole > LARGEST:
         return Contents(held=held // samples.frame * samples.per_frame)
     return Contents(held=whole // samples.frame * samples.per_frame, pieces=_with_length(file, samples, whole, order))
 
@@ -150,7 +151,8 @@ def _count_w64(file: BinaryIO) -> Contents:
         if name == b"fmt " + W64_GUID:
             frame = struct.unpack("<HHIIHH", file.read(16))[4]
         if name == b"data" + W64_GUID:
-            if not frame or not 24 <= length < 2**62:  # libsndfile reads to the end of the file
+            # A placeholder of a pipe: libsndfile then reads to the end of the file.
+            if not frame or not 24 <= length < 2**62:
                 return Contents()
             said, held = (length - 24) // frame, (size - place - 24) // frame
             return Contents(said=said, held=min(said, held))

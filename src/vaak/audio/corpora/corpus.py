@@ -178,7 +178,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return AudioStatistics(self.audio.sampling_rate)
 
     def choose_split(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
-        if not entry.is_named:  # where it is decides nothing: a corpus may be moved
+        # A recording without a name is known by its path, which must not decide: a corpus may be moved.
+        if not entry.is_named:
             return "train"
         own = self.division.of(*self._deciding_names(entry))
         # Its speakers belong to different splits. Every split reads the same entries, so count it only once.

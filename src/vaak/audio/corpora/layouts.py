@@ -116,7 +116,8 @@ class LayoutReader(CorpusReader):
         elif not folder.is_dir():
             raise DataError(f"{self.where}: corpus_dir: no such folder: {folder}")
         else:
-            found = self.roots_in(folder)  # the folder itself, or the only corpus in it
+            # The folder itself, or the only corpus in it.
+            found = self.roots_in(folder)
         if len(found) > 1:
             names = ", ".join(str(one.relative_to(folder)) for one in found[:10])
             hint = f"give one: corpus_dir: {found[0]}"

@@ -254,7 +254,8 @@ class BoundedCache:
             self.arrays.move_to_end(key)
             return self.arrays[key]
         array = make()
-        if array.base is not None:  # a view, which would keep its whole base in memory
+        # A view would keep its whole base in memory, uncounted.
+        if array.base is not None:
             array = array.copy()
         array.flags.writeable = False
         if array.nbytes <= self.max_bytes:

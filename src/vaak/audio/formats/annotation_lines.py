@@ -403,7 +403,8 @@ def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
         for start, end, speaker in segments:
             if not 0 <= start <= end < math.inf:
                 raise DataError(f"{path}: can't be written: {recording} has a segment from {start} to {end} s")
-            duration = round(end, 6) - round(start, 6)  # so that the end is right to the microsecond
+            # Rounded before subtracting, so that start + duration gives the end to the microsecond.
+            duration = round(end, 6) - round(start, 6)
             names = as_field(recording, "recording", path), as_field(speaker, "speaker", path)
             times = f"{as_seconds(start)} {as_seconds(duration)}"
             lines.append(f"SPEAKER {names[0]} 1 {times} <NA> <NA> {names[1]} <NA> <NA>\n")

@@ -137,7 +137,8 @@ def _find_texts(name: str) -> list[Path]:
     """
     folder = Path(name)
     patterns = [str(folder / "**" / "*")] if folder.is_dir() else [name]
-    there = find_files(patterns, "source")  # patterns match hidden files only where they begin with a dot themselves
+    # Patterns only match hidden files if they begin with a dot themselves; those are listed below.
+    there = find_files(patterns, "source")
     left_out = {str(one): why for one in there if (why := _why_not_text(one))}
     if folder.is_dir():
         below = {str(path) for path in folder.rglob("*") if path.is_file()}
@@ -156,7 +157,8 @@ def _why_not_text(path: Path) -> str:
         return ""
     with open_file(path) as file:
         start = file.read(2**12)
-    is_packed = start.startswith(b"\x1f\x8b")  # by gzip: whoever reads it looks into it
+    # Compressed by gzip: the reader looks inside.
+    is_packed = start.startswith(b"\x1f\x8b")
     is_known = is_packed or not detect_encoding(start).startswith("utf-8")
     is_other = start.startswith((b"%PDF", b"PK\x03\x04")) or (b"\0" in start and not is_known)
     return "not text" if is_other else ""

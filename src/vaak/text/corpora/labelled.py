@@ -364,7 +364,8 @@ def _labels(record: Record, column: str, multi_label: bool) -> tuple[str, ...]:
 
 
 def _label(value: Any, record: Record, column: str) -> str:
-    if isinstance(value, float) and value.is_integer():  # as spreadsheets and pandas write integers
+    # Spreadsheets and pandas write whole numbers as floats.
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, str | int) or value == "":
         raise DataError(f"{record.where}: {column} is {value!r}; a label is a text or a whole number")

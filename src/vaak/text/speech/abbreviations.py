@@ -86,7 +86,8 @@ def abbreviations(text: str) -> str:
     text = _SAINTS.sub("Saints ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
-    text = _TITLE.sub(  # a name that was written without a space after it gets one
+    # A name written right after its title ("Dr.Roe") gets a space.
+    text = _TITLE.sub(
         lambda match: TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else ""), text
     )
     text = _SAINT.sub("Saint ", text)

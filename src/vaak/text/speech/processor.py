@@ -303,7 +303,8 @@ class PhonemeProcessor:
                 if self.config.punctuation == "keep":
                     symbols.append(mark)
                 elif mark in PAUSING and symbols and symbols[-1] != PAUSE:
-                    symbols.append(PAUSE)  # none begins a text, none follows another
+                    # A pause neither begins a text nor follows another.
+                    symbols.append(PAUSE)
                 continue
             words = [word for phrase in _phrases(piece) for word in said[phrase]]
             if piece.kind == "letters" and self.config.phonemizer != "characters":

@@ -193,7 +193,8 @@ class _Around(NamedTuple):
             return takes_object or self.next in PARTICLES
         # An infinitive, unless ``to`` is a preposition: from use to use, close to use.
         if governor == "to":
-            ranges = "from" in governors and not takes_object  # from perfect misery to perfect happiness
+            # From perfect misery to perfect happiness.
+            ranges = "from" in governors and not takes_object
             return not (ranges or (len(governors) > 1 and governors[1] in NOUNS_WITH_TO))
         if governor in BE:
             return False
@@ -208,7 +209,8 @@ class _Around(NamedTuple):
         """Whether a form without -s is a verb after the word that governs it: they record, critics object to."""
         governor, takes_object = self.governor, self.next in OBJECTS
         if governor in ("he", "she", "it"):
-            return takes_object  # of verbs that are their own past tense: it upset him
+            # Only verbs that are their own past tense have no -s here: it upset him.
+            return takes_object
         if governor in PLURAL_SUBJECTS:
             return True
         if governor in ("him", "them", "us", "me") and len(self.governors) > 1:
@@ -345,7 +347,8 @@ def _wound(around: _Around, _: str) -> str:
 
 def _close(around: _Around, _: str) -> str:
     if around.governor in ("a", "the") and around.next in ("", "of"):
-        return "verb"  # drew to a close: a noun that sounds like the verb
+        # Drew to a close: a noun that sounds like the verb.
+        return "verb"
     helped = around.governor in HELPING or around.governor == "to"
     return "verb" if around.is_verb and (helped or around.next not in _CLOSE_NEXT) else "near"
 
