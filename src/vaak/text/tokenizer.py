@@ -151,7 +151,10 @@ class Tokenizer:
     def has_whole_words(self) -> bool:
         """Whether its tokens are whole words, not letters: words it wasn't trained on are unknown by design."""
         own = self.backend.get_vocab(with_added_tokens=False).keys() - {*self.special_tokens.values()}
-        return isinstance(self.backend.model, models.WordLevel) and sum(len(one) > 1 for one in own) > len(own) / 2
+        return isinstance(self.backend.model, models.WordLevel) and any(
+            len(one) > 1 and one[0].isalnum()
+            for one in own  # not such as <blank> or [PAD], which alphabets have, too
+        )
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text`` alone, without any special token."""

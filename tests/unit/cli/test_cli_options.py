@@ -134,10 +134,12 @@ def test_predictions_and_continuations_are_written_to_a_file(vaak, tiny_run: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "status", "said"), [(["export", "nothing"], 2, True), (["runs", "."], 0, False)])
-def test_a_terminal_says_that_torch_is_loaded(tiny_text: Path, arguments: list[str], status: int, said: bool):
+def test_a_terminal_says_that_torch_is_loaded(tmp_path: Path, arguments: list[str], status: int, said: bool):
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "config.yml").touch()  # looks like a run, so only opening it tells
     command = [sys.executable, "-c", "from vaak.cli.main import main; main()", *arguments]
     leader, follower = pty.openpty()
-    process = subprocess.Popen(command, cwd=tiny_text, stdout=subprocess.DEVNULL, stderr=follower)
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=follower)
     os.close(follower)
     written = b""
     try:

@@ -21,6 +21,7 @@ Algorithm".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -256,7 +257,21 @@ def cut_window(example: DiarizationExample, first: int, last: int, frame_shift: 
         return example
     start, end = first * frame_shift, last * frame_shift
     inside = shifted(cropped(example.segments, start, end), -start)
-    return DiarizationExample(example.name, example.features[first:last], tuple(inside), end - start)
+    return DiarizationExample(
+        example.name,
+        example.features[first:last],
+        tuple(inside),
+        end - start,
+        audio=None if example.audio is None else partial(_cut_audio, example, start, end),
+        frame_shift=frame_shift,
+        sampling_rate=example.sampling_rate,
+    )
+
+
+def _cut_audio(example: DiarizationExample, start: float, end: float) -> np.ndarray:
+    assert example.audio is not None
+    first, last = (round(time * example.sampling_rate) for time in (start, end))
+    return example.audio()[first:last]
 
 
 def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
