@@ -68,7 +68,7 @@ class Header(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """What the header says and what there is, where that isn't the same, or what else is odd; else empty."""
+        """How header and content differ, and other oddities; empty if there are none."""
         if self.said is None or self.said == self.num_samples:
             return self.note
         seconds = self.said / self.sampling_rate
@@ -97,7 +97,7 @@ class AudioFile:
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
         )
         self.levels = ChannelLevels(len(self.columns))
-        """Of the samples that were read, where there are several channels."""
+        """Levels of the samples read so far, if there are several channels."""
         self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._mix_channels)
         for column in self.columns:
             if int(column) >= self.header.num_channels:
@@ -113,7 +113,7 @@ class AudioFile:
         return self.samples(samples_in(start, self.sampling_rate), samples_in(end, self.sampling_rate))
 
     def samples(self, first: int, last: int) -> np.ndarray:
-        """``read`` with places in samples of the result."""
+        """Like ``read``, with positions in samples of the result."""
         first, last = max(first, 0), min(last, self.num_samples)
         if last <= first:
             return np.zeros(0, np.float32)
@@ -292,7 +292,7 @@ _reported: set[tuple[Path | Part, str]] = set()
 
 
 def report_once(path: Path | Part, kind: str, what: str) -> None:
-    """Log what is odd about a file; each kind once for a file, and no more than some of all."""
+    """Log an oddity of a file: each kind once per file, and only the first ones in a process."""
     # One entry above the limit is let in: in its place, the last line announces that there are more.
     if (path, kind) in _reported or len(_reported) > MOST_REPORTED:
         return
@@ -378,7 +378,7 @@ class SpeechFile:
 
 @contextlib.contextmanager
 def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[SpeechFile]:
-    """A file at ``path``, 16 bits; it is there when all of it is, or not at all.
+    """A 16-bit audio file at ``path``, which appears complete or not at all.
 
     Raises UserError for one that can't be written, or that isn't called .wav or .flac.
     """
@@ -406,12 +406,12 @@ NOT_READ = frozenset(
 
 
 def is_audio(path: Path) -> bool:
-    """Whether the suffix is that of a format that is read."""
+    """Whether the suffix belongs to a format that can be read."""
     return path.suffix.lower() in AUDIO
 
 
 def not_read(files: Iterable[Path]) -> list[Path]:
-    """The files of formats that aren't read, without those that were converted to a file next to them."""
+    """The files in formats that can't be read, except those with a converted copy next to them."""
     files = list(files)
     converted = {path.with_suffix("") for path in files if is_audio(path)}
     return [path for path in files if path.suffix.lower() in NOT_READ and path.with_suffix("") not in converted]
@@ -441,7 +441,7 @@ def in_words(skipped: Iterable[Path]) -> str:
 
 
 def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
-    """The files, and those in folders, searched recursively, each once; and the folders without any.
+    """The files given and those in given folders, searched recursively, each once; and the folders without any.
 
     A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
     formats that can't be read is reported.
@@ -458,9 +458,9 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
 
 
 def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]:
-    """The audio of a folder, and of those in it; what else is there is reported (``vaak.core.left_out``).
+    """The audio of a folder and its subfolders; other contents are reported (``vaak.core.left_out``).
 
-    Files with the endings ``also_read`` aren't mentioned: somebody else reads or names them.
+    Files with the endings ``also_read`` aren't mentioned: another reader reports them.
     """
     below = sorted(folder.rglob("*"))
     visible = [one for one in below if not one.name.startswith(".") and one.is_file()]
@@ -477,7 +477,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
 
 
 def _why_left_out(path: Path) -> str:
-    """Why what looks like a recording, or a folder with some, isn't read; empty where it is, or is something else."""
+    """Why an apparent recording, or folder of recordings, isn't read; empty if it is, or for anything else."""
     if path.is_symlink() and path.is_dir():
         return "a link to a folder"
     if not is_audio(path) or path.is_dir():
@@ -499,7 +499,7 @@ HEARD, LONGEST_HEARD = 4, 15
 
 
 def encode_wav(samples: np.ndarray, sampling_rate: int) -> bytes:
-    """A WAV file of 16 bits with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
+    """A 16-bit WAV file with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
     try:
         import soundfile
     except (ImportError, OSError) as error:

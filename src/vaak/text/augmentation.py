@@ -95,7 +95,7 @@ class Augmenter:
         return " ".join(map(str, words))
 
     def fixed(self, word: Word) -> bool:
-        """Return whether a word stays as and where it is."""
+        """Return whether a word stays unchanged and in place."""
         return self.keep_negation and is_negation(word.core)
 
     def synonym(self, word: Word, rng: np.random.Generator) -> str | None:

@@ -24,7 +24,7 @@ WARNS_FROM = 0.5
 """Percent."""
 MOST_NAMED = 8
 _TOGETHER = 100_000
-"""Different words that are looked at together."""
+"""Number of different words that are checked at once."""
 _PROBE = "".join(map(chr, (*range(0x21, 0x7F), *range(0xA1, 0x800), 0x915, 0x4E00, 0xAC00, 0xFFFD, 0x1F600, 0x10FFFD)))
 """Characters of one to four bytes, which nobody's vocabulary has but as bytes."""
 
@@ -86,10 +86,10 @@ def _is_of_words(character: str) -> bool:
 
 
 class Coverage:
-    """Counts of what can't be written of the texts of a split; without a ``writer``, of what is said to be lost."""
+    """Counts of a split's characters that can't be written; without a ``writer``, of those given to ``add``."""
 
     def __init__(self, writer: Writer | None, done: str = "written") -> None:
-        """What is lost can't be ``done``."""
+        """``done`` is the participle for messages: lost characters can't be written, spoken, ..."""
         self.writer, self.done, self.is_whole = writer, done, writer is not None and writes_everything(writer)
         self.characters = self.words = self.lost_characters = self.lost_words = 0
         self.lost: Counter[str] = Counter()
@@ -107,7 +107,7 @@ class Coverage:
             self.look()
 
     def add(self, text: str, lost: Sequence[str], where: str) -> None:
-        """Count a text, which is called ``where``, and the symbols that are ``lost`` of it, each a time that it is.
+        """Count a text, called ``where`` in messages, and its ``lost`` symbols, repeated as often as they occur.
 
         A symbol of several characters, such as a tag of markup, is of no word.
         """

@@ -182,12 +182,12 @@ class Tokenizer:
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def find_unwritable(self, words: Sequence[str]) -> list[str]:
-        """Return of each word the characters that its tokens don't stand for (``vaak.text.coverage``)."""
+        """Return for each word the characters that its tokens don't represent (``vaak.text.coverage``)."""
         own = self.backend.token_to_id(getattr(self.backend.model, "unk_token", None) or "")
         return find_unwritable(self.backend, words, {self.unk_id} | ({own} if own is not None else set()))
 
     def are_reproduced(self, batch: Sequence[list[int]], texts: Sequence[str]) -> list[bool]:
-        """Return of each row of ids whether it gives its text back, to the character."""
+        """Return for each row of ids whether it decodes to exactly its text."""
         parts = self._bytes_of_tokens
         if parts is None:
             return [back == text for back, text in zip(self.backend.decode_batch(list(batch)), texts, strict=True)]
@@ -417,7 +417,7 @@ class UsersTokenizer(Tokenizer):
 
 
 def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
-    """Return what decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
+    """Return what determines the ids of a user's tokenizer: its name, options and code, wherever that is stored."""
     name = options.type.rpartition(":")[2]
     return {"type": name, "options": mask(options.options), "code": _hash_code(options, folder)}
 
@@ -464,7 +464,7 @@ _CARRIAGE_RETURNS = re.compile(r"\r+\n")
 
 
 def normalise(text: str) -> str:
-    r"""``text`` in NFC, without byte-order marks, its lines ended by ``\n``; doing it again changes nothing.
+    r"""``text`` in NFC, without byte-order marks, with lines ending in ``\n``; idempotent.
 
     >>> normalise("\ufeffक़लम\r\n") == "क\u093cलम\n"
     True

@@ -59,7 +59,7 @@ MARGIN = 0.9
 COUNTED = 1 << 18
 """Units of the text whose pairs are all counted; then one text in 64."""
 COUNTED_TOGETHER = 1 << 16
-"""Units of texts whose pairs are counted at once: one after the other, short ones took as long as the training."""
+"""Units of texts whose pairs are counted at once: short texts one by one took as long as the training."""
 
 
 class TokenizerOptions(Protocol):
@@ -345,7 +345,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
 
 
 def _require_texts(texts: Iterable[str]) -> Iterator[str]:
-    """``texts``, of which there must be at least one."""
+    """``texts``. Raises DataError if there are none."""
     empty = True
     for text in texts:
         empty = False

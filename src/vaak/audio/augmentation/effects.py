@@ -299,7 +299,7 @@ def drawn_noise(
 
 
 def at_snr(speech: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarray:
-    """``speech`` (time,) with ``noise`` (time,) so much quieter, in decibels, float32.
+    """``speech`` (time,) plus ``noise`` (time,) at a signal-to-noise ratio of ``snr_db``, float32.
 
     The power of speech is that of its active parts, so pauses don't make the noise quieter. Silence gets no noise.
     """

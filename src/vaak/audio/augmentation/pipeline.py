@@ -142,13 +142,13 @@ def masked_on_device(features: Tensor, masks: Tensor, lengths: Tensor | None = N
 
 
 def padded_masks(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """The masks of several rows, each ``(mask, 4)``, as ``(row, mask, 4)``; those that are added are empty."""
+    """The masks of several rows, each ``(mask, 4)``, as ``(row, mask, 4)``, padded with empty masks."""
     most = max(map(len, masks))
     return np.stack([np.pad(one, ((0, most - len(one)), (0, 0))) for one in masks])
 
 
 def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:
-    """First and last of an interval within ``length``."""
+    """The first and last index of a random interval within ``length``."""
     width = int(rng.integers(0, min(widest, length), endpoint=True))
     first = int(rng.integers(0, length - width, endpoint=True))
     return first, first + width

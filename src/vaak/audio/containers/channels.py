@@ -27,7 +27,7 @@ class ChannelLevels:
         self.mean_power = 0.0
 
     def add(self, frames: np.ndarray, mixed: np.ndarray) -> None:
-        """Frames ``(time, channel)``, and their mean ``(time,)``."""
+        """Add frames ``(time, channel)``, and their mean ``(time,)``."""
         if not len(frames):
             return
         self.num_samples += len(frames)
@@ -37,7 +37,7 @@ class ChannelLevels:
         self.mean_power += float(np.dot(mixed, mixed))
 
     def describe_odd(self) -> Iterator[tuple[str, str]]:
-        """What is odd about the channels, and what to do, each with its kind; nothing where all are silent."""
+        """Oddities of the channels with their kind and a remedy; none if all channels are silent."""
         number, ranges = len(self.power), (self.most - self.least) / 2
         silent = [channel + 1 for channel in range(number) if ranges[channel] < SILENT]
         if not self.num_samples or number < 2 or len(silent) == number:

@@ -18,7 +18,7 @@ Piece = bytes | tuple[int, int]
 
 
 class Contents(NamedTuple):
-    """What was counted; all None for a format that isn't looked into, or a header that says nothing."""
+    """The counts; all None for a format that isn't examined, or a header without a length."""
 
     said: int | None = None
     """Samples by the header."""

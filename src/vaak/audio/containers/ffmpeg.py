@@ -32,14 +32,14 @@ OWN = frozenset({".ogg", ".oga", ".spx", ".wav"})
 SAYING = frozenset({"mov", "matroska", "asf"})
 """Demuxers whose formats say how long a stream is; of others FFmpeg estimates it from the bit rate."""
 TOLERATED_SECONDS = 0.025
-"""Times are rounded; with what a decoder cuts off, and the last block, they may differ by so much and a block."""
+"""Header and content may differ by this and one block: times are rounded, and decoders trim the ends."""
 MOST_BLOCK = 2048
 """Samples of the largest block that a codec has, where it doesn't say."""
 _said: dict[tuple[Path, int, int], int | None] = {}
 
 
 def read_said(path: Path) -> int | None:
-    """The samples that the header of a file says, which was decoded; None where it says none, or about as many."""
+    """The number of samples in the header of a decoded file; None if it gives none, or agrees with the content."""
     if path.suffix.lower() not in DEMUXERS:
         return None
     stamp = path.stat()

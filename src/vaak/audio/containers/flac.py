@@ -86,7 +86,7 @@ def _frames(content: bytes, block: int) -> Iterator[Frame]:
 
 
 def _read_frame(content: bytes, place: int, block: int) -> Frame | None:
-    """The frame whose header is at ``place``; None if none is."""
+    """The frame whose header is at ``place``; None if there is none."""
     header = content[place : place + 16]
     # Values that the format reserves, so not a header: size code 0, channel code above 10, last bit set.
     if len(header) < 6 or header[2] >> 4 == 0 or header[3] >> 4 > 10 or header[3] & 1:
@@ -114,7 +114,7 @@ def _usual_size(code: int) -> int:
 
 
 def _read_number(header: bytes, place: int) -> tuple[int | None, int]:
-    """A number written as UTF-8 writes characters, up to 7 bytes, and where it ends; None if it isn't one."""
+    """A number in UTF-8's encoding, extended to 7 bytes, and where it ends; None if it is invalid."""
     first = header[place]
     length = 8 - (first ^ 0xFF).bit_length()
     if length == 0:

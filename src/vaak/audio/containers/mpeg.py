@@ -32,7 +32,7 @@ LONGEST_JUNK = 2**17
 
 
 def _frame_sizes() -> list[int]:
-    """Bytes of a frame by the second and third byte of its header; 0 for bytes that aren't one, or of free format."""
+    """Frame sizes in bytes by the header's second and third byte; 0 for invalid headers and for free format."""
     sizes = [0] * 2**16
     for second in range(0xE0, 0x100):
         # Bits: three of the sync code, two of the version (1 is reserved), two of the layer (4 is reserved, as counted
@@ -70,14 +70,14 @@ class Gapless(NamedTuple):
 
     @property
     def cut(self) -> int:
-        """Samples that a decoder leaves out, at both ends."""
+        """Samples that a decoder removes at both ends."""
         if not self.delay and not self.padding:
             return 0
         return self.delay + DECODER_DELAY + max(0, self.padding - DECODER_DELAY)
 
 
 class Summary(NamedTuple):
-    """A frame that says how many there are; ``size`` is its own, ``extra`` what LAME added."""
+    """A frame that holds the number of frames; ``size`` is its own, ``extra`` is LAME's tag."""
 
     size: int
     num_frames: int | None
@@ -98,7 +98,7 @@ def _describe_odd(before: bytes, between: int, is_cut: bool) -> str:
 
 
 def may_begin(head: bytes) -> bool:
-    """Whether a file that begins so may be MPEG audio: with a frame, or a tag."""
+    """Whether a file with this beginning may be MPEG audio: it starts with a frame or a tag."""
     return head[:3] == b"ID3" or (len(head) > 2 and head[0] == 0xFF and SIZES[head[1] << 8 | head[2]] > 0)
 
 
@@ -148,7 +148,7 @@ def _skip_tags(content: bytes) -> int:
 
 
 def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) -> int | None:
-    """Where the first frame is that another one of its kind follows, or the end."""
+    """Where the first frame begins that is followed by another of its kind, or by the end."""
     place, limit = start - 1, min(len(content) - 3, start + most)
     while (place := content.find(b"\xff", place + 1, limit)) >= 0:
         found = content[place + 1] << 8 | content[place + 2]

@@ -39,7 +39,7 @@ class Page(NamedTuple):
 
 
 def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
-    """What a file holds. Raises DataError for one without its last page; libsndfile takes the rest for the whole.
+    """The contents of a file. Raises DataError if its last page is missing: libsndfile takes the rest for the whole.
 
     Nothing is counted where libsndfile counts well: only Opus that doesn't begin at 0.
     """
@@ -77,7 +77,7 @@ def _require_last_page(file: BinaryIO, path: Path | Part) -> None:
 
 
 def _pages(file: BinaryIO) -> Iterator[Page]:
-    """The pages, up to where there are none."""
+    """The pages, up to the first position without one."""
     place = 0
     while True:
         file.seek(place)
@@ -121,7 +121,7 @@ def _packet_samples(packet: bytes) -> int:
 
 
 def _moved(file: BinaryIO, shift: int) -> Iterator[Piece]:
-    """The pages with positions that are less by ``shift``."""
+    """The pages with their positions reduced by ``shift``."""
     for page in _pages(file):
         if page.position <= 0:
             yield page.place, page.size
@@ -135,7 +135,7 @@ def _moved(file: BinaryIO, shift: int) -> Iterator[Piece]:
 
 
 def _checksum(content: bytes, zeros: int) -> int:
-    """The checksum of bytes with as many zero bytes after them.
+    """The checksum of ``content`` followed by a number of ``zeros``, in bytes.
 
     Checksums are linear: that of a page whose position is changed is its own, XOR that of the change.
     """

@@ -105,7 +105,7 @@ def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: byt
 
 
 def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Contents:
-    """The samples that the header says, or those that there are."""
+    """The samples that the header gives, or those that are present, if fewer."""
     said = samples.said // samples.frame * samples.per_frame
     if held >= samples.said // samples.frame * samples.frame:
         behind = samples.start + samples.said + samples.said % 2
@@ -129,7 +129,7 @@ def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> t
 
 
 def _are_chunks(file: BinaryIO, start: int, order: str) -> bool:
-    """Whether nothing but chunks is from here to the end, such as notes after the samples, or padding."""
+    """Whether only chunks follow from ``start`` to the end, such as notes after the samples, or padding."""
     end, place = measure(file), start
     while place < end:
         file.seek(place)

@@ -41,7 +41,7 @@ LABEL_NAMES = {
 
 
 class _ArchiveReader(LayoutReader):
-    """Archives that are files, for each split some."""
+    """Corpora of archive files, one or more per split."""
 
     ENDING: ClassVar[str]
 
@@ -84,7 +84,7 @@ class WebDatasetReader(_ArchiveReader):
 
 
 def _labels_among(members: dict[str, Member], where: str) -> ManifestLine:
-    """What the members of a recording, by their endings, say of it; a problem where one can't be read."""
+    """The labels in a recording's members, given by their endings; a problem if one can't be read."""
     try:
         row = members["json"].json() if "json" in members else {}
         row |= {
@@ -138,7 +138,7 @@ class ParquetReader(_ArchiveReader):
                     row, number = row + 1, number + 1
 
     def _audio_column(self, part: Path, schema: Any) -> str:
-        """Its name: that of ``columns``, ``audio``, or the only one that may be. Raises DataError if there is none."""
+        """The audio column: from ``columns``, else ``audio``, else the only candidate. Raises DataError without one."""
         named = self.dataset.columns.get("audio")
         possible = [
             field.name for field in schema if _is_bytes(field.type) or _get_field_names(field.type) & {"bytes", "path"}
@@ -153,7 +153,7 @@ class ParquetReader(_ArchiveReader):
 
     @property
     def columns(self) -> dict[str, str]:
-        """Without that of the audio, which isn't a label."""
+        """The dataset's columns without the audio's, which isn't a label."""
         return {name: column for name, column in self.dataset.columns.items() if name != "audio"}
 
     def require_texts(self) -> None:

@@ -152,7 +152,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return digest.hexdigest()
 
     def require_text(self) -> None:
-        """An empty text is a problem from now on. Raises DataError for a table without a column for texts."""
+        """Treat an empty text as a problem from now on. Raises DataError for a table without a column for texts."""
         self.requires_text = True
         if self.alignments is None:
             self.reader.require_texts()
@@ -257,7 +257,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
 
 def get_size(path: Path) -> int | None:
-    """The bytes of a file; None where there is none."""
+    """The size of a file in bytes; None if there is no such file."""
     try:
         return path.stat().st_size
     except (OSError, ValueError):  # ValueError: no file can have such a name

@@ -154,7 +154,7 @@ NUMBERS = ("offset", "duration", "sampling_rate")
 
 
 class ManifestLine(NamedTuple):
-    """A line's place and object; ``problem`` where it is none, by which the object is empty."""
+    """A line's place and object; if it isn't one, ``problem`` says why and the object is empty."""
 
     where: str
     entry: dict[str, Any]
@@ -175,7 +175,7 @@ def manifest_lines(path: Path, given: GivenDialect = AS_FOUND) -> Iterator[Manif
 
 
 def number_in(cell: str) -> float | str | None:
-    """A cell as a number; what isn't one stays for who checks it."""
+    """A cell as a number; anything else is returned unchanged, for a later check."""
     try:
         return float(cell) if cell else None
     except ValueError:
@@ -205,7 +205,7 @@ def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -
 
 
 def seconds_in(value: Any) -> float | None:
-    """A number of a line; None for what isn't one, which whoever reads the line refuses."""
+    """A number of a line; None for anything else, which the reader of the line refuses."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 

@@ -306,7 +306,7 @@ def iterate_names(audio: Path) -> Iterator[str]:
 
 
 def _utterance(tiers: dict[str, list[Interval]], name: str) -> tuple[list[Labelled] | None, list[str]]:
-    """All of a recording as what one speaker says, with its pauses; a remark for each word that can't be used.
+    """The whole recording as one speaker's utterance, with its pauses; a remark for each word that can't be used.
 
     None if nothing is aligned, or several speak.
     """
@@ -404,9 +404,9 @@ class AlignmentFolder:
             self._words |= words
 
     def attach(self, cut: Any) -> list[str] | None:
-        """Give a cut's labels what is aligned in them, in place of what they had; None where there is no file of it.
+        """Replace the alignments of a cut's labels by those of its file; None if it has no file.
 
-        Else a remark for each word and phone that can't be used.
+        Otherwise, a remark for each word and phone that can't be used.
         A file is named after the cut, or after its recording: then its times count from the recording's start.
         """
         if hasattr(cut, "tracks"):

@@ -494,7 +494,7 @@ def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
 
 
 def _read_speaker(path: Path) -> Iterator[ManifestLine]:
-    """The recordings of a speaker; a file of another kind is one problem, and so is each of Files that lacks a key."""
+    """The recordings of a speaker; a file of another kind is a problem, and so is each entry of Files without a key."""
     try:
         about = json.loads(path.read_bytes())  # in UTF-8, 16 or 32
         speaker, etiology, files = about.get("Contact ID", path.stem), about.get("Etiology"), list(about["Files"])

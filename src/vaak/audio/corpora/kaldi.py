@@ -47,7 +47,7 @@ class KaldiReader(LayoutReader):
 
     @classmethod
     def is_used(cls, folder: Path) -> bool:
-        """Return whether a folder holds data, and not another folder's changed."""
+        """Return whether a folder holds original data, not an augmented copy of another folder."""
         return not re.search(r"_(sp|volp|aug|hires)(_|$)", folder.name)
 
     def find_parts(self) -> dict[str, list[Path]]:
@@ -80,7 +80,7 @@ class KaldiReader(LayoutReader):
             yield Line(where, entry | (about(name) if segments is None else {"segments": segments.get(name)}))
 
     def _segments(self, part: Path, about: Callable[[str], Row]) -> dict[str, list[Row]] | None:
-        """Who speaks when in each recording, and what; None where entries are utterances."""
+        """Who says what when in each recording; None if the entries are utterances."""
         found: dict[str, list[Row]] = defaultdict(list)
         # If there are both, RTTM wins over ``segments``; its speech then has no texts.
         if (part / "rttm").is_file():

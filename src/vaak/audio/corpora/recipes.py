@@ -291,7 +291,7 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
 
 
 def _answer(request: urllib.request.Request) -> Any:
-    """The server's answer. A complete part has no valid range: then everything is requested again."""
+    """The server's answer. If the range is refused because the part is complete, the whole file is requested."""
     try:
         return urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:

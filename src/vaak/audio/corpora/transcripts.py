@@ -59,7 +59,7 @@ class File(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What audio and its text have in common: the name without its ending and its microphone."""
+        """The key that audio and its text share: the name without ending and microphone."""
         return compose(_MICROPHONE.sub("", self.name.stem))
 
     @property
@@ -78,7 +78,7 @@ class File(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Where it is; a member of an archive as in a folder of the archive's name."""
+        """Its path; for a member of an archive, as if the archive were a folder."""
         return self.place if isinstance(self.place, Path) else Path(self.place.path, self.name)
 
     def text(self, given: GivenDialect = AS_FOUND) -> str:
@@ -384,7 +384,7 @@ def _find_speaker_column(rows: list[list[str]], of_text: int) -> int | None:
 
 
 def lists_speakers(file: Path) -> bool:
-    """Whether a list with bars, as LJ Speech's, has a column of several speakers; not one that can't be read."""
+    """Whether a list separated by bars, like LJ Speech's, has a column of speakers; False if it can't be read."""
     try:
         lines = read_text_lines(file)
     except DataError:

@@ -93,7 +93,7 @@ def is_labelled_throughout(cut: Cut) -> bool:
 
 
 def get_text(cut: Cut) -> str | None:
-    """The texts of the supervisions, by start, without space around them; None if they have none but space."""
+    """The texts of the supervisions, by start, stripped; None if all are empty."""
     texts = [(s.text or "").strip() for s in sorted(cut.supervisions, key=lambda s: s.start)]
     return " ".join(filter(None, texts)) or None
 
@@ -216,7 +216,7 @@ def _longer(header: Header, recording: Any) -> str:
 
 
 def file_remarks(cut: Any) -> Iterator[str]:
-    """What the headers of the cut's files and its manifest say that isn't so, with both numbers.
+    """Where the headers of the cut's files or its manifest are wrong, with both numbers.
 
     Raises DataError for a file that can't be read.
     """
@@ -235,7 +235,7 @@ def file_remarks(cut: Any) -> Iterator[str]:
 
 
 def channel_remarks(cut: Any, audio: AudioConfig) -> Iterator[tuple[str, str]]:
-    """What is odd about the channels that are averaged for the cut; nothing where it has one."""
+    """Oddities of the channels that are averaged for the cut; nothing if there is only one."""
     recording = getattr(cut, "recording", None)
     channels = cut.channel if isinstance(getattr(cut, "channel", None), list | tuple) else ()
     if recording is None or audio.channels == "first" or len(channels) < 2:
@@ -281,7 +281,7 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
 
 @contextlib.contextmanager
 def _our_files() -> Iterator[None]:
-    """Here, Lhotse reads files as we do: other readers of its start programs, one by a shell with the file's name."""
+    """Make Lhotse read files with our reader: others of its readers start programs, one through a shell."""
     from lhotse.audio.backend import get_current_audio_backend, set_current_audio_backend
 
     before = get_current_audio_backend()
@@ -340,7 +340,7 @@ _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:|\||-$")
 
 
 def lhotse_object(entry: dict[str, Any], where: str) -> Any:
-    """A line of a manifest as the cut, recording or supervision that it is; ``entry`` is used up.
+    """The cut, recording or supervision in a line of a manifest; ``entry`` is modified.
 
     Features are left out: Vaak makes its own. Raises DataError for a line that isn't one, and for what reading it
     could execute.
@@ -416,7 +416,7 @@ def recordings_in(entry: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]
 
 
 def _objects(entry: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The objects in a line, it among them, and whether they are outside of custom fields; not those of features.
+    """All objects in a line, itself included, and whether they are outside of custom fields; not those of features.
 
     Without recursion, since who wrote the line says how deep it is; fast, since each example of training is read so.
     """

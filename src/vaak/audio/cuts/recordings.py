@@ -93,7 +93,7 @@ def list_times(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
 
 
 def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
-    """The labels, each with what is aligned and has its middle in it, and the text of its words if it has none.
+    """The labels with the words and phones whose middle they contain; without a text, a label gets that of its words.
 
     ``words`` have tier, speaker (None: anyone) and times.
     """
@@ -108,7 +108,7 @@ def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, T
 
 
 def recording_cut(name: str, path: Path | Part, header: Header, recording_id: str | None = None) -> Any:
-    """A cut of a whole file, or of a part of one, without labels; the recording is named ``recording_id``, or so."""
+    """A cut of a file, or of a part of one, without labels; the recording is named ``recording_id``, or ``name``."""
     from lhotse import Recording
     from lhotse.audio import AudioSource
 
@@ -183,7 +183,7 @@ def usable_labels(
     duration: float,
     where: str,
 ) -> tuple[list[Label], list[str]]:
-    """The labels that have a length and begin in the recording, and a remark for each other one, which is named.
+    """The labels that have a length and begin in the recording; each other one is logged and gives a remark.
 
     ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``. Raises
     DataError where no label is left, and of any the times couldn't be read: speech isn't to be taken for silence.
@@ -244,7 +244,7 @@ def name_label(where: str, reason: str) -> None:
 
 
 def drop_bad_labels(cut: Any, where: str, places: Mapping[int, str] | None = None) -> list[str]:
-    """Take the labels of no length, or outside of it, from a cut of Lhotse; return a remark for each.
+    """Remove labels without length, or outside of the recording, from a Lhotse cut; return a remark for each.
 
     ``places`` has the file and line of a label by its id in Python; else its name follows ``where``.
     """
@@ -306,7 +306,7 @@ class LeftOut:
         self.messages.append(str(error))
 
     def contents(self, number: int) -> SplitContents:
-        """What is left out of a split that has a ``number`` of utterances."""
+        """The utterances left out of a split that keeps ``number`` of them."""
         names = {kind: [one["name"] for one in own if one["name"]][:MOST_KEPT] for kind, own in self.listed.items()}
         return SplitContents("utterances", number, dict(self.counts), names)
 

@@ -215,7 +215,7 @@ def plan_windows(store: CutStore, window: float) -> tuple[np.ndarray, np.ndarray
 
 
 def read_labels(store: CutStore, index: int, alignments: bool = True) -> Labels:
-    """A cut's labels, with or without ``alignments``, apart from what it is read from."""
+    """A cut's labels, with or without ``alignments``, separated from its audio."""
     cut = store[index]
     alignment = merge_alignments(cut) if alignments else None
     spoken = CutLabels(cut.id, read_segments(cut), get_text(cut), read_uem(cut), get_language(cut), alignment)

@@ -161,7 +161,7 @@ class Features:
     def pieces(
         self, read: Callable[[int, int], np.ndarray], num_samples: int, frames_per_piece: int = 60_000
     ) -> Iterator[np.ndarray]:
-        """The features of one recording of any length in consecutive pieces, as they are of the whole.
+        """The features of one recording of any length in consecutive pieces, equal to those of the whole.
 
         ``read(first, last)`` gives these samples of it; pieces overlap in a part of a window. Raises ValueError with
         ``pitch``: F0 depends on the whole recording.
@@ -250,7 +250,7 @@ class Features:
 
 
 class FeaturesOnDevice:
-    """Features of the batches of whichever device they are on; pickles without what it has there."""
+    """Features of batches on any device; pickles without its state on devices."""
 
     def __init__(self, config: AudioConfig) -> None:
         self.config = config

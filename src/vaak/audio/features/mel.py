@@ -60,7 +60,7 @@ class MelSpectrogram(nn.Module):
         self._inverse_filters: Tensor | None = None
 
     def inverse_filters(self) -> Tensor:
-        """The pseudoinverse of the filters, ``(n_fft // 2 + 1, n_mels)``; a GPU is waited for when it is made."""
+        """The pseudoinverse of the filters, ``(n_fft // 2 + 1, n_mels)``; computing it synchronizes a GPU."""
         if self._inverse_filters is None or self._inverse_filters.device != self.filters.device:
             self._inverse_filters = torch.linalg.pinv(self.filters)
         return self._inverse_filters
@@ -101,7 +101,7 @@ class MelSpectrogram(nn.Module):
         return mel.exp() if self.config.log == "natural" else 10**mel
 
     def stft(self, samples: Tensor) -> Tensor:
-        """The complex spectrum ``(..., frame, n_fft // 2 + 1)``; no frames of no samples."""
+        """The complex spectrum ``(..., frame, n_fft // 2 + 1)``; without samples, there are no frames."""
         if not samples.shape[-1]:
             none = (*samples.shape[:-1], 0, self.config.num_bins)
             return samples.new_zeros(none, dtype=self.window.dtype.to_complex())

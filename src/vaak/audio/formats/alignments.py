@@ -100,7 +100,7 @@ class _Values:
         return value[1:-1].replace('""', '"')
 
     def time(self, what: str, keep_bad: bool) -> tuple[float, str]:
-        """Return a label's time, and why it can't be used, if so. Raises DataError where no time is but a text."""
+        """Return a label's time, and why it can't be used, if so. Raises DataError for text in place of a time."""
         value = self.next(what)
         return read_seconds(value, what, self.where, keep_bad and not value.startswith(('"', "<")))
 
@@ -353,7 +353,7 @@ def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftO
 
 
 def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | None) -> None:
-    """Have an interval that can't be used be left out, unless it is a pause. Raises DataError where none may be."""
+    """Leave out an unusable interval, unless it is a pause. Raises DataError if none may be left out."""
     if left_out is None:
         raise DataError(f"{where}: {problem}")
     if one.text.lower() not in PAUSES or getattr(one, "problem", None):
@@ -361,7 +361,7 @@ def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | Non
 
 
 def _find_problem(interval: Interval, tier: str) -> str:
-    """Why the times of an interval can't be; nothing where they can."""
+    """Why the times of an interval are impossible; empty if they are valid."""
     start, end, _ = interval
     if (problem := getattr(interval, "problem", "")) or 0 <= start <= end < math.inf:
         return str(problem)

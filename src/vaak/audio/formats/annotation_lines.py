@@ -162,7 +162,7 @@ class LineFormat(NamedTuple):
     recording: int = 0
 
     def find_recording(self, line: Line, before: str) -> str:
-        """The recording of a line that can't be read: what it says, or that ``before`` where that can't be known."""
+        """The recording of an unreadable line: the one that it names, else the one ``before``."""
         says = len(line.fields) > self.recording and line.fields[self.recording] != MISSING
         return line.fields[self.recording] if says and len(line.fields) <= self.fields[1] else before
 
@@ -250,7 +250,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
 
 
 def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
-    """Why a file of a folder isn't read; nothing where it is."""
+    """Why a file of a folder isn't read; empty if it is."""
     if any(part.startswith(".") for part in file.relative_to(folder).parts):  # ._call.rttm of a Mac's disk
         return "hidden"
     if not file.is_file():

@@ -262,7 +262,7 @@ class CutUtterances:
         return cut_pieces(samples, self._regions[index], self.sampling_rate)
 
     def _levelled(self, index: int) -> np.ndarray:
-        """The utterance with its speech at one level; where that is, is kept."""
+        """The utterance with its speech at one level; the regions of speech are remembered."""
         cut = self.store[index]
         audio = read_cut(cut, self.audio)
         times = [(segment.start, segment.end) for segment in audio.segments]

@@ -52,7 +52,7 @@ LOUDEST = 0.99
 
 @dataclass(frozen=True)
 class Written:
-    """The contents of a folder; ``new`` were written now, the others existed."""
+    """The contents of a folder; ``new`` conversations were written now, the others existed."""
 
     number: int
     new: int

@@ -189,7 +189,7 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
 
 
 def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOptions) -> CleaningReport:
-    """Write the kept documents of the sources to ``output``, whole or not at all; returns counts of each source.
+    """Write the kept documents of the sources to ``output``, completely or not at all; return counts per source.
 
     Raises UserError for an output that has something in it, and for weights of some sources only; DataError for what
     can't be read, and where nothing is kept.
@@ -232,7 +232,7 @@ class _Notes:
         self.files: dict[str, IO[bytes]] = {name: open(path, "wb") for name, path in self.paths.items()}  # noqa: SIM115
 
     def finish(self) -> np.ndarray:
-        """The rows, mapped; to change one changes the file."""
+        """The rows as a writable memory map of the file."""
         self.close()
         if not self.paths["rows"].stat().st_size:
             raise DataError("the sources have no documents")
@@ -260,7 +260,7 @@ def iterate_documents(sources: Sequence[CleaningSource]) -> Iterator[tuple[int, 
 def _examine(
     sources: Sequence[CleaningSource], options: CleaningOptions, notes: _Notes, contamination: _Contamination
 ) -> None:
-    """Note what each document is, and why it is left out by itself."""
+    """Note the length and digest of each document, and whether it is left out regardless of others."""
     speaks = _language_filter(options.languages)
     documents = iterate_documents(sources)
     with progress("examining documents", None) as advance:
@@ -282,7 +282,7 @@ def _examine(
 
 
 def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
-    """Whether a text is in one of the languages (ISO 639-1); any is, where none is named."""
+    """A test for texts in one of the languages (ISO 639-1); without any, every text passes."""
     if not languages:
         return lambda text: True
     with optional_import("--language requires py3langid", "cleaning"):
@@ -350,7 +350,7 @@ def _band_keys(signatures: np.ndarray, documents: np.ndarray, band: int) -> np.n
 
 
 def _later_equals(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of keys that an earlier place has, too, and the first place of each."""
+    """The positions of keys that occurred before, and the first position of each of these keys."""
     # Stable, so that among equal keys the earliest document comes first and is kept.
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
@@ -409,7 +409,7 @@ def _count(
 
 
 def _repeats(sources: Sequence[CleaningSource], report: CleaningReport, options: CleaningOptions) -> list[float]:
-    """How often each source's documents are written, so that shares are as asked for and the total stays."""
+    """How often each source's documents are written to reach the requested shares at the same total size."""
     sizes = [report.characters[source.name] for source in sources]
     if options.temperature is not None:
         weights = [size ** (1 / options.temperature) for size in sizes]

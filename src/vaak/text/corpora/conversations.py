@@ -213,7 +213,7 @@ Make = Callable[[Any, str, BytesOptions], tuple[Document, int]]
 
 
 def _read_rows(path: Path, options: BytesOptions, skip_bad: bool, make: Make) -> Iterator[Document]:
-    """What ``make`` makes of each row, with the bytes that were replaced in it; what isn't read is named at the end."""
+    """The documents that ``make`` builds from rows, with their replaced bytes; unread keys are logged at the end."""
     unread: dict[str, int] = {}
     problems: list[str] = []
     on_bad = (lambda error: problems.append(str(error))) if skip_bad else None
@@ -392,7 +392,7 @@ def _says_something(value: Any) -> bool:
 
 
 def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
-    """Raise DataError where a row says of itself that it isn't to be learned as others are."""
+    """Raise DataError if a row asks not to be learned like the others."""
     if "completion" in row and isinstance(row.get("label"), bool) and not row["label"]:
         raise DataError(f"{where}: label is false, so the completion isn't to be learned; leave the row out")
     weight = row.get("weight", 1)
@@ -401,7 +401,7 @@ def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
 
 
 def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
-    """Whether a message isn't to be left unlearned, by its weight or one of the switches."""
+    """Whether a message is to be learned, by its weight and the switches."""
     said = dict[str, bool]()
     weight = message.get("weight")
     if weight is not None:
@@ -508,6 +508,6 @@ def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _shorten_value(value: Any) -> str:
-    """A value as JSON, its beginning if it is long."""
+    """A value as JSON, cut off if it is long."""
     written = json.dumps(value, ensure_ascii=False, default=str)
     return written if len(written) <= 40 else f"{written[:40]}…"

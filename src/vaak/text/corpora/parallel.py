@@ -394,7 +394,7 @@ def _open_source(options: ParallelOptions, on_bad: OnBad | None = None) -> TextS
 
 
 def _files(options: ParallelOptions, split: str) -> list[tuple[Path, ...]]:
-    """A tuple for each file; of ``text`` for the two, of sources and of targets, that belong together."""
+    """A tuple for each file; for type ``text``, the file of sources and that of targets that belong together."""
     sources = find_files(getattr(options, split), f"corpus.{split}")
     if options.type != "text":
         return [(path,) for path in sources]

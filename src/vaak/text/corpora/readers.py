@@ -273,10 +273,10 @@ Made = TypeVar("Made")
 def made_of_json(
     path: Path, options: BytesOptions, make: Callable[[Any, str, int], Made], on_bad: OnBad | None = None
 ) -> Iterator[Made]:
-    """What ``make`` makes of each value of a JSON file, its place and its replaced bytes.
+    """The results of ``make`` for each value of a JSON file, its place and its replaced bytes.
 
     Raises DataError for a line that isn't JSON, and what ``make`` raises; with ``on_bad``, that is told of such lines,
-    unless nothing can be made of any: then what is asked for isn't in the file.
+    unless ``make`` fails for all: then the file lacks the requested keys.
     """
     first, has_any = list[DataError](), False
     for entry in json_entries(path, options, on_bad):

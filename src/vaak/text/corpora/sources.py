@@ -185,7 +185,7 @@ class GrammarSource(Generic[Entry]):
 
 
 class _ReplacedBytes:
-    """Reads a column whatever else is wrong in its rows."""
+    """Options for reading a column, whatever else is wrong in its rows."""
 
     on_invalid_utf8 = "replace"
 

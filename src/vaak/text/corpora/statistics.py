@@ -143,7 +143,7 @@ class PairFilter:
     """Says of each document or pair of the training files why it is dropped; 8 bytes of digest for each are kept."""
 
     def __init__(self, evaluated: Iterable[Sides], *, deduplicate: bool) -> None:
-        """``evaluated`` is what evaluations have."""
+        """``evaluated`` are the texts of evaluation splits."""
         self._deduplicate = deduplicate
         self._seen: set[int] = set()
         self._evaluated: tuple[set[int], ...] = (set(), set())

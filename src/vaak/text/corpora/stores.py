@@ -96,7 +96,7 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
 
 
 def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
-    """Write what is tokenised already; either all or none of the ``pieces`` have answers."""
+    """Write tokens; either all or none of the ``pieces`` have answers."""
     folder = Path(folder)
     with replacing_folder(folder) as temporary:
         _write_files(temporary, pieces, tokenizer)

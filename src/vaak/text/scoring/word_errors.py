@@ -151,7 +151,7 @@ def score_texts(
 
 
 def _find_speaker(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
-    """Return who says an utterance; one that isn't known is nobody else."""
+    """Return the speaker of an utterance; one without a known speaker has its own."""
     return (speakers[name], True) if name in speakers else (name, False)
 
 

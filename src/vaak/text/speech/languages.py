@@ -117,7 +117,7 @@ class _Either:
 
 @lru_cache
 def _in_num2words(language: str) -> str | None:
-    """Return num2words' name of a language; None where it hasn't it."""
+    """Return num2words' name of a language; None if it lacks the language."""
     from num2words import CONVERTER_CLASSES
 
     base, _, region = language.partition("-")
@@ -126,7 +126,7 @@ def _in_num2words(language: str) -> str | None:
 
 
 def _number(text: str, language: str) -> str:
-    """A number in words; as it is, for espeak-ng, where the library can't read it, or it isn't clear what it is."""
+    """A number in words; unchanged, for espeak-ng, if the library can't read it or its meaning is unclear."""
     from num2words import num2words
 
     grouped = re.fullmatch(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+", text)

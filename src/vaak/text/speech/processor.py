@@ -135,7 +135,7 @@ class PhonemeProcessor:
         return self._cleaned(text, drop_unknown=True, kept=kept)
 
     def find_unreadable(self, text: str) -> list[str]:
-        """Return the characters of a text that can't be read, each a time that it is there.
+        """Return the characters of a text that can't be read, once per occurrence.
 
         >>> PhonemeProcessor().find_unreadable("the ☃ of Москва")
         ['☃', 'М', 'о', 'с', 'к', 'в', 'а']
@@ -168,7 +168,7 @@ class PhonemeProcessor:
             raise DataError(f"{shown(phonemes)}: {error.args[0]} is not {known}") from None
 
     def process(self, text: str) -> Processed:
-        """All that a text becomes.
+        """The symbols, ids and further results for a text.
 
         Raises DataError, with the text, if nothing in it can be spoken, or something can't be pronounced.
         """
