@@ -389,6 +389,7 @@ def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[Speech
     kind = FORMATS[path.suffix.lower()]
     try:
         with (
+            # Written under a temporary name: an interrupted command leaves no half of a file.
             replacing(path) as temporary,
             soundfile.SoundFile(temporary, "w", sampling_rate, 1, "PCM_16", format=kind) as file,
         ):

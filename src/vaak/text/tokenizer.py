@@ -439,6 +439,7 @@ def _make_users_object(options: UsersOptions, folder: Path) -> Any:
     found = resolve_component(KEY, options.type, folder)
     if not isinstance(found, type):
         raise UserError(f"{KEY}: {options.type} is not a class")
+    # Before an object is made, so that the error lists everything that the class lacks.
     lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
     if lacking:
         raise UserError(

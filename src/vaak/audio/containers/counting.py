@@ -48,6 +48,7 @@ def _count_contents(path: Path | Part, size: int, changed: int) -> Contents:
             return flac.count_frames(file)
         if (found := pcm.count_bytes(file, head)) is not None:
             return found
+        # By content first; the ending counts only for MP3, whose first frame may come after junk.
         if mpeg.may_begin(head) or file_name(path).endswith((".mp3", ".mp2", ".mpga")):
             return mpeg.count_frames(file)
         return Contents()

@@ -156,6 +156,7 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
         if not size or (kind is not None and (found ^ kind) & SAME):
             continue
         after = place + size
+        # The last frame has no other one after it, but ends exactly with the file.
         if after == len(content):
             return place
         if after + 2 < len(content) and content[after] == 0xFF:

@@ -106,6 +106,7 @@ class FolderReader(CorpusReader):
                 where = f"datasets, {dataset.name}, {split} (type: {dataset.type})"
                 raise DataError(f"{where}: no audio found ({formats}){others and '; there are '}{others}")
             for path in found.audio:
+                # By resolved path: the same recording in two splits would be trained on and tested.
                 if splits.setdefault(path.resolve(), split) != split:
                     other = splits[path.resolve()]
                     raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; keep it in one")
@@ -234,6 +235,7 @@ class Annotations:
 
         A TextGrid with nothing but words and phones of one speaker is an utterance.
         """
+        # RTTM wins over the tiers of a TextGrid, which may also hold words only.
         segments: list[Segment] | None = self._find_annotations(".rttm", name)
         tiers: dict[str, list[Interval]] = self._find_annotations(".textgrid", name) or {}
         remarks: list[str] = []
@@ -257,6 +259,7 @@ class Annotations:
                 for one in intervals
                 if one.text
             ]
+            # No upper limit here: the recording's end isn't known yet; ``within`` clips labels there.
             labels, remarks = usable_labels(found, [(one.segment, one.where) for one in found], math.inf, name)
             if not labels:
                 whole, more = _utterance(tiers, name)

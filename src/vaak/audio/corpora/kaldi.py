@@ -72,6 +72,7 @@ class KaldiReader(LayoutReader):
             speaker = said["utt2spk"].get(utterance)
             more = {"language": said["utt2lang"].get(utterance), "gender": said["spk2gender"].get(speaker or "")}
             known = {"text": said["text"].get(utterance), "speaker": speaker, **more}
+            # Absent values are left out, not null: the reader then takes them for missing keys.
             return {key: value for key, value in known.items() if value is not None}
 
         segments = self._segments(part, about)

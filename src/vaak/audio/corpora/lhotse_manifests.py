@@ -175,6 +175,7 @@ def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
     """The parts of manifests that the user's own ``lhotse prepare`` left in a folder."""
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(output.glob("*recordings_*.jsonl*")):
+        # Named as ``lhotse prepare`` names them: PREFIX_recordings_PART.jsonl.gz.
         if match := MANIFEST.fullmatch(path.name):
             found.setdefault(match["prefix"] or "", {})[match["part"]] = path
     if len(found) > 1:
@@ -323,6 +324,7 @@ class ManifestReader(CorpusReader):
                         raise problem
                     if unread is None:
                         entry = self._resolve_files(entry, path.parent, where)
+                    # Before Lhotse builds the object, whose constructor would fail for the whole line.
                     elif _is_unread(entry, where, unread):
                         continue
                     one = lhotse_object(entry, where)
@@ -376,6 +378,7 @@ def _take_unread_labels(part: dict[str, Any], where: str) -> LeftOutLabels:
     labels = part.get("supervisions")
     if not isinstance(labels, list):
         return []
+    # In the raw line: Lhotse would refuse the whole cut because of one bad label.
     kept, lost = [], LeftOutLabels()
     for number, one in enumerate(labels, 1):
         place = f"{where}, supervision {one.get('id', number) if isinstance(one, dict) else number}"

@@ -269,6 +269,7 @@ def read_transcript(file: File) -> dict[str, object]:
         said = read_json(file.read(), str(file)) or {"left out": NO_TEXT}
     elif file.ending in (".txt", ".lab"):
         text = file.text()
+        # A .txt may be a transcript or Audacity's labels: only if every line has two times, it is the latter.
         timed = read_labels_of_audacity(text, str(file))
         said = {"text": " ".join(_TIMIT.sub("", text).split())} if timed is None else {"segments": timed}
     elif file.ending == ".eaf":

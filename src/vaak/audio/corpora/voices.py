@@ -134,6 +134,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
     Raises UserError if the folder can't be written.
     """
     for number, voice in enumerate(make_voices(dataset.num_voices, dataset.seed)):
+        # By voice: another number of voices doesn't change what the first ones say.
         rng = np.random.default_rng(draw_key(Purpose.SENTENCES, dataset.seed, number))
         texts = (digits if dataset.say == "digits" else sentences)(dataset.num_sentences, rng)
         try:
@@ -198,6 +199,7 @@ def _cut(voice: Voice, path: Path, about: dict[str, Any]) -> MonoCut:
         kind: [AlignmentItem(label, start, round(end - start, 5)) for label, start, end in about[key]]
         for kind, key in (("word", "words"), ("phone", "phonemes"))
     }
+    # Speech begins with the first phoneme and ends with the last: the silence around it isn't labelled.
     start, end = about["phonemes"][0][1], about["phonemes"][-1][2]
     supervision = SupervisionSegment(
         id=name,

@@ -77,6 +77,7 @@ def require_sound(cut: Cut, audio: AudioConfig) -> None:
 
 
 def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
+    # Half the range, not the peak: an offset without sound has a high peak.
     if (found.most - found.least) / 2 < SILENT:
         level = f"the loudest sample is at {20 * math.log10(found.peak):.0f} dB" if found.peak else "all samples are 0"
         if found.peak >= SILENT:
@@ -108,6 +109,7 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
         samples = np.abs(signed)
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
+        # Samples at the peak are only looked at if it is loud: peaks of quiet noise are flat because of few bits.
         for start, end in find_runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
             if end - start >= FLAT_SAMPLES:
                 found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate

@@ -246,6 +246,7 @@ def channel_remarks(cut: Any, audio: AudioConfig) -> Iterator[tuple[str, str]]:
         columns = [column for column, channel in enumerate(source.channels) if channel in channels]
         if len(columns) > 1:
             with AudioFile(place_of_source(source.type, source.source), rate, columns) as file:
+                # Read for its side effect: the file adds up the levels of its channels, in bounded memory.
                 for begin in range(first, last, MOST_SECONDS * rate):
                     file.samples(begin, min(begin + MOST_SECONDS * rate, last))
                 yield from file.levels.describe_odd()

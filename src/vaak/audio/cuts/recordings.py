@@ -134,6 +134,7 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
                 id=f"{cut.id}-{number:05}",
                 recording_id=cut.recording.id,
                 start=segment.start,
+                # As Lhotse rounds, so that start + duration gives the end again.
                 duration=round(segment.end - segment.start, 8),
                 channel=cut.channel,
                 speaker=segment.speaker or None,
@@ -194,6 +195,7 @@ def usable_labels(
         reason = f"that can't be used: {problem}" if problem else bad_times(time.start, time.end, duration)
         place = place or getattr(time, "where", "") or where
         if problem and not unread:
+            # The first unreadable label is the error if none is left: the others may have failed for the same reason.
             unread = f"{where if place.startswith(where) else place}: {problem}"
         if reason is None:
             kept.append(one)

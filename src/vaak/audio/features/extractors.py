@@ -89,6 +89,7 @@ class Features:
         self.config, self.device = config, torch.device(device)
         self._shift = to_samples(config.frame_shift, config.sampling_rate)
         if config.mel is not None:
+            # Windows of mel are as long as the FFT; the window function is padded to it.
             self._length = config.mel.n_fft
             self._layer: Any = MelSpectrogram(config.mel).to(self.device)
         else:
@@ -314,6 +315,7 @@ def _packed(lengths: Sequence[int], most: int) -> Iterator[list[tuple[int, int, 
     for index, length in enumerate(lengths):
         first = 0
         while first < length:
+            # A recording may be cut anywhere: frames don't depend on those next to them.
             last = min(length, first + left)
             group.append((index, first, last))
             left -= last - first

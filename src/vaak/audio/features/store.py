@@ -78,6 +78,7 @@ class FeatureStore:
         self.frame_shift: float = about["frame_shift"]
         self.storage_type: str = about["storage_type"]
         self.fingerprint: str = about["fingerprint"]
+        # The first recording of each shard, to find a recording's shard by bisection.
         self._starts = np.concatenate([[0], np.cumsum(about["shards"], dtype=np.int64)])
         self._shards: dict[int, Shard] = {}
         try:
@@ -335,6 +336,7 @@ class Shard:
         """Frames ``first`` to ``last`` of a recording, ``(frame, dims)`` float32, its own memory."""
         if self.storage_type == "lilcom":
             first_block, last_block = first // BLOCK_FRAMES, -(-last // BLOCK_FRAMES)
+            # An empty block first, so that an empty range concatenates to the right shape.
             blocks = [np.empty((0, self.dims), np.float32)]
             for block in range(int(self._offsets[index]) + first_block, int(self._offsets[index]) + last_block):
                 blocks.append(

@@ -239,6 +239,7 @@ def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLa
         return _read_alignment_textgrid(path, left_out)
     if ending == ".ctm":
         found = _words_of_ctm(path, keep_bad=left_out is not None)
+        # With a single recording in the CTM, its name needn't match.
         name = recording if recording in found else next(iter(found)) if len(found) == 1 else None
         if name is None:
             raise DataError(f"{path}: no recording {recording}; it has {', '.join(found) or 'none'}")

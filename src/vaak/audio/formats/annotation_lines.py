@@ -375,6 +375,7 @@ def _require_numbers_after_the_speaker(line: Line) -> None:
     """Raises DataError for a confidence that is none: the rest of ``Speaker 2``, of a writer that ends lines early."""
     for index, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=RTTM_FIELDS):
         for text in line.fields[index : index + 1]:
+            # Several spellings of "no value" are in use.
             if text in (MISSING, "NA", "-"):
                 continue
             try:

@@ -119,6 +119,7 @@ def read_json(content: bytes, where: str) -> dict[str, Any]:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: this is not JSON: {error}") from error
+    # Whisper and others write an object with segments; some tools only the list.
     rows = value.get("segments") if isinstance(value, dict) else value
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
         said = [_segment(row, f"{where}: entry {number}") for number, row in enumerate(rows)]

@@ -135,6 +135,7 @@ def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
     Raises UserError for a line that was changed.
     """
     content = manifest.read_bytes() if manifest.exists() else b""
+    # Without a newline at its end, the last line was being written when the process was killed.
     whole = content[: content.rfind(b"\n") + 1]
     if whole != content:
         write_bytes(manifest, whole)

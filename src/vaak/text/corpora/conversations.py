@@ -280,6 +280,7 @@ def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
     try:
         with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
             number, bytes_per_row = 0, read_state(path)[0] / max(file.metadata.num_rows, 1)
+            # In small batches: rows with whole conversations can be large.
             for batch in file.iter_batches(batch_size=256):
                 for row in batch.to_pylist():
                     yield JsonEntry(row, f"{path}: row {number}", 0)
@@ -299,6 +300,7 @@ def read_conversation(row: Any, where: str) -> Conversation:
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
+    # Refuse before reading: a row with tools, images or token ids would else be learned without them.
     _refuse_keys(row, ROW_KEYS, where)
     _obey_of_row(row, where)
     keys, messages, unlearned = _detect_form(row, where)

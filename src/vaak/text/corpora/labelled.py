@@ -227,6 +227,7 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = "corpus.train: give the files of the training texts and their labels"
 
+    # Bad labels are found only here, after a row was read: they go to ``on_bad`` like unreadable rows.
     def read(together: Any) -> Iterator[LabelledText]:
         for record in read_records((path for (path,) in together), columns, options, on_bad):
             try:

@@ -51,6 +51,7 @@ class TokenStore:
         self.folder = Path(folder)
         artifact = _artifact_in(self.folder)
         about = artifact.read()
+        # Only known types: the file's text would otherwise decide what its bytes are mapped as.
         if about["dtype"] not in ("<u2", "<u4"):
             raise DataError(f"{artifact.path}: this is damaged; delete {self.folder} and run again")
         self.num_documents: int = about["documents"]
@@ -171,6 +172,7 @@ def _encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[Encode
 
     def both_ways() -> Iterator[EncodedPiece]:
         texts = [piece.text for piece in batch]
+        # All texts of a batch at once: the library encodes them on all threads.
         all_ids = tokenizer.encode_batch(texts)
         for ids, same, (text, ends) in zip(all_ids, tokenizer.are_reproduced(all_ids, texts), batch, strict=True):
             yield EncodedPiece(ids, len(text.encode()), same, ends)

@@ -225,6 +225,7 @@ class Composer:
         if verb.valency == "ditransitive":
             receiver = self.nominal(("human", "name"), 0.2).words("को")
             return Predicate(verb, tense, before + receiver, self.object(verb, own))
+        # Animate objects take को; where a verb allows both kinds, half of them do.
         if verb.marked_objects and (not verb.objects or self.chance(0.5)):
             animate = self.nominal(sorted(verb.marked_objects) + ["name"] * ("human" in verb.marked_objects), 0.2)
             object_, marked = animate, True

@@ -106,6 +106,7 @@ def honorific(composer: Composer) -> Twins:
 def predicate_adjective(composer: Composer) -> Twins:
     """घड़ी कुर्ते से महँगी है; पंखा कुर्ते से महँगा है."""
     kind = composer.one(("human", "animal", "thing", "clothes", "reading", "food", "vehicle", "vessel"))
+    # Only drawn to find an adjective that suits its class; the twins' nouns are drawn below.
     model = composer.noun((kind,))
     adjective = composer.adjective(model, ("quality", "state", "posture"), inflecting=True)
     if kind not in adjective.classes:

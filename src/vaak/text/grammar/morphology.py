@@ -73,6 +73,7 @@ def _oblique_plural(lemma: str, marked: bool) -> str:
         return lemma[:-1] + "ुओं"
     if lemma.endswith("ऊ"):
         return lemma[:-1] + "उओं"
+    # After a vowel, the ending is written with a letter; after a consonant, with a sign.
     return lemma + ("ओं" if lemma[-1] in "ाआुँ" else "ों")
 
 

@@ -119,6 +119,7 @@ def score_turns(
         """The words of each speaker, in the order of their turns."""
         speakers: dict[str, list[_Word]] = {}
         for turn in sorted(turns, key=lambda one: one.start):
+            # Normalised before it is divided into words, since a normaliser may join, split or drop them.
             speakers.setdefault(turn.speaker, []).extend(split_words(turn._replace(text=normalise(turn.text))))
         return [words for words in speakers.values() if words]
 
@@ -255,6 +256,7 @@ def _jsonl(path: Path) -> Read:
         recording, segments = _field(entry, "name", where), entry.get("segments")
         if not isinstance(segments, list):
             raise DataError(f"{where}: expected segments, a list")
+        # A recording without any segment must exist, too: all its words are missed, or nobody spoke.
         yield where, recording, None
         for one in segments:
             start, end, speaker, text = (_field(one, name, where) for name in ("start", "end", "speaker", "text"))

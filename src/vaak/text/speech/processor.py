@@ -237,6 +237,7 @@ class PhonemeProcessor:
             raise DataError(f"a front end of characters can't read aligned phones such as {label!r}")
         if not self.config.is_english:
             return self.symbols_of_phonemes(label)
+        # ARPAbet is written in capitals, espeak-ng's IPA in small letters.
         read = from_arpabet if label.isascii() and label[0].isupper() else from_espeak
         try:
             return read(label, self.config.alphabet, self.config.stress)
@@ -379,6 +380,7 @@ def pieces(text: str, given: Container[str] = ()) -> list[Piece]:
             found.append(Piece("mark", (token[0],)))
         elif token.lastgroup == "word":
             word = token[0]
+            # Whether A and I are letters or words depends on their neighbours: "A B" against "A man".
             is_letter = _is_letter(word, found, text[place : place + 3])
             kind: Literal["letters", "phrase"] = "letters" if is_letter else "phrase"
             if found and found[-1].kind == kind:

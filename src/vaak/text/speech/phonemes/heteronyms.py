@@ -296,11 +296,13 @@ _HERE = frozenset(words("here there alone together next nearby abroad apart happ
 
 def _read(around: _Around, _: str) -> str:
     governors, governor = around.governors, around.governor
+    # In a question, the auxiliary is before the subject: did you read, have they read.
     asked = governors[1] if len(governors) > 1 and governor in (PLURAL_SUBJECTS | SINGULAR_SUBJECTS) else ""
     if governor in HAVE or governor in BE or asked in HAVE or "well" in around.before[:1]:
         return "past"
     if governor == "to" or governor in HELPING or asked in HELPING or governor in DETERMINERS - {"that", "which"}:
         return "present"
+    # Present tense would be "reads", so without -s it is the past.
     if governor in SINGULAR_SUBJECTS and governor != "who":
         return "past"
     if governor in ("i", "we"):
