@@ -103,6 +103,7 @@ def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
 def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
     found, rate = Waveform(), int(cut.sampling_rate)
     number = total = 0.0
+    open_since: int | None = None
     for first, signed in _stretches(cut, audio):
         number, total = number + len(signed), total + float(signed.sum(dtype=np.float64))
         found.least, found.most = min(found.least, float(signed.min())), max(found.most, float(signed.max()))
@@ -114,9 +115,14 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
             if end - start >= FLAT_SAMPLES:
                 found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate
                 found.flat_peaks += 1
+        before, open_since = open_since, None
         for start, end in find_runs(samples == 0):
-            if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
-                found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
+            begin = before if start == 0 and before is not None else first + start
+            # Zeros that reach the end of the stretch may go on in the next one; at the ends of a cut they are silence.
+            if end == len(samples):
+                open_since = begin
+            elif begin > 0 and (first + end - begin) / rate > found.longest_gap:
+                found.longest_gap, found.gap_start = (first + end - begin) / rate, begin / rate
     found.mean = total / max(number, 1)
     return found
 

@@ -81,6 +81,15 @@ def test_long_recordings_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.M
     assert first >= len(speech()) / RATE
 
 
+def test_a_gap_over_several_parts_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = speech()
+    store = stored(tmp_path, a=np.pad(np.concatenate([whole, np.zeros(RATE * 5 // 2, np.float32), whole]), 2 * RATE))
+    [at_once] = cut_findings(store, AudioConfig())
+    monkeypatch.setattr(module, "SECONDS_AT_ONCE", 1)
+    assert [*cut_findings(store, AudioConfig())] == [at_once]
+    assert at_once.kind == "gap"
+
+
 def test_what_cannot_be_read_is_left_to_who_reads_examples(tmp_path: Path):
     store = stored(tmp_path, a=speech(), b=np.zeros(RATE, np.float32))
     (tmp_path / "a.wav").write_bytes(b"")

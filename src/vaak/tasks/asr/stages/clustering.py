@@ -134,7 +134,8 @@ def _cluster_by_density(points: np.ndarray, config: ClusteringConfig, remarks: l
         return None
     best = made[0]
     if len(made) > 1:
-        values = [silhouette(points, one.labels, config) or -1.0 for one in made]
+        measured = [silhouette(points, one.labels, config) for one in made]
+        values = [-1.0 if one is None else one for one in measured]
         # The first of equal ones.
         best = made[values.index(max(values))]
         shown = ", ".join(f"{value:.3f}" for value in values)
