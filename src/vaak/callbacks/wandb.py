@@ -8,6 +8,7 @@ but a resumed run repeats itself, so steps after the checkpoint that W&B already
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -122,7 +123,8 @@ class WandbCallback(Tracker):
         import wandb
 
         folder = trainer.directory.resolve() / "wandb"
-        require_no_link(folder / "wandb")  # what W&B itself writes there
+        with contextlib.suppress(FileNotFoundError):  # a new run has no such folder yet
+            require_no_link(folder / "wandb")  # what W&B itself writes there
         offline = (self.settings.get("mode") or wandb.setup().settings.mode) == "offline"
         bounds: dict[str, Any] = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
         bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}

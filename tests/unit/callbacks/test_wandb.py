@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -101,6 +101,20 @@ def test_an_offline_file_holds_the_config_and_every_record(tmp_path: Path):
     assert (run.run_id, run.project) == ((tmp_path / "wandb" / "id").read_text(), "toy")
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert {name: value for name, value in config.items() if name != "_wandb"} == CONFIG
+
+
+def test_a_new_run_of_the_command_is_tracked(
+    vaak: Callable[..., tuple[int, str, str]], tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its folder is guarded against links: looking for one in RUN/wandb, which isn't there yet, ended tracking."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    options = ("training.logging.wandb=true", "training.max_steps=2", "training.logging.interval=1", "name=other")
+    code, _, errors = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}", *options)
+    wandb.teardown()
+    assert (code, "Weights & Biases" in errors) == (0, False), errors
+    (file,) = offline_files(tmp_path / "run")
+    assert run_of(file).display_name == "other"
+    assert [row["_step"] for row in history_of(file)] == [1, 2]
 
 
 def test_after_a_resume_the_newest_offline_file_is_the_whole_run_and_the_others_count_as_synced(tmp_path: Path):
