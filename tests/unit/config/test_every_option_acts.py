@@ -27,6 +27,11 @@ UNSEEN = {
     "training.logging.examples": "evaluations of these runs write nothing; test_pictures.py has it",
 }
 """Options whose effect a tiny run on a CPU can't show, each with the reason."""
+UNSEEN |= {
+    f"{table}.dialect.{name}": "the data of these runs are not tables; test_tables.py varies it"
+    for table in ("data.corpus", "datasets.0")
+    for name in ("delimiter", "quotes", "encoding")
+}
 
 BY_MEL = tuple(f"global_config.{name}=1" for name in ("sampling_rate", "num_mel_bins", "frame_shift"))
 REFUSED = {
