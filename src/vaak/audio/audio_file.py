@@ -471,7 +471,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     # ``rglob`` doesn't follow links to folders, so recordings behind one would be missing silently: report them.
     left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
     others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
-    # Without any, the caller raises an error that lists what is there.
+    # Without any, the caller raises an error that lists the files.
     if files:
         report_files(folder, len(files), {str(one.relative_to(folder)): why for one, why in left_out.items()}, others)
     return files

@@ -89,7 +89,7 @@ def simulate(
 def _simulated(
     loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
 ) -> tuple[Written, int, SplitContents]:
-    """Return what was written, the number of speakers in the split, and what was read of it and left out.
+    """Return counts of what was written, of speakers in the split, and of its recordings read and left out.
 
     ``number`` conversations of speakers of the ``split``, or as many as ``dataset`` says, are written to ``out``;
     ``loaded`` is the configuration.

@@ -116,7 +116,7 @@ def _print_next(outcome: Outcome, how: str) -> None:
 
 
 def print_contents(data: Mapping[str, Any], file: TextIO | None = None) -> None:
-    """A line for each split: how much was read, and what was left out (``vaak.core.left_out.SplitContents``)."""
+    """A line for each split: how much was read and left out (``vaak.core.left_out.SplitContents``)."""
     for split, values in data.items():
         print(SplitContents.from_json(values).describe(split), file=file)
 

@@ -79,7 +79,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
 
 def _layers(node: Node) -> list[Node]:
     """Return what an inner experiment extends, without its loop, and the sections over it, the lowest first."""
-    # A copy: what it extends and its loop are taken out of it.
+    # A copy, since ``extends`` and the loop are taken out of it.
     own, files = Node(dict(node.value), node.place), Layers()
     base = own.value.pop("extends", None)
     if base is not None and not isinstance(base.value, str):

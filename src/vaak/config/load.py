@@ -205,7 +205,7 @@ def _build_experiment(
     wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
-    # After a mistake, an option may have its default in place of what was given.
+    # After a mistake, an option may have its default in place of the given value.
     if not validation.problems:
         problems += _problems_of_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
     if experiment is not None and task.reference and not validation.problems:

@@ -1,4 +1,4 @@
-"""What was read and what was left out: of files and folders, and of the splits that were made of them.
+"""Counts of what was read and left out: of files and folders, and of the splits that were made of them.
 
 A command says it in one line for each reason, and has the same in its JSON::
 
@@ -22,7 +22,7 @@ from vaak.core.names import list_names
 
 log = logging.getLogger("vaak")
 MOST_KEPT = 3
-"""Names of what is left out for one reason that are kept; of further ones there is the number."""
+"""How many names are kept for each reason; further ones are only counted."""
 MOST_ENDINGS = 8
 CONTENTS = "contents"
 """The key of a split's statistics that has its ``SplitContents``."""
@@ -105,7 +105,7 @@ def count_endings(files: Iterable[Path]) -> dict[str, int]:
 class SplitContents:
     """How many items of a split are used, in a ``unit`` such as recordings, and how many were left out, by reason.
 
-    ``names`` are those of the first ones, by reason, where what is left out has names.
+    ``names`` are those of the first ones, by reason, where they have names.
     """
 
     unit: str
@@ -145,7 +145,7 @@ class SplitContents:
 
 
 class FirstNames(dict[str, list[str]]):
-    """The first names of what is left out, by reason.
+    """The first names that are left out, by reason.
 
     >>> names = FirstNames()
     >>> for name in "abcd":

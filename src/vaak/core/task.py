@@ -378,7 +378,7 @@ class Task:
         missing(self, "meters(split)")
 
     def split_contents(self, split: str) -> SplitContents | None:
-        """Return how much was read of a split and what was left out; None where that isn't known."""
+        """Return how much of a split was read and left out; None where that isn't known."""
         return None
 
     def baselines(self, split: str) -> Baselines:

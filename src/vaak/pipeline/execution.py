@@ -142,7 +142,7 @@ def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
 
 
 def _damage(folder: Path, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every output that isn't as it was written, with the reason."""
+    """Yield every output that differs from what was written, with the reason."""
     with progress(f"checking {folder.name}", sum(size for size, _ in outputs.values())) as advance:
         for name, (size, digest) in outputs.items():
             if problem := damage_in(folder, {name: size}):

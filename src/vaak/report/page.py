@@ -388,7 +388,7 @@ def _mean_score(scores: Scored) -> float | None:
 def _overlaid(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Panel]:
     """A chart for each curve that any run has, with that curve of every run in the run's colour.
 
-    Curves of groups are left out. Losses of different tasks are in charts of their own: they can't be compared.
+    Curves of groups are left out. Losses of different tasks are in separate charts: they can't be compared.
     """
     charts: dict[str, Panel] = {}
     has_tasks = len({one.summary.task for one in runs}) > 1

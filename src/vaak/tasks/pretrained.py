@@ -245,7 +245,7 @@ class KeptBase(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> KeptBase:
-        """Return what was kept in prepared data."""
+        """Return the files kept in prepared data."""
         return cls(read_tokenizer_config(folder), read_generation(folder), saved_config(folder))
 
 
@@ -315,7 +315,7 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
 def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> None:
     """Write the tokenizer of a base as transformers has it: its class, its special tokens, what it puts around a text.
 
-    ``prepared`` has what was kept of it.
+    ``prepared`` has its kept files.
     """
     tokenizer.save(folder)
     write_json(folder / TOKENIZER_CONFIG, read_tokenizer_config(prepared))

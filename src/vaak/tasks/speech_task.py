@@ -157,7 +157,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         raise NotImplementedError
 
     def prepare_for_check(self) -> None:
-        # preparing lists all that can't be used where it may go on; the cache is for data that are trained on
+        # With skip, preparing lists all that can't be used; the cache is for data that are trained on.
         data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
         self.experiment = self.experiment.model_copy(update={"data": data})
         self.prepare()
@@ -259,7 +259,7 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice,
         if split in corpus.splits:
             if skip_bad:
                 corpus.on_bad = bad.bad
-            # The count goes on over all datasets: what this one adds is the difference.
+            # The count runs over all datasets, so this one's share is the difference.
             before = bad.counts[UNUSABLE]
             store = write_cuts(folder / str(number), choice(corpus.cuts(split)))
             recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())

@@ -118,7 +118,7 @@ def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
 def corpus_findings(
     corpus: Any, files: tuple[str, ...], read_by: Mapping[str, tuple[str, ...]]
 ) -> Iterator[CheckFinding]:
-    """Options of ``data.corpus`` that its type doesn't read; those that name what is read are errors (``only_for``).
+    """Options of ``data.corpus`` that its type doesn't read; those that name inputs are errors (``only_for``).
 
     ``files`` are the task's types that read files, and ``read_by`` those that read an option of that task alone.
     """

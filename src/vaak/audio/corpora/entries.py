@@ -28,10 +28,10 @@ _NO_FILE = re.compile(r"^\s*\||\|\s*$|^pipe:|^[A-Za-z][\w+.-]+://")
 
 
 class CorpusReader(ABC):
-    """Reads the ``given`` splits of a dataset; ``files`` are those that determine what is read.
+    """Reads the ``given`` splits of a dataset; ``files`` are those that decide the result.
 
     ``lacks_train`` is the message for a corpus without training data. ``roots`` are the folders of ``audio_root``.
-    ``dialect`` is what is said of its tables.
+    ``dialect`` has the given parts of its tables' dialect.
     ``folders_there`` names the folders of a corpus that has one for each split, for a message.
     """
 
@@ -162,7 +162,7 @@ class ManifestLine(NamedTuple):
 
 
 def manifest_lines(path: Path, given: GivenDialect = AS_FOUND) -> Iterator[ManifestLine]:
-    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones; ``given`` is said of its dialect.
+    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones; ``given`` is its known dialect.
 
     Raises DataError for a file that can't be read.
     """

@@ -314,7 +314,7 @@ def _labels(
         kept, remarks = usable_labels(labels, [(one.segment, one.where) for one in labels], math.inf, where)
         return sorted(kept, key=lambda one: one.segment), remarks
     speaker, text = _text(entry, "speaker", where), entry.get("text")
-    # An empty text means that nothing is said, unlike a missing one.
+    # An empty text means silence, unlike a missing one.
     text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []

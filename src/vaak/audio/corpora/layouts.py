@@ -97,7 +97,7 @@ class LayoutReader(CorpusReader):
     NAMES
         Our keys, and the columns that they are called in the layout; ``columns`` of the dataset come first.
     EXPECTED
-        What is in such a folder, for messages.
+        The contents of such a folder, for messages.
     """
 
     NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}

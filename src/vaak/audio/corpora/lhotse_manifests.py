@@ -8,7 +8,7 @@ OUTPUT_DIR/
   cuts.json         recipe, options and parts, and that the labels are marked; written last: it means "complete"
 
 A split that names no parts of the recipe gets those with matching names: train*; dev* and valid*; test* and eval*; a
-corpus of one part is train. A supervision of another manifest is taken as it is: only ``custom: {"no_times": true}``
+corpus of one part is train. A supervision of another manifest is taken unchanged: only ``custom: {"no_times": true}``
 says that it doesn't know when the speaker speaks.
 
 Paths are Lhotse's: absolute, or relative to the current folder; one that doesn't exist is looked up in the manifest's
@@ -87,7 +87,7 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     except UserError as error:
         raise UserError(f"datasets, name: {error}") from error
     output = output_folder(dataset, audio)
-    # Through JSON and back, so that it compares equal to what is read from the file (tuples become lists).
+    # Through JSON and back, so that it compares equal to the file's content (tuples become lists).
     identity: dict[str, Any] = {"recipe": recipe.name, "options": json.loads(json.dumps(dataset.options))}
     artifact = Artifact(output, DONE, "manifests", keys={"recipe": str, "options": dict, "parts": dict})
 

@@ -159,7 +159,7 @@ class TranscriptsReader(LayoutReader):
         }
         lists = [part for part in found if part.suffix.lower() in LISTS and part.is_file()]
         listed = {line.where for part in lists for line in found[part] if line.entry.get("left out") != NO_TEXT}
-        for number, part in enumerate(lists):  # what is in no list is named once
+        for number, part in enumerate(lists):  # recordings in no list are named once
             found[part] = [one for one in found[part] if one.where in listed or not number]
             own = {line.where for line in found[part] if line.entry.get("left out") != NO_TEXT}
             found[part] = [one for one in found[part] if one.where in own or one.where not in listed]
@@ -221,7 +221,7 @@ def files_in(part: Path, root: Path) -> list[File]:
 def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Iterator[Line]:
     """Yield a line for each recording, with its text; half a pair has the reason why it is left out.
 
-    What is ``given`` is said of the dialect of lists.
+    ``given`` are the known parts of the lists' dialect.
     """
     audio = [one for one in files if one.ending in AUDIO]
     own, used = _texts_by_name(audio, files), set[File]()

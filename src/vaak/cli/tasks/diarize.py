@@ -250,7 +250,7 @@ def _say(
     """Print the summary of all files.
 
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
-    ``opened`` is the run, ``noted`` is what was left out of folders, and ``as_json`` prints one line of JSON.
+    ``opened`` is the run, ``noted`` are the files that were left out, and ``as_json`` prints one line of JSON.
     """
     from vaak.cli.score import print_scores, to_values
 

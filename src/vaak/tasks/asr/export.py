@@ -434,7 +434,7 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
 
     def encode(given: AsrModel, features: Tensor) -> tuple[Tensor, ...]:
         # The gate reads the base's own states, so a first pass is without experts; the second is with those that it
-        # chose. What an earlier call chose is forgotten before.
+        # chose. The choice of an earlier call is forgotten before.
         chosen.experts = chosen.weights = None
         encoder = given.whisper.model.encoder
         chosen.choose(given.gate, encoder(features).last_hidden_state.mean(1), about["top_k"])

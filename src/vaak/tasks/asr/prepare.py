@@ -152,7 +152,7 @@ class AsrSources:
         return decoder_limit(longest - len(vocabulary.ids.prompt))
 
     def data_options(self) -> dict[str, Any]:
-        """The options that determine what is made."""
+        """The options that decide the prepared data."""
         factory = self.tokenizer
         later = {name for name in CAME_LATER if getattr(self.data, name)}
         return {

@@ -86,7 +86,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
 
     @property
     def normalise(self) -> Normaliser:
-        """What brings references and transcripts into the form in which they are compared."""
+        """The normaliser, which brings references and transcripts into the form in which they are compared."""
         return normaliser(self.data.normaliser)
 
     def protocol(self, split: str) -> dict[str, str]:

@@ -105,7 +105,7 @@ class LabelSources:
     code: Path
     classes: Classes | None = None
     begun: Classes | None = None
-    """The classes of a run that has begun and whose data are made again."""
+    """The classes of a run that has begun and whose data are prepared again."""
 
     @property
     def base(self) -> str | None:

@@ -286,7 +286,7 @@ def read_head(head: Head, tensors: Mapping[str, Tensor], epsilon: float) -> tupl
     weight = before[:number] / _scales(head, epsilon)[0] if head.pairs else classes * SHRUNK
     if head.pairs and 2 * number > len(before):
         return None
-    # Written again from what was read: a head that comes out the same has nothing in it that classifiers here lack.
+    # Written again from the weights: a head that comes out the same has nothing in it that classifiers here lack.
     again = _layers(head, weight, len(before), epsilon)
     others = [tensors.get(f"{name}.bias") for name in (head.before, head.norm) if name]
     if any(one is not None and one.any() for one in others):

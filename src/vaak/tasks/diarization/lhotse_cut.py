@@ -81,5 +81,5 @@ def make_cuts(examples: Sequence[DiarizationExample]) -> CutSet:
 
 
 def to_examples(cuts: Sequence[Any]) -> list[DiarizationExample]:
-    """The examples behind the cuts that a label type was given, or that Lhotse made from them."""
+    """The examples of the cuts that a label type was given, or that Lhotse made from them."""
     return [cut if hasattr(type(cut), "to_lhotse") else cut.example for cut in cuts]

@@ -301,7 +301,7 @@ def tune(
 ) -> Tuning:
     """The diarizer's settings with the best ones on ``examples``; never worse than the current ones.
 
-    ``number`` is that of the examples, if it is known, for what is shown meanwhile.
+    ``number`` is that of the examples, if it is known, for the progress bar.
     """
     recordings = [
         _Recording(diarizer.of_example(one), len(one.features), diarizer.collator.reference(one), one.uem)

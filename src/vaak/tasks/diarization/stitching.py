@@ -248,7 +248,7 @@ def blend_windows(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray]
     total, weights = np.zeros((num_frames, count), np.float32), np.zeros(num_frames, np.float32)
     for output, numbers in zip(outputs, columns, strict=True):
         frames = np.arange(len(output.probabilities), dtype=np.float32)
-        # A triangle: at its edges a window knows only one side of what is said.
+        # A triangle: at its edges a window knows only one side of the speech.
         weight = np.minimum(frames + 1, frames[::-1] + 1)
         inside = slice(output.first, min(output.first + len(frames), num_frames))
         weight = weight[: inside.stop - inside.start]

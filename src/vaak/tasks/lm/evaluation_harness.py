@@ -1,4 +1,4 @@
-"""A decoder in the LM Evaluation Harness: its task files say what is asked, and how answers are scored. Needs lm-eval.
+"""A decoder in the LM Evaluation Harness: its task files have the questions, and how answers are scored. Needs lm-eval.
 
     minimal pairs, multiple choice   loglikelihood of each continuation, given its context
     perplexity                       loglikelihood_rolling of whole texts, in windows of max_length

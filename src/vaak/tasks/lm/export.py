@@ -63,7 +63,7 @@ def export_hf(
     ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
     ``max_length`` is the length the model was trained with.
 
-    ``tokenizer_file`` is the run's tokenizer; ``base`` is what was kept of the pretrained model that it is of: texts
+    ``tokenizer_file`` is the run's tokenizer; ``base`` has the kept files of its pretrained model: texts
     then begin as its own do.
 
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not

@@ -101,7 +101,7 @@ class JointTask(Task[Any]):
                 part.prepare()
 
     def split_contents(self, split: str) -> SplitContents | None:
-        """Return what the tasks have together, as examples; what is left out begins with the task's name."""
+        """Return the contents of all tasks, as examples; reasons for leaving out begin with the task's name."""
         found = {name: part.split_contents(split) for name, part in self.parts.items()}
         renamed = [
             SplitContents(

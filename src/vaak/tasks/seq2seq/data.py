@@ -404,7 +404,7 @@ class PairDataset(Dataset):
         self.num_translated = len(self.indices) if limit is None else limit
         source_lengths = self.source.lengths[self.indices] + 1
         target_lengths = np.minimum(self.target.lengths[self.indices] + 1, self.max_target_length)
-        # As if both sides had the length of the longer one: what a row takes at most when its batch is padded.
+        # As if both sides had the length of the longer one: a row takes no more when its batch is padded.
         self.lengths: np.ndarray = 2 * np.maximum(source_lengths, target_lengths)
         limits = [data.max_source_length, data.max_target_length, data.corpus.max_length_ratio]
         self.fingerprint = compute_fingerprint([self.source.fingerprint, self.target.fingerprint, limits])

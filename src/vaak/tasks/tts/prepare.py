@@ -88,7 +88,7 @@ class SpeechSources:
         return make_corpora(self.datasets, self.audio)
 
     def data_options(self) -> dict[str, Any]:
-        """The options that determine what is made."""
+        """The options that decide the prepared data."""
         data = self.data.model_dump(mode="json", include={"front_end", "silence", "max_duration"})
         datasets = [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets]
         audio = self.audio.model_dump(mode="json", include={"mel", "pitch", "channels", "storage_type"})

@@ -444,7 +444,7 @@ def _text_of_parts(content: Any, where: str) -> Any:
     """The texts of a content's parts together; a content that isn't a list of parts is returned unchanged."""
     if not isinstance(content, list) or not content:
         return content
-    # Not a list of parts, so the caller reports the content as it is.
+    # Not a list of parts, so the caller reports the content unchanged.
     if not all(isinstance(part, dict) and "type" in part for part in content):
         return content
     for part in content:

@@ -106,7 +106,7 @@ def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer:
 
 def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> None:
     """Stream the tokens out and write ``store.json`` last."""
-    # two bytes a token as long as ids fit: half the memory to read, of what is read at random
+    # two bytes a token as long as ids fit: half the memory to read at random
     dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
     digest = hashlib.blake2b(digest_size=16)
     num_tokens = num_documents = num_reproduced = document_bytes = num_answers = 0

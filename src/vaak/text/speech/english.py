@@ -193,7 +193,7 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
     for rule in RULES:
         # Earlier rules may write figures (H₂O becomes H2O), so look again until there are some.
         figures = figures or _FIGURE.search(text) is not None
-        # Just before the rule that removes them: what is left now is what no rule has read.
+        # Just before the rule that removes them: the rest has been read by no rule.
         if rule is symbols and unspoken is not None:
             unspoken.extend(find_unspoken(text))
         if figures or rule not in OF_FIGURES:

@@ -414,7 +414,7 @@ def numerals(text: str) -> str:
     >>> numerals("1.5x as fast, 7ish, a 911 call")
     'one point five X as fast, seven-ish, a nine one one call'
     """
-    # Numbers that name something first, counts last: what is left at the end can only be a plain number.
+    # Numbers that name something first, counts last: at the end, only plain numbers remain.
     text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
     text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
     text = _ISH.sub("-ish", text)

@@ -196,7 +196,7 @@ class _Reader:
             self._end_sentence()
         elif tag == "phoneme":
             span.text += self._marks.mark(self._held.strip(), attributes.get("ph", ""))
-        # English has rules of its own; other languages ask theirs.
+        # English has its own rules; other languages ask theirs.
         elif tag == "say-as" and self._marks.language is not None:
             span.text += self._marks.marked(_said_in(self._marks.language, self._held.strip(), attributes))
         elif tag in REPLACING:

@@ -2,7 +2,7 @@
 
 features ──mean and deviation of each bin──▶ Conformer ──linear──▶ logits (row, frame, vocab)
 
-With experts, a network encodes twice: as it is, for the gate, which reads the mean of the real frames; and with the
+With experts, a network encodes twice: without them, for the gate, which reads the mean of the real frames; and with the
 experts that the gate has chosen.
 """
 

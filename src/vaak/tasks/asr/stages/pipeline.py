@@ -120,7 +120,7 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
     options = from_options(pipeline.options, given, pipeline.name)
     folder = Path(directory) if directory else pipeline.get_directory(options)
     for stage in pipeline.asked_for(options):
-        # Stage by stage, and no further than the embeddings: what comes after them wasn't asked for.
+        # Stage by stage, and no further than the embeddings: later stages weren't asked for.
         again = stage.name if values.get("overwrite") and stage.name == "embeddings" else None
         run_pipeline(pipeline, options, folder, Request(resume=True, only=stage.name, first=again))
         if stage.name == "embeddings":
