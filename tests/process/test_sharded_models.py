@@ -58,6 +58,7 @@ def require_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
         assert_close(mine, others, rtol=rtol, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_trains_as_a_whole_one(tmp_path: Path, commands: Commands):
     how: Any = {"whole": (("8:2",), WHOLE), "killed": (("3:2", "8:2"), DIVIDED)}
     whole, killed = trained(commands, tmp_path, LM, **how)

@@ -163,6 +163,7 @@ def test_tasks_of_the_harness_with_data_from_a_file(made: Path, vaak: Vaak, tmp_
         assert said_of in errors.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_data_in_tables_are_read_as_everywhere(made: Path, vaak: Vaak, tmp_path: Path) -> None:
     """Quotation marks that are text, semicolons and UTF-16: Hugging Face's reader of CSV fails, or loses rows."""
     pairs = [json.loads(line) for line in (made / "pairs.jsonl").read_text().splitlines()][:8]
