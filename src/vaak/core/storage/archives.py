@@ -308,7 +308,7 @@ def _require_plain(path: Path, one: tarfile.TarInfo) -> None:
     name = PurePosixPath(one.name)
     if not one.isreg() or one.issparse():
         raise DataError(f"{path}: member {one.name} is a link, a device or sparse, which is refused")
-    if name.is_absolute() or ".." in name.parts or "\0" in one.name:
+    if not name.parts or name.is_absolute() or ".." in name.parts or "\0" in one.name:
         raise DataError(f"{path}: member {one.name} leads out of the archive, which is refused")
 
 
@@ -331,7 +331,8 @@ def read_zip_members(path: Path) -> Iterator[Member]:
                 name = PurePosixPath(one.filename)
                 if one.is_dir():
                     continue
-                if name.is_absolute() or ".." in name.parts or "\\" in one.filename or ":" in name.parts[0]:
+                is_inside = name.parts and not name.is_absolute() and ".." not in name.parts
+                if not is_inside or "\\" in one.filename or ":" in name.parts[0]:
                     raise DataError(f"{path}: member {one.filename} leads out of the archive, which is refused")
                 declared += one.file_size
                 _require_no_bomb(path, declared)
@@ -391,7 +392,13 @@ def list_members(archive: Path) -> dict[str, Member]:
 def _list_members(archive: Path, state: tuple[int, int]) -> dict[str, Member]:
     is_zip = archive.suffix.lower() == ".zip"
     members = read_zip_members(archive) if is_zip else read_tar_members(archive, packed=True)
-    named = {PurePosixPath(one.name).as_posix(): one for one in members}
+    named = dict[str, Member]()
+    for one in members:
+        name = PurePosixPath(one.name).as_posix()
+        # As when it is unpacked, the last one of a name stays; that an earlier one is lost must not be silent.
+        if name in named:
+            log.warning("%s: two members are called %s; the first is left out", archive, name)
+        named[name] = one
     return {name: one for name, one in named.items() if not _HIDDEN.search(name)}
 
 

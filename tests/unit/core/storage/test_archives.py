@@ -76,11 +76,22 @@ def test_patterns_choose_members(ending: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz"])
-@pytest.mark.parametrize("name", ["../a.txt", "/etc/a.txt", "a/../../b.txt"])
+@pytest.mark.parametrize("name", ["../a.txt", "/etc/a.txt", "a/../../b.txt", "."])
 def test_names_that_lead_out_are_refused(ending: str, name: str, tmp_path: Path):
     path = write_archive(tmp_path / f"a.{ending}", {"b.txt": b"b", name: b"a"})
     with pytest.raises(DataError, match="leads out of the archive, which is refused"):
         list_members(path)
+
+
+def test_a_second_member_of_a_name_is_not_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for content in (b"first", b"last"):
+            about = tarfile.TarInfo("a.txt")
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
+    with open_file(tmp_path / "a.tar" / "a.txt") as file:
+        assert file.read() == b"last"
+    assert "a.tar: two members are called a.txt; the first is left out" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
