@@ -17,9 +17,9 @@ from typing import Any
 
 from vaak.core.errors import RemoteError, UserError, is_panic
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
-from vaak.core.launching import join_slurm_step
 from vaak.core.secrets import hide_secrets
 from vaak.core.terminal import clear, shown_safely
+from vaak.runs.launching import join_slurm_step
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 DELETED = "the working folder was deleted; go to another one (cd)"

@@ -19,7 +19,7 @@ from vaak.cli.arguments import (
     run_argument,
 )
 from vaak.core.errors import UserError
-from vaak.core.launching import run_processes, train_command
+from vaak.runs.launching import run_processes, train_command
 
 if TYPE_CHECKING:
     from vaak.runs.start import Outcome

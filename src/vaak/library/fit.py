@@ -21,12 +21,12 @@ from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, load_sp
 from vaak.config.training import LossConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.core.launching import join_slurm_step
 from vaak.core.task import Task
 from vaak.library.config import Layer, as_layers
 from vaak.library.trained_run import TrainedRun, open, with_metrics
 from vaak.runs.folder.directory import holds_a_run
 from vaak.runs.folder.user_code import adopt_copies, imported_files, require_trust
+from vaak.runs.launching import join_slurm_step
 from vaak.runs.start import train
 from vaak.tasks.base import Metric
 

@@ -19,7 +19,7 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.core.errors import UserError, optional_import
 from vaak.core.interrupts import LAUNCHED
-from vaak.core.launching import train_command
+from vaak.runs.launching import train_command
 
 STOP_SECONDS = 120
 """How long before its time is over a job is asked to save and stop."""

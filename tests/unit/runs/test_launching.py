@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vaak.core.launching import first_host, first_to_fail, join_slurm_step, run_processes
+from vaak.runs.launching import first_host, first_to_fail, join_slurm_step, run_processes
 
 OF_SRUN = {
     "SLURM_JOB_ID": "71",
@@ -86,7 +86,7 @@ def test_of_several_that_fail_at_once_the_one_that_was_killed_is_named():
 
 STARTED = """
 import sys
-from vaak.core.launching import run_processes
+from vaak.runs.launching import run_processes
 sys.exit(run_processes([sys.executable, "-I", "-S", "-c", '''
 import os, signal, sys, time
 received = []
