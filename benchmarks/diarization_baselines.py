@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from vaak.audio.audio_file import AudioFile
-from vaak.audio.diarization_errors import Score, score_recordings
 from vaak.audio.formats.annotation_lines import read_rttm, read_uem
 from vaak.audio.segments import Segment, merged
 from vaak.core.errors import UserError
+from vaak.scoring.diarization_errors import Score, score_recordings
 from vaak.tasks.diarization.metrics import AUDIO, BASELINES, Conversation
 
 ENDINGS = (".flac", ".wav", ".ogg", ".mp3", ".opus")

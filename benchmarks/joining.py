@@ -35,12 +35,12 @@ import torch
 from diarization_baselines import FileRecording, read_conversations
 from long_recordings import columns_of
 
-from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
 from vaak.audio.speech_regions import find_runs
 from vaak.config.base import from_options
 from vaak.config.yaml.text import read_value
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
+from vaak.scoring.diarization_errors import ErrorSeconds, diarization_error
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.labels import activity
 from vaak.tasks.diarization.metrics import AUDIO

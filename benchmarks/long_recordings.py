@@ -33,11 +33,11 @@ import torch
 from diarization_baselines import FileRecording, read_conversations
 from scipy.optimize import linear_sum_assignment
 
-from vaak.audio.diarization_errors import ErrorSeconds, score_recordings
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
+from vaak.scoring.diarization_errors import ErrorSeconds, score_recordings
 from vaak.tasks.diarization.labels import activity
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blend_windows

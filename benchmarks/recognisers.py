@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from vaak.runs.open_run import open_run
+from vaak.scoring.word_errors import ErrorRates, TextScores, score_texts
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.utterances import Utterances
-from vaak.text.scoring.word_errors import ErrorRates, TextScores, score_texts
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from pyannote.core import Annotation, Timeline
 from pyannote.core import Segment as Stretch
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.segments import Segment, merged
+from vaak.scoring.diarization_errors import diarization_error
 from vaak.tasks.diarization.config import ScoringConfig
 from vaak.tasks.diarization.segments import FrameErrors
 

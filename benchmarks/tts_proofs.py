@@ -31,9 +31,9 @@ from vaak.audio.mel_config import MelConfig
 from vaak.config.metrics import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
+from vaak.scoring.recogniser import Recogniser
+from vaak.scoring.speech_scores import SpeechScores, compute_figures
 from vaak.tasks.tts.data import collate
-from vaak.tasks.tts.recogniser import Recogniser
-from vaak.tasks.tts.speech_scores import SpeechScores, compute_figures
 from vaak.tasks.tts.task import TtsTask
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.scoring.word_errors import read_transcripts
 from vaak.text.augmentation import listed_synonyms
 from vaak.text.corpora.readers import decoded, file_lines
-from vaak.text.scoring.word_errors import read_transcripts
 
 INSIDE = ["so\u2028it is", "no\x85more", "go\x0chome", "one\x1ctwo", "a\rb"]
 

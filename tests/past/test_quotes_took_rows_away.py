@@ -13,6 +13,7 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.config.load import load
+from vaak.scoring.word_errors import read_transcripts
 from vaak.tasks.classification.config import LabelledCorpusConfig
 from vaak.tasks.lm.config import CorpusConfig
 from vaak.tasks.seq2seq.config import ParallelCorpusConfig
@@ -20,7 +21,6 @@ from vaak.text.corpora.cleaning import CleaningOptions, parse_source
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.labelled import LabelledCorpus
 from vaak.text.corpora.parallel import ParallelCorpus
-from vaak.text.scoring.word_errors import read_transcripts
 
 TEXTS = ["so it is", '"mi su', "no more", '"do ba', "go", "he said", 'the "other" one', "two"]
 Reader = Callable[[Path], list[str]]

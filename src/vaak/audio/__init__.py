@@ -9,12 +9,12 @@ from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
     from vaak.audio.config import AudioConfig
-    from vaak.audio.diarization_errors import der
     from vaak.audio.features.extractors import Features
     from vaak.audio.features.mel import MelSpectrogram
     from vaak.audio.mel_config import MelConfig
     from vaak.audio.segments import LabelledAudio, Segment
     from vaak.audio.simulation.conversations import simulate
+    from vaak.scoring.diarization_errors import der
 
 __all__ = [
     "AudioConfig",
@@ -36,7 +36,7 @@ __getattr__ = attributes(
         "MelConfig": "vaak.audio.mel_config",
         "MelSpectrogram": "vaak.audio.features.mel",
         "Segment": "vaak.audio.segments",
-        "der": "vaak.audio.diarization_errors",
+        "der": "vaak.scoring.diarization_errors",
         "simulate": "vaak.audio.simulation.conversations",
     },
 )

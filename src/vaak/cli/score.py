@@ -16,8 +16,8 @@ from vaak.core.figures import percent
 from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
-    from vaak.audio.diarization_errors import Score, Scores
-    from vaak.text.scoring.word_errors import ErrorRates
+    from vaak.scoring.diarization_errors import Score, Scores
+    from vaak.scoring.word_errors import ErrorRates
 
 app = typer.Typer(
     help="Score any system's output.",
@@ -53,8 +53,8 @@ def der(
 
     Example: vaak score der reference.rttm hypothesis.rttm --collar 0.25
     """
-    from vaak.audio.diarization_errors import read_reference, read_scored_regions, score_recordings
     from vaak.audio.formats.annotation_lines import read_rttm
+    from vaak.scoring.diarization_errors import read_reference, read_scored_regions, score_recordings
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
@@ -84,8 +84,8 @@ def wer(
 
     Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
     """
-    from vaak.text.scoring.normalisers import normaliser as find_normaliser
-    from vaak.text.scoring.word_errors import read_transcripts, require_same_lines, score_texts
+    from vaak.scoring.normalisers import normaliser as find_normaliser
+    from vaak.scoring.word_errors import read_transcripts, require_same_lines, score_texts
 
     references, found = read_transcripts(reference, group, named=named), read_transcripts(hypothesis, named=named)
     require_same_lines(references, reference, found, hypothesis)
@@ -115,8 +115,8 @@ def cpwer(
 
     Example: vaak score cpwer reference.stm found.stm --collar 5
     """
-    from vaak.text.scoring.normalisers import normaliser as find_normaliser
-    from vaak.text.scoring.speaker_errors import read_turns, score_turns
+    from vaak.scoring.normalisers import normaliser as find_normaliser
+    from vaak.scoring.speaker_errors import read_turns, score_turns
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
@@ -202,7 +202,7 @@ def speech(
     Example: vaak score speech wavs spoken --texts metadata.csv
     """
     from vaak.cli.output import print_figures
-    from vaak.tasks.tts.speech_scores import score_folders
+    from vaak.scoring.speech_scores import score_folders
 
     scores = score_folders(reference, hypothesis, texts, partial=partial)
     if as_json:

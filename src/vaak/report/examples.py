@@ -21,7 +21,7 @@ from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, to_html
 from vaak.report.model_card import read_json_object
 from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries, summaries_at, to_number
-from vaak.text.scoring.word_errors import rate_with_interval
+from vaak.scoring.word_errors import rate_with_interval
 
 Player = Callable[[str], Html]
 """Gives the player of a sound of the run, by its name; empty where it isn't in the report."""

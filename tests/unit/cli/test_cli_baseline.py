@@ -12,10 +12,10 @@ import pytest
 import sacrebleu
 
 import tiny_diarizer
-from vaak.audio.diarization_errors import score_segments
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.storage.files import read_json, write_json
+from vaak.scoring.diarization_errors import score_segments
 from vaak.tasks.lm.metrics import NgramModel
 from vaak.text.word_dictionary import words
 

@@ -160,7 +160,7 @@ def test_speech_is_scored_with_its_texts(vaak, speech):
 )
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_texts_are_of_any_table(tmp_path: Path, content: str, encoding: str):
-    from vaak.tasks.tts.speech_scores import _read_texts
+    from vaak.scoring.speech_scores import _read_texts
 
     path = tmp_path / ("a.jsonl" if content[0] == "{" else "a.csv")
     path.write_bytes(content.encode(encoding))

@@ -13,7 +13,7 @@ from vaak.core.summaries import ExampleLog, make_summary
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
 from vaak.report.page import comparison_page, run_page
 from vaak.report.run_facts import read_facts
-from vaak.text.scoring.word_errors import rate_with_interval
+from vaak.scoring.word_errors import rate_with_interval
 
 WAV = b"RIFF" + bytes(40)
 

@@ -32,9 +32,9 @@ from vaak.core.terminal import followed
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vaak.audio.diarization_errors import ErrorSeconds, Scores
     from vaak.audio.segments import Segment
     from vaak.runs.open_run import OpenedRun
+    from vaak.scoring.diarization_errors import ErrorSeconds, Scores
     from vaak.tasks.asr.ctc.predict import Weighed
     from vaak.tasks.diarization.predict import Diarized, Tuning
 
@@ -111,7 +111,7 @@ class References:
 
     @classmethod
     def read(cls, reference: Path | None, uem: Path | None) -> References:
-        from vaak.audio.diarization_errors import read_reference, read_scored_regions
+        from vaak.scoring.diarization_errors import read_reference, read_scored_regions
 
         if uem is not None and reference is None:
             raise UserError("--uem limits what is scored in DER, which requires --reference")
@@ -206,7 +206,7 @@ def _write(path: Path, recordings: Iterable[Diarized]) -> None:
 
 def _scores(found: Collection[Diarized], known: References, opened: OpenedRun) -> Scores | None:
     """The scores of those recordings that the reference has; logs which of the reference aren't scored, and why."""
-    from vaak.audio.diarization_errors import score_recordings
+    from vaak.scoring.diarization_errors import score_recordings
 
     if known.references is None:
         return None

@@ -13,8 +13,8 @@ from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, Da
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Place, ResumeClass, Section, Source, SourceOrName, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, ConformerConfig, LoraConfig
+from vaak.scoring.normalisers import NormaliserName
 from vaak.text.config import TokenizerConfig, max_unknown_option
-from vaak.text.scoring.normalisers import NormaliserName
 
 SCRATCH = "scratch"
 VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}

@@ -29,10 +29,10 @@ from vaak.core.summaries import ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import count_uses
+from vaak.scoring.normalisers import Normaliser
+from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.base import compute_means
-from vaak.text.scoring.normalisers import Normaliser
-from vaak.text.scoring.word_errors import count_errors
 
 # At the top of the module, so that a run says it before it trains.
 with optional_import("the task asr requires jiwer", "asr"):

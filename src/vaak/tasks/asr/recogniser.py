@@ -16,6 +16,7 @@ from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, count_uses, load_balancing
+from vaak.scoring.normalisers import Normaliser, normaliser
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
@@ -28,7 +29,6 @@ from vaak.tasks.asr.utterances import TOLERANCE
 from vaak.tasks.asr.whisper import find_run, resolve_base
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask, results_of_files
-from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""

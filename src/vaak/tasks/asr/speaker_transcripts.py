@@ -17,11 +17,11 @@ import numpy as np
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
+from vaak.scoring.speaker_errors import Turn
 from vaak.tasks.asr.long_form import cut_windows
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import SpeakerTranscript
 from vaak.tasks.batches import Batches, Done
-from vaak.text.scoring.speaker_errors import Turn
 
 PAUSE = 1.0
 """Seconds; after a shorter pause a speaker's turn continues."""

@@ -1,6 +1,6 @@
 """Transcripts of recordings, and the formats that they are written in.
 
-SRT and WebVTT are subtitles; RTTM and STM (vaak.text.scoring.speaker_errors) also say who speaks.
+SRT and WebVTT are subtitles; RTTM and STM (vaak.scoring.speaker_errors) also say who speaks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vaak.audio.segments import Interval
-from vaak.text.scoring.speaker_errors import Turn, rttm_words, stm_text
+from vaak.scoring.speaker_errors import Turn, rttm_words, stm_text
 
 
 class Segment(NamedTuple):

@@ -29,7 +29,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.diarization_errors import score_segments
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped, shifted
 from vaak.audio.speech_regions import find_runs, frame_levels, joined_over_gaps
@@ -38,6 +37,7 @@ from vaak.core.errors import optional_import
 from vaak.core.summaries import ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.report.audio import timelines_png
+from vaak.scoring.diarization_errors import score_segments
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs

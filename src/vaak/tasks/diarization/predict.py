@@ -30,7 +30,6 @@ from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.config import AudioConfig, to_samples
-from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
@@ -38,6 +37,7 @@ from vaak.core.storage.files import whole_folder
 from vaak.core.terminal import followed
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
+from vaak.scoring.diarization_errors import ErrorSeconds, diarization_error
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from vaak.audio.diarization_errors import Parts, ReferencePieces
 from vaak.audio.segments import Segment
 from vaak.core.terminal import followed
+from vaak.scoring.diarization_errors import Parts, ReferencePieces
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 
 THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * step, 2) for step in range(2, 19))

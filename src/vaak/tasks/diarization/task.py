@@ -28,7 +28,6 @@ from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
-from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.features.extractors import Features, FeaturesOnDevice
 from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.segments import AudioSource, Segment
@@ -48,6 +47,7 @@ from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.report.audio import draw_timelines
 from vaak.runs.prepared import Recipe
 from vaak.runs.use import require_format
+from vaak.scoring.diarization_errors import diarization_error
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.diarization.config import (
     DiarizationDataConfig,

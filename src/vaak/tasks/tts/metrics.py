@@ -36,14 +36,14 @@ from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
 from vaak.nn.speech.variance_adaptor import to_frames
 from vaak.report.audio import Alignment, Spectrogram, speech_png
+from vaak.scoring.recogniser import Recogniser
+from vaak.scoring.speech_scores import SpeechScores, compute_figures
 from vaak.tasks.base import LossMeters
 from vaak.tasks.tts.config import EvaluationConfig
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.model import TtsOutputs
 from vaak.tasks.tts.predict import Sentence, Speaker
-from vaak.tasks.tts.recogniser import Recogniser
 from vaak.tasks.tts.spec import DURATION
-from vaak.tasks.tts.speech_scores import SpeechScores, compute_figures
 
 ERROR = "duration_error"
 ScoredBatch = tuple[dict[str, Term], TtsOutputs]

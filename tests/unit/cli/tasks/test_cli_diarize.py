@@ -11,10 +11,10 @@ import pytest
 import soundfile
 
 from tiny_diarizer import RATE, conversation
-from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.formats.annotation_lines import read_rttm, write_rttm
 from vaak.audio.segments import merged
 from vaak.runs.open_run import open_run
+from vaak.scoring.diarization_errors import diarization_error
 
 
 @pytest.fixture

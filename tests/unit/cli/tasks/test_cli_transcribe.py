@@ -14,8 +14,8 @@ from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_textgrid
 from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.runs.open_run import open_run
+from vaak.scoring.speaker_errors import read_turns
 from vaak.tasks.asr.speaker_transcripts import MARGIN, join_turns
-from vaak.text.scoring.speaker_errors import read_turns
 
 
 @pytest.fixture(scope="module")

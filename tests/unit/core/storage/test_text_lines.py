@@ -14,7 +14,7 @@ from vaak.core.storage.text_lines import read_text_lines, split_lines
 INSIDE = ["a\u2028b", "c\x85d", "e\x0cf", "g\x0bh", "i\x1cj\x1dk\x1el", "m\u2029n", "o\rp", "वह\u2028घर"]
 OWN = {
     "text/grammar/lexicon.py": "a table of the package",
-    "text/scoring/normalisers.py": "a table of the package",
+    "scoring/normalisers.py": "a table of the package",
     "config/reference.py": "what it has written itself",
     "config/yaml/recipes.py": "recipes of the package",
     "engine/saving.py": "/proc/cpuinfo",

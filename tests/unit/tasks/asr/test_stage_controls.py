@@ -18,6 +18,7 @@ from vaak.core.errors import DataError
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.run import PipelinePlan, Request
 from vaak.runs.open_run import open_run
+from vaak.scoring.word_errors import score_texts
 from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.clusters import Clusters
@@ -26,7 +27,6 @@ from vaak.tasks.asr.stages.controls import count_parameters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 from vaak.tasks.asr.stages.runs import make_task
-from vaak.text.scoring.word_errors import score_texts
 
 Command = Callable[..., tuple[int, str, str]]
 OF_MIXTURE = ["embeddings", "clusters", "gate", "experts", "joint"]

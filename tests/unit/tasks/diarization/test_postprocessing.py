@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import median_filter
 
-from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.segments import Segment
+from vaak.scoring.diarization_errors import diarization_error
 from vaak.tasks.diarization import segments as postprocessing
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.segments import FrameErrors, decide_frames, filter_median, make_segments, tune_segments

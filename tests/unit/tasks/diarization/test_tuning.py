@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.segments import Segment
+from vaak.scoring.diarization_errors import diarization_error
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.metrics import scoring_protocol

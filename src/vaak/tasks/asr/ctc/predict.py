@@ -22,6 +22,7 @@ from vaak.nn.decoding.ctc_search import CtcBeam, WordModel, ctc_beam_search
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
+from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
@@ -30,7 +31,6 @@ from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import Segment
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.ngram import Ngram
-from vaak.text.scoring.word_errors import count_errors
 
 
 @dataclass(frozen=True)

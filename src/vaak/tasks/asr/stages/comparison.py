@@ -28,12 +28,12 @@ from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.terminal import progress
 from vaak.pipeline.stage import StageWork
 from vaak.report.tables import aligned, markdown_table
+from vaak.scoring.normalisers import Normaliser, normaliser
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, get_precision, make_data_section, make_model_section, prepared_task
-from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 if TYPE_CHECKING:
-    from vaak.text.scoring.word_errors import ErrorCounts
+    from vaak.scoring.word_errors import ErrorCounts
 
 log = logging.getLogger("vaak")
 
@@ -137,7 +137,7 @@ def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(lines: Lines, normalise: Normaliser, speakers: Mapping[str, str] | None) -> dict[str, Any]:
-    from vaak.text.scoring.word_errors import score_texts
+    from vaak.scoring.word_errors import score_texts
 
     references, texts, groups = ({name: line[key] for name, line in lines.items()} for key in KEYS)
     return score_texts(references, texts, groups, normalise, speakers).to_json()
@@ -147,7 +147,7 @@ def _differences(
     lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normalise: Normaliser
 ) -> dict[str, dict[str, RateDifference]]:
     """Return how the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
-    from vaak.text.scoring.word_errors import count_errors
+    from vaak.scoring.word_errors import count_errors
 
     counts = {
         name: {key: count_errors(normalise(one["reference"]), normalise(one["text"])) for key, one in own.items()}
@@ -279,7 +279,7 @@ SYSTEM = "system"
 
 def transcripts(work: StageWork) -> dict[str, Any]:
     """Write what a system recognises in the utterances of the comparison, with how it was trained."""
-    from vaak.text.scoring.word_errors import score_texts
+    from vaak.scoring.word_errors import score_texts
 
     task, model, trained = _system(work)
     split = "test" if work.options.mode == "full" and "test" in task.prepared.about["statistics"] else "valid"

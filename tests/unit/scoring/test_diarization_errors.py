@@ -16,15 +16,15 @@ from pyannote.core import Annotation, Timeline
 from pyannote.core import Segment as Stretch
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from vaak.audio.diarization_errors import (
+from vaak.audio.formats.annotation_lines import read_rttm
+from vaak.audio.segments import Segment
+from vaak.core.errors import DataError
+from vaak.scoring.diarization_errors import (
     ErrorSeconds,
     diarization_error,
     score_recordings,
     score_segments,
 )
-from vaak.audio.formats.annotation_lines import read_rttm
-from vaak.audio.segments import Segment
-from vaak.core.errors import DataError
 
 CLOSE = pytest.approx
 

@@ -28,7 +28,7 @@ from vaak.core.matching import quote_names, rename_like
 from vaak.core.names import require_known
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
-from vaak.text.scoring.normalisers import BASIC, Normaliser
+from vaak.scoring.normalisers import BASIC, Normaliser
 
 log = logging.getLogger("vaak")
 NUM_SAMPLES = 1000

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.audio.diarization_errors import require_one_unit
 from vaak.audio.formats.annotation_lines import (
     MISSING,
     as_field,
@@ -44,7 +43,8 @@ from vaak.audio.formats.annotation_lines import (
 )
 from vaak.core.errors import DataError
 from vaak.core.matching import quote_names, rename_like
-from vaak.text.scoring.normalisers import BASIC, Normaliser
+from vaak.scoring.diarization_errors import require_one_unit
+from vaak.scoring.normalisers import BASIC, Normaliser
 
 COLLAR = 5.0
 """Seconds, the default of MeetEval."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import drop_ignorable
-from vaak.text.scoring.normalisers import Normaliser, basic, normaliser
-from vaak.text.scoring.word_errors import compute_rates, count_errors, read_transcripts, score_texts
+from vaak.scoring.normalisers import Normaliser, basic, normaliser
+from vaak.scoring.word_errors import compute_rates, count_errors, read_transcripts, score_texts
 
 words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_size=6).map(" ".join)
 

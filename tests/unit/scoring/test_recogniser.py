@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pocketsphinx")
 
 from vaak.audio.corpora.voices import make_voices, utter
-from vaak.tasks.tts.recogniser import Recogniser, WordErrors
+from vaak.scoring.recogniser import Recogniser, WordErrors
 
 (VOICE,) = make_voices(1, seed=0)
 TEXT = "Peter said that the bus driver would go to work by bus"

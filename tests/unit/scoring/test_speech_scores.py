@@ -18,7 +18,7 @@ from vaak.audio.corpora.voices import make_voices, utter
 from vaak.audio.espeak import speak
 from vaak.audio.features.mel import MelSpectrogram, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
-from vaak.tasks.tts.speech_scores import distance, mel_cepstra, warping_path
+from vaak.scoring.speech_scores import distance, mel_cepstra, warping_path
 
 RATE = 16_000
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.scoring.normalisers import normaliser
-from vaak.text.scoring.speaker_errors import Turn, read_turns, rttm_words, score_turns, split_words, stm_text
+from vaak.scoring.normalisers import normaliser
+from vaak.scoring.speaker_errors import Turn, read_turns, rttm_words, score_turns, split_words, stm_text
 
 
 def conversation(seed: int, speakers: int, errors: float) -> tuple[list[Turn], list[Turn]]:

@@ -1,10 +1,10 @@
 """Figures of spoken audio next to recordings of the same texts: sums over utterances, divided once.
 
-mcd_db             mel-cepstral distortion (vaak.tasks.tts.speech_scores), per frame of the warping path
+mcd_db             mel-cepstral distortion (vaak.scoring.speech_scores), per frame of the warping path
 f0_rmse_hz         root mean square error of F0, over frames of the path in which both are voiced
 f0_rmse_cents      the same in cents
 voicing_error      frames of the path in which one is voiced and the other isn't
-wer                words that the recogniser (vaak.tasks.tts.recogniser) gets wrong
+wer                words that the recogniser (vaak.scoring.recogniser) gets wrong
 skipped_words      words of the text that aren't there, by its alignment of text and audio
 repeated_words     words of the text that are there twice
 recorded_…         the last three, of the recordings
@@ -46,8 +46,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
 from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table
-from vaak.tasks.tts.recogniser import SAMPLING_RATE, Recogniser
-from vaak.text.scoring.word_errors import NAME_KEYS, TEXT_KEYS, read_transcripts
+from vaak.scoring.recogniser import SAMPLING_RATE, Recogniser
+from vaak.scoring.word_errors import NAME_KEYS, TEXT_KEYS, read_transcripts
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import normalise
 from vaak.text.speech.phonemes.alphabets import SPECIAL

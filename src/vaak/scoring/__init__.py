@@ -1,0 +1,1 @@
+"""Scores against references: word and speaker errors of transcripts, diarization errors, distances of speech."""

@@ -1,1 +1,0 @@
-"""Error rates of texts against references."""
