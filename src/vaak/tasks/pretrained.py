@@ -31,8 +31,10 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json, scratch_folder, write_json
+from vaak.core.storage.model_formats import TRANSFORMERS, recognise
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.runs.folder.directory import runs_at
+from vaak.tasks.conversion import READABLE, convert, locate_converted
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizer import SPECIAL_NAMES, Tokenizer
 
@@ -40,7 +42,6 @@ log = logging.getLogger("vaak")
 Found = TypeVar("Found")
 SAFELY: dict[str, Any] = {"trust_remote_code": False}
 PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def import_transformers(purpose: str, extra: str = "hf") -> Any:
@@ -67,33 +68,34 @@ def quiet_transformers(package: Any) -> Iterator[None]:
 
 
 def find_model(name: str, folder: Path) -> str:
-    """The absolute path of a model's folder, where there is one; else its name on the Hub."""
-    return next((str(path.resolve()) for path in (Path(name).expanduser(), folder / name) if path.is_dir()), name)
+    """The absolute path of a model's folder, where there is one; else its name on the Hub.
+
+    A model in another form than transformers' has the folder to which it is converted.
+    """
+    found = next((path for path in (Path(name).expanduser(), folder / name) if path.exists()), None)
+    if found is None:
+        return name
+    form = recognise(found)
+    return str(locate_converted(form.file) if form.name in READABLE and form.file else found.resolve())
 
 
 def resolve_source(key: str, name: str, folder: Path) -> str:
     """The folder or the name on the Hub of a model; a relative folder is looked for in ``folder``, too.
 
-    Raises UserError for a folder that isn't there, or that has no weights.
+    A model in another form that can be read is converted (``vaak.tasks.conversion``). Raises UserError, which says what
+    is there and what to do, for all else that isn't a whole model of transformers.
     """
     for path in (Path(name).expanduser(), folder / name):
-        if path.is_dir():
-            _require_weights(key, path)
+        if path.exists():
+            form = recognise(path)
+            if form.name in READABLE:
+                return str(convert(key, form))
+            if form.name != TRANSFORMERS:
+                raise UserError(f"{key}: {form.describe(path)}")
             return str(path.resolve())
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"{key}: no such folder: {name}")
     return name
-
-
-def _require_weights(key: str, folder: Path) -> None:
-    if any((folder / name).exists() for name in WEIGHTS):
-        return
-    if any(folder.glob("pytorch_model*.bin")):
-        raise UserError(
-            f"{key}: {folder} has its weights as pickles (pytorch_model.bin), which can run code; save them as "
-            "model.safetensors"
-        )
-    raise UserError(f"{key}: {folder} has no weights; expected model.safetensors and config.json")
 
 
 PROBE_SECONDS = 3.0

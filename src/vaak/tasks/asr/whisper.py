@@ -28,7 +28,14 @@ from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
-from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, import_transformers, resolve_source
+from vaak.tasks.pretrained import (
+    SAFELY,
+    config_of_tokenizer,
+    fetch_model,
+    find_model,
+    import_transformers,
+    resolve_source,
+)
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer
 
@@ -51,8 +58,7 @@ def resolve_base(options: AsrModelConfig, folder: Path) -> str:
 
 def name_base(base: str, folder: Path) -> str:
     """Return the name of a base for other software: its whole name on the Hub, or the absolute path of its folder."""
-    name = VERSIONS.get(base, base)
-    return next((str(path.resolve()) for path in _places(name, folder) if path.is_dir()), name)
+    return find_model(VERSIONS.get(base, base), folder)
 
 
 def _places(name: str, folder: Path) -> tuple[Path, Path]:

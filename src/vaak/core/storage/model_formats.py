@@ -1,0 +1,260 @@
+"""What the files of a pretrained model are: recognised by their first bytes and their names, and never executed.
+
+transformers     model.safetensors (or shards and their index) and config.json: the one form that everything reads
+readable         GGUF and OpenAI's checkpoints of Whisper, which are converted (``vaak.tasks.conversion``)
+all others       are named, with what makes the form that is read
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRANSFORMERS, GGUF, WHISPER_PT = "transformers", "gguf", "openai-whisper"
+SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+POINTER = b"version https://git-lfs.github.com/spec"
+LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
+"""Bytes of a pickle's opcodes that are looked through, without the tensors, which are files of their own."""
+TO_HF = "save it in transformers by model.save_pretrained(FOLDER), with its tokenizer"
+CONVERTED = "give the folder that it was converted from, or that model's name on the Hugging Face Hub"
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """What a path holds: ``what`` completes "PATH …", ``remedy`` says what to do where it isn't read.
+
+    ``name`` is short, as "ctranslate2"; ``file`` holds the weights, where it is a single one.
+    """
+
+    name: str
+    what: str
+    remedy: str = ""
+    file: Path | None = None
+
+    def describe(self, path: Path) -> str:
+        """Return one line about the path: what it is, and what to do."""
+        return f"{path} {self.what}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+def recognise(path: Path) -> ModelFormat:
+    """Return what a file or a folder, which is there, holds of a pretrained model.
+
+    Raises OSError where it can't be read.
+    """
+    return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
+
+
+# Folders
+
+
+def _recognise_folder(folder: Path) -> ModelFormat:
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
+    checks: tuple[Callable[[Path, Sequence[Path]], ModelFormat | None], ...] = (
+        _find_pointer,
+        _find_safetensors,
+        _find_adapter,
+        _find_ctranslate2,
+        _find_single_file,
+        _find_by_name,
+    )
+    return next((found for check in checks if (found := check(folder, files)) is not None), _nothing(folder, files))
+
+
+def _find_pointer(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    for path in files:
+        if path.stat().st_size <= LARGEST_POINTER and _begins_with(path, POINTER):
+            return _pointer(path, f"has {path.name}")
+    return None
+
+
+def _pointer(path: Path, how: str) -> ModelFormat:
+    said = f"{how}, which is a pointer of Git LFS in place of the file: the download lacks its content"
+    return ModelFormat("git-lfs", said, "run git lfs pull in the folder", path)
+
+
+def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    index = folder / INDEX
+    if not index.is_file() and not (folder / SAFETENSORS).is_file():
+        return _find_lone_shards(files)
+    if index.is_file() and not (folder / SAFETENSORS).is_file():
+        named = _read_index(index)
+        if named is None:
+            return ModelFormat("damaged", f"has a damaged {INDEX}", "download it again")
+        missing = [name for name in named if not (folder / name).is_file()]
+        if missing:
+            said = f"lacks {len(missing)} of its {len(named)} files of weights: {', '.join(missing[:3])}"
+            return ModelFormat("incomplete", said, "download the rest")
+    if not (folder / CONFIG).is_file():
+        return ModelFormat("incomplete", f"has weights, but no {CONFIG}", "add the one that the model came with")
+    return ModelFormat(TRANSFORMERS, "is a model of transformers")
+
+
+def _read_index(path: Path) -> list[str] | None:
+    """Return the names of the shards; None where the index is damaged."""
+    try:
+        found = json.loads(path.read_bytes())["weight_map"]
+        return sorted({str(name) for name in found.values()})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _find_lone_shards(files: Sequence[Path]) -> ModelFormat | None:
+    shards = [path for path in files if path.match("model-*-of-*.safetensors")]
+    said = f"has {len(shards)} files of weights, but no {INDEX}, which says what is in which"
+    return ModelFormat("incomplete", said, "download the rest") if shards else None
+
+
+def _find_adapter(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    if not (folder / "adapter_config.json").is_file():
+        return None
+    try:
+        base = json.loads((folder / "adapter_config.json").read_bytes()).get("base_model_name_or_path")
+    except (ValueError, AttributeError):
+        base = None
+    said = f"is an adapter of peft without its base{f', {base}' if isinstance(base, str) else ''}"
+    remedy = "merge the two by peft's merge_and_unload() and save_pretrained(FOLDER)"
+    return ModelFormat("peft", said, f"give the base as the pretrained model, or {remedy}")
+
+
+def _find_ctranslate2(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    names = {path.name for path in files}
+    vocabulary = any(name.startswith(("vocabulary.", "shared_vocabulary.", "source_vocabulary")) for name in names)
+    if "model.bin" not in names or not vocabulary:
+        return None
+    return ModelFormat("ctranslate2", "is a model of CTranslate2 (faster-whisper), which only runs", CONVERTED)
+
+
+def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    """A folder around one file that is a model by itself."""
+    found = [(path, _recognise_file(path)) for path in files if path.suffix in (".gguf", ".pt", ".bin", ".nemo")]
+    single = [(path, one) for path, one in found if one.name in (GGUF, WHISPER_PT, "ggml", "nemo")]
+    if not single:
+        return None
+    path, one = single[0]
+    if one.name in (GGUF, WHISPER_PT) and len(single) > 1:
+        names = ", ".join(other.name for other, _ in single[:4])
+        return ModelFormat("several", f"has {len(single)} models: {names}", "name one of these files", None)
+    return ModelFormat(one.name, f"has {path.name}, which {one.what}", one.remedy, path)
+
+
+@dataclass(frozen=True)
+class _Named:
+    """Files of a format by their patterns in a folder."""
+
+    name: str
+    patterns: tuple[str, ...]
+    what: str
+    remedy: str
+
+
+_NAMED = (
+    _Named(
+        "pickle",
+        ("pytorch_model*.bin", "*.pth", "*.pt", "*.ckpt"),
+        "has its weights as pickles ({file}), which can run code",
+        f"{TO_HF}: that writes {SAFETENSORS}",
+    ),
+    _Named("tensorflow", ("tf_model*.h5", "saved_model.pb", "*.ckpt.index"), "is a model of TensorFlow ({file})", ""),
+    _Named("flax", ("flax_model*.msgpack",), "is a model of Flax ({file})", ""),
+    _Named("onnx", ("*.onnx", "onnx/*.onnx"), "is a model of ONNX ({file}), which only runs", CONVERTED),
+    _Named("openvino", ("*openvino*.xml",), "is a model of OpenVINO ({file}), which only runs", CONVERTED),
+    _Named(
+        "coreml",
+        ("*.mlpackage", "*.mlmodelc", "*.mlmodel"),
+        "is a model of Core ML ({file}), which only runs",
+        CONVERTED,
+    ),
+    _Named("mlx", ("weights.npz", "weights*.safetensors"), "is a model of MLX ({file}), which only runs", CONVERTED),
+    _Named("other", ("*.safetensors",), f"has {{file}}, but no {SAFETENSORS}", TO_HF),
+)
+_LOADED_BY = {"tensorflow": "from_tf=True", "flax": "from_flax=True"}
+
+
+def _find_by_name(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
+    for one in _NAMED:
+        found = sorted(path for pattern in one.patterns for path in folder.glob(pattern))
+        if found:
+            how = _LOADED_BY.get(one.name)
+            remedy = one.remedy or f"load it in transformers 4 by from_pretrained(…, {how}), and {TO_HF}"
+            return ModelFormat(one.name, one.what.format(file=found[0].relative_to(folder)), remedy)
+    return None
+
+
+def _nothing(folder: Path, files: Sequence[Path]) -> ModelFormat:
+    expected = f"expected {SAFETENSORS} and {CONFIG}"
+    nested = [path.parent.name for path in sorted(folder.glob(f"*/{CONFIG}"))]
+    nested = [name for name in nested if _find_safetensors(folder / name, ()) is not None]
+    if nested:
+        return ModelFormat("nested", f"has no weights itself, but {nested[0]} in it has", f"give {folder / nested[0]}")
+    return ModelFormat("empty", f"has no weights; {expected}" if files else f"is empty and has no weights; {expected}")
+
+
+# Files
+
+
+def _recognise_file(path: Path) -> ModelFormat:
+    with open(path, "rb") as file:
+        first = file.read(64)
+    if first.startswith(POINTER):
+        return _pointer(path, "is there")
+    if first.startswith(b"GGUF"):
+        return ModelFormat(GGUF, "is a model of llama.cpp (GGUF)", "GGUF is read by task lm", path)
+    if first[:4] in (b"lmgg", b"fmgg", b"tjgg"):
+        whisper = "give OpenAI's .pt, from which it was made, or openai/whisper-SIZE of the Hugging Face Hub"
+        return ModelFormat(
+            "ggml", "is a model of whisper.cpp or an old llama.cpp (ggml), which only runs", whisper, path
+        )
+    if zipfile.is_zipfile(path):
+        return _recognise_zip(path)
+    if path.suffix == ".nemo" or (tarfile.is_tarfile(path) and _has_member(path, "model_config.yaml")):
+        remedy = "give a model of the same kind that is published for transformers"
+        return ModelFormat("nemo", "is a model of NeMo (.nemo)", remedy, path)
+    return _recognise_by_suffix(path)
+
+
+def _recognise_zip(path: Path) -> ModelFormat:
+    """torch saves a zip with data.pkl and a file for each tensor; the pickle is only searched for names."""
+    with zipfile.ZipFile(path) as archive:
+        pickles = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
+        content = archive.read(pickles[0]) if pickles and pickles[0].file_size <= LARGEST_PICKLE else b""
+    if not pickles:
+        return ModelFormat("archive", "is an archive", "unpack it, and give the folder", path)
+    if all(name in content for name in (b"dims", b"n_mels", b"model_state_dict")):
+        said = "is a Whisper as OpenAI saves it (.pt)"
+        return ModelFormat(WHISPER_PT, said, "it is read by task asr, architecture whisper", path)
+    return ModelFormat("pickle", "has its weights as a pickle, which can run code", f"{TO_HF}", path)
+
+
+def _has_member(path: Path, name: str) -> bool:
+    with tarfile.open(path) as archive:
+        return any(member.name.rpartition("/")[2] == name for member in archive)
+
+
+_BY_SUFFIX = {
+    ".safetensors": ("safetensors", "is a file of weights", f"give its folder, with {CONFIG} and the tokenizer"),
+    ".onnx": ("onnx", "is a model of ONNX, which only runs", "give the folder that it was converted from"),
+    ".h5": ("tensorflow", "is a model of TensorFlow or Keras", f"load it in transformers 4 with from_tf=True, {TO_HF}"),
+    ".msgpack": ("flax", "is a model of Flax", f"load it in transformers 4 with from_flax=True, and {TO_HF}"),
+    ".tflite": ("tflite", "is a model of TensorFlow Lite, which only runs", "give what it was converted from"),
+}
+
+
+def _recognise_by_suffix(path: Path) -> ModelFormat:
+    if path.suffix in _BY_SUFFIX:
+        return ModelFormat(*_BY_SUFFIX[path.suffix], path)
+    if tarfile.is_tarfile(path):
+        return ModelFormat("archive", "is an archive", "unpack it, and give the folder", path)
+    if path.suffix in (".bin", ".pt", ".pth", ".ckpt", ".pkl"):
+        return ModelFormat("pickle", "has its weights as a pickle, which can run code", TO_HF, path)
+    return ModelFormat(
+        "unknown", "is a file of an unknown kind", f"give a folder with {SAFETENSORS} and {CONFIG}", path
+    )
+
+
+def _begins_with(path: Path, first: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(first)) == first

@@ -1,0 +1,212 @@
+"""Pretrained models in other forms, converted once to folders that transformers reads.
+
+GGUF (llama.cpp)          transformers' own reader; quantized weights become 32 bits
+Whisper as OpenAI's .pt   ``{"dims": …, "model_state_dict": …}``, read as tensors alone; its tokenizer is next to the
+                          file, or that of the model of its size on the Hugging Face Hub
+
+A converted folder is in the user's cache, under the name, the size and the time of change of the file:
+
+~/.cache/vaak/converted/NAME-FINGERPRINT/
+  converted.json      written last
+  config.json, model.safetensors, tokenizer.json, …
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vaak.core.artifact import Artifact
+from vaak.core.errors import UserError, catching_panics, optional_import
+from vaak.core.storage.files import compute_fingerprint
+from vaak.core.storage.model_formats import GGUF, WHISPER_PT, ModelFormat
+
+log = logging.getLogger("vaak")
+READABLE = (GGUF, WHISPER_PT)
+SPLIT_GGUF = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+
+
+def locate_converted(file: Path) -> Path:
+    """Return the folder that a file's model is converted to, whether it was already or not."""
+    about = file.stat()
+    mark = compute_fingerprint([str(file.resolve()), about.st_size, about.st_mtime_ns])[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "vaak" / "converted" / f"{file.stem}-{mark}"
+
+
+def convert(key: str, found: ModelFormat) -> Path:
+    """Return the folder of a model of a readable form, made now if it isn't there yet.
+
+    Raises UserError, which begins with the option's ``key``, where it can't be read.
+    """
+    file = found.file
+    assert file is not None
+    made = Artifact(locate_converted(file), "converted.json", "converted model", keys={"sizes": dict})
+    if made.find() is None or made.damage() is not None:
+        with made.making(lambda: made.find() is not None and made.damage() is None, keeps_empty=False) as needed:
+            if needed:
+                log.info("%s: %s is converted to %s in 32 bits", key, file, made.folder)
+                (_convert_gguf if found.name == GGUF else _convert_whisper)(key, file, made.folder)
+                made.finish({"format": found.name, "file": str(file)})
+    return made.folder
+
+
+def _convert_gguf(key: str, file: Path, folder: Path) -> None:
+    parts = SPLIT_GGUF.search(file.name)
+    if parts and int(parts[1]) > 1:
+        raise UserError(f"{key}: {file} is one of {int(parts[1])} parts; join them by llama-gguf-split --merge")
+    with optional_import(f"{key}: reading GGUF requires gguf and transformers", "gguf"):
+        importlib.import_module("gguf")
+        auto: Any = importlib.import_module("transformers")
+    try:
+        with catching_panics():
+            how = {"gguf_file": file.name, "trust_remote_code": False}
+            tokenizer = auto.AutoTokenizer.from_pretrained(file.parent, **how)
+            model = auto.AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **how)
+    # each layer of transformers and of gguf raises its own
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{key}: {file} can't be read as GGUF: {said}") from error
+    # transformers takes what it dequantized itself for quantized still, and doesn't save it.
+    model.hf_quantizer, model.is_quantized = None, False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+# Whisper
+
+_BLOCK = {
+    "attn.query": "self_attn.q_proj",
+    "attn.key": "self_attn.k_proj",
+    "attn.value": "self_attn.v_proj",
+    "attn.out": "self_attn.out_proj",
+    "attn_ln": "self_attn_layer_norm",
+    "cross_attn.query": "encoder_attn.q_proj",
+    "cross_attn.key": "encoder_attn.k_proj",
+    "cross_attn.value": "encoder_attn.v_proj",
+    "cross_attn.out": "encoder_attn.out_proj",
+    "cross_attn_ln": "encoder_attn_layer_norm",
+    "mlp.0": "fc1",
+    "mlp.2": "fc2",
+    "mlp_ln": "final_layer_norm",
+}
+_OTHERS = {
+    "encoder.positional_embedding": "encoder.embed_positions.weight",
+    "encoder.ln_post": "encoder.layer_norm",
+    "decoder.positional_embedding": "decoder.embed_positions.weight",
+    "decoder.token_embedding": "decoder.embed_tokens",
+    "decoder.ln": "decoder.layer_norm",
+}
+_IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
+SIZES = {
+    (384, 4): "tiny",
+    (512, 6): "base",
+    (768, 12): "small",
+    (1024, 24): "medium",
+    (1280, 32): "large",
+    (1280, 4): "large-v3-turbo",
+}
+"""OpenAI's models by the width and the blocks of the decoder."""
+ENGLISH_ONLY, LARGE_V3_BINS, LARGE_V3_TOKENS = 51864, 128, 51866
+
+
+def name_whisper_tensor(name: str) -> str:
+    """Return transformers' name of one of OpenAI's tensors. Raises KeyError for an unknown one.
+
+    >>> name_whisper_tensor("decoder.blocks.0.cross_attn.query.weight")
+    'model.decoder.layers.0.encoder_attn.q_proj.weight'
+    """
+    if name in _OTHERS:
+        return f"model.{_OTHERS[name]}"
+    if match := _IN_BLOCK.fullmatch(name):
+        side, number, part, kind = match.groups()
+        return f"model.{side}.layers.{number}.{_BLOCK[part]}.{kind}"
+    part, _, kind = name.rpartition(".")
+    return f"model.{_OTHERS[part]}.{kind}" if part in _OTHERS else f"model.{_conv(part)}.{kind}"
+
+
+def _conv(part: str) -> str:
+    if part not in ("encoder.conv1", "encoder.conv2"):
+        raise KeyError(part)
+    return part
+
+
+def _convert_whisper(key: str, file: Path, folder: Path) -> None:
+    with optional_import(f"{key}: reading a Whisper requires transformers", "asr"):
+        transformers: Any = importlib.import_module("transformers")
+    dims, weights = _read_whisper(key, file)
+    source = _find_tokenizer(file, dims)
+    try:
+        tokenizer = transformers.WhisperTokenizer.from_pretrained(source, trust_remote_code=False)
+    # the Hub's client raises its own
+    except Exception as error:
+        raise UserError(
+            f"{key}: {file} has no tokenizer, and {source} isn't available; put its tokenizer.json and "
+            "tokenizer_config.json next to the file"
+        ) from error
+    model = transformers.WhisperForConditionalGeneration(_whisper_config(transformers, dims, tokenizer))
+    try:
+        named = {name_whisper_tensor(name): tensor.float() for name, tensor in weights.items()}
+        model.load_state_dict(named | {"proj_out.weight": named["model.decoder.embed_tokens.weight"]})
+    except (KeyError, RuntimeError) as error:
+        raise UserError(f"{key}: {file} isn't a Whisper of its own sizes: {str(error).splitlines()[0]}") from error
+    with contextlib.suppress(OSError):  # it may not say how it generates
+        model.generation_config = transformers.GenerationConfig.from_pretrained(source)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _read_whisper(key: str, file: Path) -> tuple[Mapping[str, int], Mapping[str, Tensor]]:
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+        return found["dims"], found["model_state_dict"]
+    # a pickle with other things than tensors in it, or a damaged one
+    except Exception as error:
+        said = str(error).splitlines()[0][:200]
+        raise UserError(f"{key}: {file} can't be read as tensors alone: {said}") from error
+
+
+def _find_tokenizer(file: Path, dims: Mapping[str, int]) -> str:
+    """Return the folder of the file, where it has a tokenizer; else the name on the Hub of the model of its size."""
+    if (file.parent / "tokenizer.json").is_file() or (file.parent / "vocab.json").is_file():
+        return str(file.parent)
+    size = SIZES.get((dims["n_text_state"], dims["n_text_layer"]), "base")
+    if dims["n_vocab"] == ENGLISH_ONLY:
+        return f"openai/whisper-{size}.en"
+    is_third = dims["n_vocab"] == LARGE_V3_TOKENS or dims["n_mels"] == LARGE_V3_BINS
+    return f"openai/whisper-{f'{size}-v3' if is_third and size == 'large' else size}"
+
+
+def _whisper_config(transformers: Any, dims: Mapping[str, int], tokenizer: Any) -> Any:
+    end, start = (tokenizer.convert_tokens_to_ids(one) for one in ("<|endoftext|>", "<|startoftranscript|>"))
+    return transformers.WhisperConfig(
+        vocab_size=dims["n_vocab"],
+        num_mel_bins=dims["n_mels"],
+        d_model=dims["n_audio_state"],
+        encoder_layers=dims["n_audio_layer"],
+        decoder_layers=dims["n_text_layer"],
+        encoder_attention_heads=dims["n_audio_head"],
+        decoder_attention_heads=dims["n_text_head"],
+        encoder_ffn_dim=4 * dims["n_audio_state"],
+        decoder_ffn_dim=4 * dims["n_text_state"],
+        max_source_positions=dims["n_audio_ctx"],
+        max_target_positions=dims["n_text_ctx"],
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+        decoder_start_token_id=start,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+        architectures=["WhisperForConditionalGeneration"],
+    )

@@ -1,0 +1,121 @@
+"""Models in other forms become folders of transformers with the same logits."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_whisper import write_whisper
+from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
+
+from vaak.core.errors import UserError
+from vaak.tasks.pretrained import find_model, resolve_source
+
+BACK = {
+    "self_attn.q_proj": "attn.query", "self_attn.k_proj": "attn.key", "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out", "self_attn_layer_norm": "attn_ln", "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.k_proj": "cross_attn.key", "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out", "encoder_attn_layer_norm": "cross_attn_ln", "fc1": "mlp.0",
+    "fc2": "mlp.2", "final_layer_norm": "mlp_ln",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def _as_openai(name: str) -> str:
+    name = name.removeprefix("model.").replace("embed_positions.weight", "positional_embedding")
+    name = name.replace("embed_tokens", "token_embedding").replace(".layers.", ".blocks.")
+    for theirs, openai in BACK.items():
+        name = re.sub(rf"\.{re.escape(theirs)}\.", f".{openai}.", name)
+    return re.sub(r"^encoder\.layer_norm", "encoder.ln_post", re.sub(r"^decoder\.layer_norm", "decoder.ln", name))
+
+
+def _write_openai(whisper: Path, folder: Path) -> Path:
+    """A Whisper of transformers as OpenAI saves its own, next to its tokenizer."""
+    model = WhisperForConditionalGeneration.from_pretrained(whisper)
+    sizes: Any = model.config
+    dims = {
+        "n_mels": sizes.num_mel_bins, "n_audio_ctx": sizes.max_source_positions, "n_audio_state": sizes.d_model,
+        "n_audio_head": sizes.encoder_attention_heads, "n_audio_layer": sizes.encoder_layers,
+        "n_vocab": sizes.vocab_size, "n_text_ctx": sizes.max_target_positions, "n_text_state": sizes.d_model,
+        "n_text_head": sizes.decoder_attention_heads, "n_text_layer": sizes.decoder_layers,
+    }  # fmt: skip
+    state = {_as_openai(name): tensor for name, tensor in model.state_dict().items() if name != "proj_out.weight"}
+    folder.mkdir()
+    torch.save({"dims": dims, "model_state_dict": state}, folder / "tiny.pt")
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if (whisper / name).is_file():
+            shutil.copy(whisper / name, folder)
+    return folder / "tiny.pt"
+
+
+def _square_whisper(folder: Path) -> Path:
+    """OpenAI's have feed-forward layers of four times the width, and one width on both sides."""
+    write_whisper(folder)
+    model = WhisperForConditionalGeneration.from_pretrained(folder)
+    config: Any = model.config
+    config.encoder_ffn_dim = config.decoder_ffn_dim = 4 * config.d_model
+    torch.manual_seed(0)
+    WhisperForConditionalGeneration(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_whisper_of_openais_has_the_logits_of_its_folder(tmp_path: Path, cache: Path):
+    whisper = _square_whisper(tmp_path / "hf")
+    file = _write_openai(whisper, tmp_path / "openai")
+    source = resolve_source("model.base", str(file), Path())
+    assert Path(source).is_relative_to(cache) and find_model("openai/tiny.pt", tmp_path) == source
+    ours, theirs = (WhisperForConditionalGeneration.from_pretrained(one).eval() for one in (source, whisper))
+    features = torch.randn(1, ours.config.num_mel_bins, 2 * ours.config.max_source_positions)
+    with torch.no_grad():
+        logits = [model(features, decoder_input_ids=torch.tensor([[1, 2, 3]])).logits for model in (ours, theirs)]
+    torch.testing.assert_close(*logits, rtol=0, atol=0)
+    before = (Path(source) / "model.safetensors").stat().st_mtime_ns
+    assert resolve_source("model.base", str(tmp_path / "openai"), Path()) == source
+    assert (Path(source) / "model.safetensors").stat().st_mtime_ns == before, "converted again"
+
+
+class _Runs:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+def test_a_pickle_that_names_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    code = _Runs()
+    torch.save(
+        {"dims": {"n_mels": 80}, "model_state_dict": {}, "more": code}, tmp_path / "bad.pt", pickle_module=pickle
+    )
+    with pytest.raises(UserError, match=r"model\.base: .*bad\.pt can't be read as tensors alone"):
+        resolve_source("model.base", str(tmp_path / "bad.pt"), Path())
+    assert not (tmp_path / "ran").exists() and not [*(tmp_path / "cache").rglob("*.json")]
+
+
+def test_a_broken_gguf_is_one_line(tmp_path: Path):
+    pytest.importorskip("gguf")
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(60))
+    with pytest.raises(UserError, match=r"model\.pretrained: .*m\.gguf can't be read as GGUF: "):
+        resolve_source("model.pretrained", str(tmp_path / "m.gguf"), Path())
+
+
+def test_a_gguf_has_the_logits_that_transformers_gives_it(tmp_path: Path, tiny_run: Path, vaak: Any):
+    pytest.importorskip("gguf")
+    code, _, err = vaak("export", tiny_run, "--format", "gguf", "--output", tmp_path / "out")
+    assert code == 0, err
+    file = next((tmp_path / "out").rglob("*.gguf"))
+    source = resolve_source("model.pretrained", str(file), Path())
+    ours = AutoModelForCausalLM.from_pretrained(source).eval()
+    theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = [model(torch.tensor([[1, 2, 3, 4]])).logits for model in (ours, theirs)]
+    torch.testing.assert_close(*logits, rtol=0, atol=0)
