@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_whisper import write_whisper
 from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
 
+from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
 from vaak.tasks.pretrained import find_model, resolve_source
 
@@ -74,7 +74,8 @@ def test_a_whisper_of_openais_has_the_logits_of_its_folder(tmp_path: Path, cache
     whisper = _square_whisper(tmp_path / "hf")
     file = _write_openai(whisper, tmp_path / "openai")
     source = resolve_source("model.base", str(file), Path())
-    assert Path(source).is_relative_to(cache) and find_model("openai/tiny.pt", tmp_path) == source
+    assert Path(source).is_relative_to(cache)
+    assert find_model("openai/tiny.pt", tmp_path) == source
     ours, theirs = (WhisperForConditionalGeneration.from_pretrained(one).eval() for one in (source, whisper))
     features = torch.randn(1, ours.config.num_mel_bins, 2 * ours.config.max_source_positions)
     with torch.no_grad():
@@ -98,7 +99,8 @@ def test_a_pickle_that_names_code_is_not_run(tmp_path: Path, monkeypatch: pytest
     )
     with pytest.raises(UserError, match=r"model\.base: .*bad\.pt can't be read as tensors alone"):
         resolve_source("model.base", str(tmp_path / "bad.pt"), Path())
-    assert not (tmp_path / "ran").exists() and not [*(tmp_path / "cache").rglob("*.json")]
+    assert not (tmp_path / "ran").exists()
+    assert not [*(tmp_path / "cache").rglob("*.json")]
 
 
 def test_a_broken_gguf_is_one_line(tmp_path: Path):

@@ -74,7 +74,8 @@ CASES = [
 def test_what_a_folder_holds_is_said(write: Callable[[Path], None], name: str, said: str, tmp_path: Path):
     write(tmp_path)
     found = recognise(tmp_path)
-    assert found.name == name and said in found.describe(tmp_path)
+    assert found.name == name
+    assert said in found.describe(tmp_path)
 
 
 @pytest.mark.parametrize(
