@@ -44,8 +44,8 @@ import numpy as np
 import torch
 from racing import HERE, Bench, Process, figures_of, say
 
-from vaak.engine.checkpoint.weights import copy_to_cpu
 from vaak.engine.flops import peak_flops
+from vaak.engine.snapshot import copy_to_cpu
 from vaak.nn.config import StackConfig
 from vaak.nn.stack import TransformerStack, set_variable_length
 

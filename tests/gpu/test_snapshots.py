@@ -16,9 +16,8 @@ from torch import Tensor
 
 from contract_cases import CASES
 from mock_cuda import MockDevice
-from vaak.engine.checkpoint import weights
-from vaak.engine.checkpoint.files import Snapshot
-from vaak.engine.checkpoint.weights import copy_to_cpu
+from vaak.engine import snapshot as weights
+from vaak.engine.snapshot import Snapshot, copy_to_cpu
 
 DTYPES = (
     torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,

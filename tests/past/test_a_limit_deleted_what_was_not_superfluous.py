@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from toy import ToyTask, toy_trainer
-from vaak.engine.checkpoint.files import CheckpointWriter, Snapshot, list_checkpoints, pointed
+from vaak.engine.checkpoint.files import CheckpointWriter, list_checkpoints, pointed
+from vaak.engine.snapshot import Snapshot
 
 
 def write(writer: CheckpointWriter, step: int, *, best: bool, periodic: bool) -> None:

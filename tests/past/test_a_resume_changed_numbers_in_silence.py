@@ -63,7 +63,7 @@ def test_what_can_not_be_changed_is_refused_with_both_values_and_all_at_once(vaa
 
 
 def test_other_conditions_are_said(vaak: Vaak, run: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("vaak.engine.saving.np.__version__", "0.0.1")
+    monkeypatch.setattr("vaak.engine.checkpoint.conditions.np.__version__", "0.0.1")
     code, said = resumed(vaak, run)
     assert code == 0, said
     assert "same draws, bits equal to rounding only (numpy " in said

@@ -22,10 +22,10 @@ from tiny_runs import loaded, prepared_task
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.engine.checkpoint.weights import FileLayout
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.distributed.sharding import Gathering, ShardedModel, is_sharded, local
 from vaak.engine.inspection import Inspection, ModulePlace, NonFiniteFinding, first_non_finite
+from vaak.engine.snapshot import FileLayout
 from vaak.engine.trainer import Trainer
 from vaak.runs.estimate import at_rest
 

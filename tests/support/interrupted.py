@@ -26,15 +26,17 @@ from toy import toy_trainer
 from vaak.cli.main import guarded
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.core.storage.files import remove_leftovers
 from vaak.engine.checkpoint import files as checkpoint
-from vaak.engine.checkpoint.files import CheckpointWriter, remove_leftovers
+from vaak.engine.checkpoint.files import CheckpointWriter
+from vaak.engine.snapshot import Snapshot
 
 OLD, NEW = 2, 3
 
 
-def snapshot(step: int, value: float) -> checkpoint.Snapshot:
+def snapshot(step: int, value: float) -> Snapshot:
     tensors = {"weight": torch.full((1000,), value)}
-    return checkpoint.Snapshot(step, tensors, tensors, {"position": {"step": step}, "value": value})
+    return Snapshot(step, tensors, tensors, {"position": {"step": step}, "value": value})
 
 
 def write(run: Path, step: int, value: float, is_best: bool = False) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vaak.engine.checkpoint.files import Snapshot, load_checkpoint, pointed
+from vaak.engine.checkpoint.files import load_checkpoint, pointed
 from vaak.engine.metrics_file import read_records
+from vaak.engine.snapshot import Snapshot
 
 
 def last_checkpoint(run: Path) -> Snapshot:

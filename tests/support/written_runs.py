@@ -11,14 +11,9 @@ from typing import Any
 import torch
 
 from vaak.core.storage.files import write_json
-from vaak.engine.checkpoint.files import (
-    Snapshot,
-    complete_checkpoint,
-    point,
-    save_checkpoint,
-    step_folder,
-)
+from vaak.engine.checkpoint.files import complete_checkpoint, point, save_checkpoint, step_folder
 from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.snapshot import Snapshot
 from vaak.runs.audit.files import check_files, check_names
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.records import check_log

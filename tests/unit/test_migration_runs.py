@@ -17,8 +17,8 @@ from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import LossRegistry, Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
 from vaak.engine.checkpoint.files import step_folder
-from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.metrics_file import read_records
+from vaak.engine.snapshot import load_weights
 from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint import files
-from vaak.engine.checkpoint.files import Snapshot
-from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.snapshot import Snapshot, copy_to_cpu, load_weights, model_tensors
 
 FOLDER = "checkpoints"
 """Where checkpoints go if neither a folder nor a configuration with ``checkpoint_dir`` says it."""

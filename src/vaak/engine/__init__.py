@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
-    from vaak.engine.checkpoint.files import Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
+    from vaak.engine.checkpoint.files import find_latest_checkpoint, load_checkpoint, save_checkpoint
+    from vaak.engine.snapshot import Snapshot
     from vaak.engine.trainer import Trainer
     from vaak.nn.losses import LossRegistry
 
@@ -29,7 +30,7 @@ __getattr__ = attributes(
     __name__,
     {
         "LossRegistry": "vaak.nn.losses",
-        "Snapshot": CHECKPOINTS,
+        "Snapshot": "vaak.engine.snapshot",
         "Trainer": "vaak.engine.trainer",
         "find_latest_checkpoint": CHECKPOINTS,
         "load_checkpoint": CHECKPOINTS,

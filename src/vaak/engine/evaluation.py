@@ -27,14 +27,13 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
-from vaak.core.storage.files import write_bytes
+from vaak.core.storage.files import remove_leftovers, write_bytes
 from vaak.core.summaries import SUMMARY
 from vaak.core.task import Meters, Task
 from vaak.core.terminal import progress
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load
 from vaak.data.plan import BatchPlan
-from vaak.engine.checkpoint.files import remove_leftovers
 from vaak.engine.distributed.exact import sum_in_order
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.memory import free_memory, is_out_of_memory

@@ -31,13 +31,12 @@ from vaak.config.training import CheckpointConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.figures import improves
-from vaak.engine.checkpoint.files import Snapshot, tensor_files
-from vaak.engine.checkpoint.weights import FileLayout, copy_to_cpu, load_weights, model_tensors
 from vaak.engine.distributed.sharding import Gathering, is_sharded, local
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
 from vaak.engine.precision import LossScale, Precision
+from vaak.engine.snapshot import FileLayout, Snapshot, copy_to_cpu, load_weights, model_tensors, tensor_files
 from vaak.nn.lora import never_trained
 
 log = logging.getLogger("vaak")

@@ -29,7 +29,6 @@ from vaak.core.matching import quote_names
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
-from vaak.engine.checkpoint.weights import load_weights, model_tensors
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.distributed.sharding import (
@@ -48,6 +47,7 @@ from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimiz
 from vaak.engine.optim.schedules import Freezing, Plateau, compile_pattern, make_schedule
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
+from vaak.engine.snapshot import load_weights, model_tensors
 from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData

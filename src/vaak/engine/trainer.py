@@ -31,7 +31,9 @@ from vaak.core.interrupts import in_order, leave_at_once, signals_to_hear
 from vaak.core.task import Task, require_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
 from vaak.data.waiting import WaitLimit
-from vaak.engine.checkpoint.files import Snapshot, step_folder
+from vaak.engine.checkpoint.files import step_folder
+from vaak.engine.checkpoint.resume import resume
+from vaak.engine.checkpoint.saving import Checkpointer
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
@@ -40,8 +42,7 @@ from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
-from vaak.engine.resume import resume
-from vaak.engine.saving import Checkpointer
+from vaak.engine.snapshot import Snapshot
 from vaak.engine.state import PieceRule, PieceRules, Position
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units

@@ -30,14 +30,14 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json
-from vaak.engine.checkpoint.bundled_files import TENSORS
-from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, load_checkpoint, read_state
+from vaak.engine.checkpoint.conditions import differences
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, read_state
 from vaak.engine.checkpoint.names import listed_files, parse_step, step_folder
 from vaak.engine.distributed.exchange import hash_value
 from vaak.engine.distributed.launcher import INTEGERS, canonical, weights_fingerprint
 from vaak.engine.inspection import ROOT, tensors_in
 from vaak.engine.precision import keeping_kernels
-from vaak.engine.saving import differences
+from vaak.engine.snapshot import TENSORS, Snapshot
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.folder.directory import holds_a_run

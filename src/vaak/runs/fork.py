@@ -27,8 +27,8 @@ from vaak.core.storage import files
 from vaak.core.storage.links import make_link
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import parse_step
+from vaak.engine.checkpoint.resume import METRICS, require_resumable
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.resume import METRICS, require_resumable
 from vaak.runs.folder.directory import (
     FINISH,
     RUN,

@@ -46,9 +46,9 @@ from vaak.core.task import Task
 from vaak.engine.checkpoint.bundled_files import report_damaged
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
-from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
+from vaak.engine.snapshot import load_weights
 from vaak.engine.trained import NamedRows, initialise, make_model
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length

@@ -33,14 +33,8 @@ from vaak.core.storage import files
 from vaak.core.storage.files import scratch_folder
 from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
-from vaak.engine.checkpoint.bundled_files import TENSORS
-from vaak.engine.checkpoint.files import (
-    Snapshot,
-    list_checkpoints,
-    load_checkpoint,
-    resolve_checkpoint,
-    step_folder,
-)
+from vaak.engine.checkpoint.conditions import differences, unknown
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, resolve_checkpoint, step_folder
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, ObjectiveRunner, restored
@@ -49,7 +43,7 @@ from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.precision import keeping_kernels
-from vaak.engine.saving import differences, unknown
+from vaak.engine.snapshot import TENSORS, Snapshot
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.build_callbacks import built

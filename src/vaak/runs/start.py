@@ -29,11 +29,12 @@ from vaak.core.errors import UserError
 from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
 from vaak.core.secrets import hide_secrets, mask
-from vaak.core.storage.files import scratch_folder, write_json
+from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
-from vaak.engine.checkpoint.files import read_state, remove_leftovers, resolve_checkpoint
+from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
+from vaak.engine.checkpoint.resume import require_resumable, start_fresh
 from vaak.engine.distributed.launcher import (
     multiplied_by,
     pick_device,
@@ -48,7 +49,6 @@ from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words, precision_on
-from vaak.engine.resume import require_resumable, start_fresh
 from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
 from vaak.runs.build_callbacks import build_callbacks

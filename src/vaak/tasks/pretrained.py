@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.model_formats import TRANSFORMERS, recognise
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.tasks.conversion import READABLE, convert, locate_converted
 from vaak.text.chat_template import keep_template

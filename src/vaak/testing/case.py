@@ -18,7 +18,7 @@ from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Meters, Task, TaskWrapper
 from vaak.data.loader import Microbatch
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 
 Losses = Callable[[nn.Module, Batch], dict[str, Term]]

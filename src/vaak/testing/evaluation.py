@@ -15,8 +15,8 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses
-from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.evaluation import Evaluator
+from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, open_trainer, require, require_close, require_same
 

@@ -13,9 +13,9 @@ import torch
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.task import Dataset, Task, TaskWrapper
 from vaak.engine.checkpoint.files import load_checkpoint, step_folder
-from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.metrics_file import read_records
 from vaak.engine.precision import seed_everything
+from vaak.engine.snapshot import load_weights
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import (
     UNEVALUATED,

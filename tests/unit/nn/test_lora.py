@@ -9,8 +9,8 @@ import torch
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.checkpoint.files import save_checkpoint
+from vaak.engine.snapshot import Snapshot, model_tensors
 from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
 from vaak.nn.lora import FrozenLinear, NF4Linear, add_lora, iterate_adapters, merged, write_adapter

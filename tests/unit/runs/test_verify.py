@@ -19,7 +19,7 @@ from quick_cases import mostly_slow
 from vaak.core.artifact import HASHES
 from vaak.core.errors import UserError
 from vaak.core.storage.files import hash_file, read_json, write_json
-from vaak.engine import saving
+from vaak.engine.checkpoint import saving
 from vaak.engine.checkpoint.files import step_folder
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.records import LogAudit, Record

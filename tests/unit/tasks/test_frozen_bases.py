@@ -18,7 +18,7 @@ from torch import Tensor
 from contract_cases import CASES
 from quick_cases import mostly_slow
 from vaak.engine.checkpoint.files import load_checkpoint
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import FrozenLinear, merged
 

@@ -17,8 +17,8 @@ from vaak.core.batch import Batch
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
-from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
 from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
+from vaak.engine.snapshot import copy_to_cpu, load_weights, model_tensors
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.metrics import get_visibility

@@ -251,6 +251,19 @@ def remove_temporary(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+REMOVED, REPLACED = ".removed", ".replaced"
+"""Endings of hidden folders: one that is being removed, and one that a new one is about to replace."""
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a killed writer left half-written or half-removed; put back what it was about to replace."""
+    for path in list(folder.glob(".*")):
+        if path.suffix == REPLACED and not (original := folder / path.stem[1:]).exists():
+            path.rename(original)
+        elif path.suffix in (".tmp", REMOVED, REPLACED):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 @contextlib.contextmanager
 def usual_mode(path: Path) -> Iterator[None]:
     """Within this context, someone else writes ``path``; then it has the mode that the umask gives to a new file.

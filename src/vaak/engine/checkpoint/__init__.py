@@ -1,1 +1,1 @@
-"""Checkpoints on disk: format, verified, and written in the background (files.py)."""
+"""Checkpoints: when a run is saved and with what (saving.py), the files (files.py), and how one resumes (resume.py)."""

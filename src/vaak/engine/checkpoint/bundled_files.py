@@ -25,13 +25,10 @@ from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
 from vaak.core.storage.files import scratch_folder
 from vaak.engine.checkpoint.names import Entry, list_checkpoints, listed_files
-from vaak.engine.checkpoint.weights import copy_to_cpu, model_tensors
+from vaak.engine.snapshot import FROZEN, TENSORS, copy_to_cpu, model_tensors
 
 log = logging.getLogger("vaak")
-FROZEN = "frozen.safetensors"
 STATE = "state.json"
-TENSORS = ("model", "optimizer", "average", "loss")
-"""The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
 OF_THE_STATE = {STATE, *(f"{part}.safetensors" for part in TENSORS)}
 """The files that have no other copy; all others are bundled_files."""
 SET_ASIDE = "set-aside"

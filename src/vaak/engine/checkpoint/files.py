@@ -21,12 +21,10 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -35,10 +33,8 @@ from vaak.core.errors import CheckpointError, catching_panics
 from vaak.core.storage import files
 from vaak.core.storage.links import require_no_link
 from vaak.engine.checkpoint.bundled_files import (
-    FROZEN,
     OF_THE_STATE,
     STATE,
-    TENSORS,
     frozen_tensors,
     keep_second_copy,
     require_frozen,
@@ -52,33 +48,10 @@ from vaak.engine.checkpoint.names import Entry, listed_files, parse_step, write_
 from vaak.engine.checkpoint.names import about_checkpoint as about_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
-from vaak.engine.checkpoint.weights import FileLayout
+from vaak.engine.snapshot import ALWAYS_WRITTEN, FROZEN, TENSORS, Snapshot, tensor_files
 
 log = logging.getLogger("vaak")
-ALWAYS_WRITTEN = ("model", "optimizer")
 COMPLETED = "completed.json"
-REMOVED, REPLACED = ".removed", ".replaced"
-
-
-@dataclass
-class Snapshot:
-    """Everything of a run's state, copied to the CPU at one step's boundary.
-
-    ``frozen`` names parameters of the model that are never trained; ``base_is_enough`` where the model as its task
-    makes it has their values, too. Where ranks have parts of the tensors, these are in ``chunks``, to be read once, and
-    fill ``files`` in turn.
-    """
-
-    step: int
-    model: dict[str, torch.Tensor]
-    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
-    state: dict[str, Any] = field(default_factory=dict)
-    average: dict[str, torch.Tensor] = field(default_factory=dict)
-    loss: dict[str, torch.Tensor] = field(default_factory=dict)
-    frozen: frozenset[str] = frozenset()
-    base_is_enough: bool = True
-    files: tuple[FileLayout, ...] = ()
-    chunks: Iterator[torch.Tensor] = field(default_factory=lambda: iter(()))
 
 
 def save_checkpoint(
@@ -103,7 +76,7 @@ def save_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         _write_files(temporary, snapshot, about or {}, bundled_files or {})
-        replaced = folder / f".{final.name}{REPLACED}"
+        replaced = folder / f".{final.name}{files.REPLACED}"
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
@@ -119,18 +92,6 @@ def save_checkpoint(
         for _ in snapshot.chunks:  # after an error, too: the others give all of theirs
             pass
     return final
-
-
-def tensor_files(
-    parts: Mapping[str, dict[str, torch.Tensor]], frozen: frozenset[str]
-) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of a state's parts by the file that they are in."""
-    found = {f"{part}.safetensors": own for part, own in parts.items() if part in ALWAYS_WRITTEN or own}
-    model = parts["model"]
-    if never := {name: tensor for name, tensor in model.items() if name in frozen}:
-        found[FROZEN] = never
-        found["model.safetensors"] = {name: one for name, one in model.items() if name not in never}
-    return found
 
 
 def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others: Mapping[str, str | Path]) -> None:
@@ -457,7 +418,7 @@ class CheckpointWriter:
         kept = {*periodic[-self.total_limit :], *named, *forever}
         for path in whole:
             if path not in kept:
-                hidden = path.with_name(f".{path.name}{REMOVED}")
+                hidden = path.with_name(f".{path.name}{files.REMOVED}")
                 path.rename(hidden)
                 shutil.rmtree(hidden, ignore_errors=True)
 
@@ -465,12 +426,3 @@ class CheckpointWriter:
 def _is_periodic(path: Path) -> bool:
     """Whether a checkpoint counts among the periodic ones: all do but those written only because they were the best."""
     return about_checkpoint(path).get("periodic") is not False
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed writer left half-written or half-removed; put back what it was about to replace."""
-    for path in list(folder.glob(".*")):
-        if path.suffix == REPLACED and not (original := folder / path.stem[1:]).exists():
-            path.rename(original)
-        elif path.suffix in (".tmp", REMOVED, REPLACED):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()

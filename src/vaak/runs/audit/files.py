@@ -15,10 +15,11 @@ from vaak.core.artifact import altered_in
 from vaak.core.errors import CheckpointError, DataError
 from vaak.core.storage.files import hash_file, inside, read_json
 from vaak.core.storage.json_lines import read_json_lines
-from vaak.engine.checkpoint.bundled_files import FROZEN, OF_THE_STATE, STATE
+from vaak.engine.checkpoint.bundled_files import OF_THE_STATE, STATE
 from vaak.engine.checkpoint.files import COMPLETED, pointed, read_state, verify
 from vaak.engine.checkpoint.names import MANIFEST, about_checkpoint, list_checkpoints, listed_files, parse_step
 from vaak.engine.journal import JOURNALS, journal_files
+from vaak.engine.snapshot import FROZEN
 from vaak.engine.state import PieceRule
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import list_spans

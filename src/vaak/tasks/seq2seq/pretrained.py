@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_json
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
 from vaak.tasks.pretrained import (
     BASE_FOLDER,

@@ -17,7 +17,7 @@ OWN = {
     "scoring/normalisers.py": "a table of the package",
     "config/reference.py": "what it has written itself",
     "config/yaml/recipes.py": "recipes of the package",
-    "engine/saving.py": "/proc/cpuinfo",
+    "engine/checkpoint/conditions.py": "/proc/cpuinfo",
     "audio/corpora/recipes.py": "a list of checksums",
     "runs/doctor/devices.py": "what nvidia-smi says",
     "runs/doctor/packages.py": "the log of a build",

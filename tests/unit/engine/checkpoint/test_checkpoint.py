@@ -19,7 +19,6 @@ from toy import ToyModel, same_bits
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files as storage
 from vaak.engine.checkpoint.files import (
-    Snapshot,
     complete_checkpoint,
     find_latest_checkpoint,
     list_checkpoints,
@@ -34,7 +33,7 @@ from vaak.engine.checkpoint.files import (
     verify,
 )
 from vaak.engine.checkpoint.names import listed_files
-from vaak.engine.checkpoint.weights import FileLayout, copy_to_cpu, load_weights, model_tensors
+from vaak.engine.snapshot import FileLayout, Snapshot, copy_to_cpu, load_weights, model_tensors
 
 names = st.lists(st.from_regex(r"[a-z][a-z0-9_.]{0,8}", fullmatch=True), min_size=1, max_size=4, unique=True)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])

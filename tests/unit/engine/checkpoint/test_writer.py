@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from toy import toy_trainer
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files as storage
+from vaak.core.storage.files import remove_leftovers
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import (
     CheckpointWriter,
-    Snapshot,
     list_checkpoints,
     load_checkpoint,
     pointed,
-    remove_leftovers,
     save_checkpoint,
     step_folder,
 )
+from vaak.engine.snapshot import Snapshot
 
 
 def snapshot(step: int) -> Snapshot:
@@ -197,7 +197,7 @@ def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Pat
 
 def test_a_writer_killed_while_replacing_loses_nothing(tmp_path: Path):
     whole = save_checkpoint(tmp_path, snapshot(1))
-    whole.rename(tmp_path / f".{whole.name}{checkpoint.REPLACED}")
+    whole.rename(tmp_path / f".{whole.name}{storage.REPLACED}")
     remove_leftovers(tmp_path)
     assert steps_in(tmp_path) == [1]
     assert list(tmp_path.iterdir()) == [whole]

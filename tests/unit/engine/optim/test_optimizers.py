@@ -19,10 +19,10 @@ from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGro
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import precision
+from vaak.engine.checkpoint.conditions import conditions
 from vaak.engine.optim import optimizers
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from vaak.engine.optim.optimizers import Lion
-from vaak.engine.saving import conditions
 from vaak.engine.step import set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import tiny_decoder
-from vaak.engine.checkpoint.files import Snapshot, load_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.snapshot import Snapshot
 from vaak.library.trained_run import open as opened
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel

@@ -262,7 +262,8 @@ def write_initial(work: StageWork, tensors: dict[int, dict[str, Tensor]], num_ex
     """Write a checkpoint of the gate and of all experts; one that wasn't trained changes nothing yet."""
     import torch
 
-    from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
+    from vaak.engine.checkpoint.files import save_checkpoint
+    from vaak.engine.snapshot import Snapshot
 
     some = next(iter(tensors.values()))
     none = {name: torch.zeros_like(one) if name.endswith("lora_b") else one for name, one in some.items()}

@@ -16,8 +16,8 @@ from toy import StopAt, ToyDataset, toy_trainer
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.checkpoint.place import PlanKind, converted_place
 from vaak.engine.optim.schedules import make_schedule
-from vaak.engine.saving import PlanKind, converted_place
 from vaak.engine.state import Position
 from vaak.engine.trainer import Trainer
 

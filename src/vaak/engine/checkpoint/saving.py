@@ -1,45 +1,35 @@
-"""When a run is saved, what a checkpoint records of it, and what a resume under other conditions takes over.
+"""When a run is saved, and what a checkpoint records of it.
 
 Checkpoints are made at the boundary of a step and written in the background. When evaluations and checkpoints are due
-is a function of the position only. Recorded with the state are the conditions that bits depend on besides it: the
-machine, versions, and how it computes.
-
-The position in the data is converted to other batches exactly, or not at all. An epoch's end is the same place
-whatever the batches are. Within an epoch, batches of a fixed number of rows follow one order of the examples, so the
-place can be kept where it falls between two of the new batches. Every other plan orders its examples differently, so
-some would be seen twice in the epoch and others never: that is refused.
+is a function of the position only. Recorded with the state are the conditions that bits depend on besides it
+(conditions.py) and the place in the data, which other batches may change (place.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import platform
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
-import vaak
-from vaak.config.optimization import UPDATE_CONDITIONS
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.machine import code_version, installed_versions, nvidia_driver
-from vaak.engine.checkpoint.files import CheckpointWriter, Snapshot
+from vaak.engine.checkpoint.conditions import conditions
+from vaak.engine.checkpoint.files import CheckpointWriter
 from vaak.engine.checkpoint.names import list_checkpoints, parse_step
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.checkpoint.place import PlanKind, converted_place
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.distributed.sharding import Gathering, is_sharded, local, slice_for_rank
 from vaak.engine.optim.optimizer_state import of_all_ranks
-from vaak.engine.optim.optimizers import update_condition
-from vaak.engine.precision import Precision, uses_tf32
+from vaak.engine.precision import Precision
+from vaak.engine.snapshot import Snapshot, model_tensors
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
@@ -260,134 +250,3 @@ def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
     except re.error:
         return False
     return all(any(one.search(name) for one in compiled) for name in names)
-
-
-@dataclass(frozen=True)
-class PlanKind:
-    """The kind of an epoch's plan.
-
-    ``rows`` is how many examples each batch has, in one order whatever that number is; None where that isn't so.
-    """
-
-    fingerprint: str
-    rows: int | None
-    epoch_size: int
-
-    def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def converted_place(position: Position, before: PlanKind, now: PlanKind, source: Path) -> int:
-    """The place in the plan ``now`` up to which the same examples were seen as at ``position`` in the plan ``before``.
-
-    Raises CheckpointError, naming the checkpoint ``source``, where there is none.
-    """
-    if position.place == 0 or before.fingerprint == now.fingerprint:
-        return position.place
-    if before.rows and now.rows and before.rows != now.rows:  # as many rows in another order: of another random seed
-        examples = position.place * before.rows
-        # same order of examples, cut into batches of another size: only a common boundary has the same past
-        if examples % now.rows == 0:
-            return examples // now.rows
-        why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
-    else:
-        why = "other batches have another order of examples"
-    of_all = f" of {before.epoch_size}" if before.epoch_size else ""  # earlier versions didn't write it
-    raise CheckpointError(
-        f"{source} is within epoch {position.epoch + 1}, at batch {position.place}{of_all}, and the "
-        f"batches are different now: {why}; restore training.batch_size, training.batching and training.curriculum, "
-        "or resume from a checkpoint at the end of an epoch"
-    )
-
-
-INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
-"""Environment variables by which libraries choose among the processor's instructions; torch says what it chose."""
-
-OF_NCCL = (
-    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_TUNER_PLUGIN", "NCCL_NVLS_ENABLE"),
-    *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_COLLNET_ENABLE"),
-    *("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE", "NCCL_CROSS_NIC", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"),
-)
-"""Environment variables on which it depends in which order GPUs add up."""
-MEANINGS = {
-    "driver": "it compiles some kernels",
-    "cudnn": "it may choose other kernels",
-    **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
-    **{name: one.meaning for name, one in UPDATE_CONDITIONS.items()},
-}
-"""The effect of changing a condition, where its name doesn't tell."""
-
-
-class Difference(NamedTuple):
-    """A condition that isn't what it was; None is one that wasn't there, or isn't any more."""
-
-    name: str
-    before: Any
-    now: Any
-
-
-def conditions(config: TrainingConfig, precision: Precision, world_size: int) -> dict[str, Any]:
-    """The conditions by name; where all of them are the same, the same state gives the same bits."""
-    device, performance = precision.device, config.performance
-    on_gpu, sums_exactly = device.type == "cuda", config.distributed.reduction == "exact"
-    by_nccl = on_gpu and world_size > 1 and config.distributed.backend != "gloo" and not sums_exactly
-    return {
-        "vaak": vaak.__version__,
-        "code": code_version(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "packages": {name: one for name, one in installed_versions().items() if name not in ("torch", "numpy")},
-        "device": torch.cuda.get_device_name(device) if on_gpu else f"{device.type} {platform.machine()}",
-        "driver": nvidia_driver() if on_gpu else None,
-        "cudnn": torch.backends.cudnn.version() if on_gpu else None,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if by_nccl else None,
-        "nccl settings": {name: os.environ[name] for name in OF_NCCL if name in os.environ} if by_nccl else {},
-        "cpu capability": torch.backends.cpu.get_cpu_capability(),
-        "processor": _processor(),
-        "instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
-        "threads": torch.get_num_threads(),
-        "world_size": "any" if sums_exactly else world_size,
-        "compile": performance.compile,
-        "precision": precision.name,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "tf32": uses_tf32(config, device) and on_gpu,
-        "fused": config.optimizer.fused is not False,
-        **dict.fromkeys(UPDATE_CONDITIONS),  # None: another rule's
-        **update_condition(config.optimizer, device),
-        "gradient_checkpointing": performance.gradient_checkpointing,
-    }
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-    """The conditions that changed, as far as ``before`` has them: a checkpoint of an earlier version has fewer."""
-    return [one for name, value in now.items() if name in before for one in _compared(name, before[name], value)]
-
-
-def unknown(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names of the conditions that there are and ``before`` doesn't say."""
-    return [name for name, value in now.items() if name not in before and value not in (None, {})]
-
-
-def in_words(now: Mapping[str, Any]) -> str:
-    """The conditions in one line."""
-    shown = {name: f"{len(value)} known" if name == "packages" else value for name, value in now.items()}
-    return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, {}))
-
-
-def _compared(name: str, before: Any, now: Any) -> Iterator[Difference]:
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for part in sorted(before.keys() | now.keys()):
-            yield from _compared(part, before.get(part), now.get(part))
-    elif before != now:
-        yield Difference(name, before, now)
-
-
-@cache
-def _processor() -> str | None:
-    """The name of the processor: libraries choose their kernels by it. None where the system doesn't say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

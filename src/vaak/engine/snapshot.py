@@ -1,13 +1,16 @@
-"""The weights of a model by name: taken from it, copied to the CPU, laid out in a file, and put back bit by bit."""
+"""A run's state as tensors by name: taken from it, copied to the CPU, laid out in files, and put back bit by bit.
+
+What writes it to disk, and when, is the folder ``checkpoint``.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
@@ -17,6 +20,11 @@ from vaak.core.errors import CheckpointError
 from vaak.engine.distributed.sharding import slice_for_rank
 
 Key = TypeVar("Key", bound=Hashable)
+ALWAYS_WRITTEN = ("model", "optimizer")
+TENSORS = (*ALWAYS_WRITTEN, "average", "loss")
+"""The parts of a snapshot that are named tensors: each is a file, NAME.safetensors."""
+FROZEN = "frozen.safetensors"
+"""The file of those parameters that no optimizer trains."""
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -167,3 +175,36 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(slice_for_rank(tensors[name], tensor))
+
+
+@dataclass
+class Snapshot:
+    """Everything of a run's state, copied to the CPU at one step's boundary.
+
+    ``frozen`` names parameters of the model that are never trained; ``base_is_enough`` where the model as its task
+    makes it has their values, too. Where ranks have parts of the tensors, these are in ``chunks``, to be read once, and
+    fill ``files`` in turn.
+    """
+
+    step: int
+    model: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+    average: dict[str, torch.Tensor] = field(default_factory=dict)
+    loss: dict[str, torch.Tensor] = field(default_factory=dict)
+    frozen: frozenset[str] = frozenset()
+    base_is_enough: bool = True
+    files: tuple[FileLayout, ...] = ()
+    chunks: Iterator[torch.Tensor] = field(default_factory=lambda: iter(()))
+
+
+def tensor_files(
+    parts: Mapping[str, dict[str, torch.Tensor]], frozen: frozenset[str]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of a state's parts by the file that they are in."""
+    found = {f"{part}.safetensors": own for part, own in parts.items() if part in ALWAYS_WRITTEN or own}
+    model = parts["model"]
+    if never := {name: tensor for name, tensor in model.items() if name in frozen}:
+        found[FROZEN] = never
+        found["model.safetensors"] = {name: one for name, one in model.items() if name not in never}
+    return found

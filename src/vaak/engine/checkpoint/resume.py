@@ -22,14 +22,15 @@ from typing import Any
 from vaak.config.changes import Change, changes_between, of_class
 from vaak.core.errors import CheckpointError, RemoteError, UserError
 from vaak.core.storage import files
-from vaak.core.storage.files import hash_file
+from vaak.core.storage.files import hash_file, remove_leftovers
 from vaak.engine.checkpoint import files as checkpoint
-from vaak.engine.checkpoint.files import Snapshot, remove_leftovers
+from vaak.engine.checkpoint.conditions import MEANINGS, differences, in_words, unknown
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, parse_step, step_folder
+from vaak.engine.checkpoint.saving import Checkpointer
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.saving import MEANINGS, Checkpointer, differences, in_words, unknown
+from vaak.engine.snapshot import Snapshot
 
 METRICS, ASIDES = "metrics.jsonl", "asides.json"
 

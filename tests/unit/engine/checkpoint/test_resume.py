@@ -18,7 +18,7 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
-from vaak.engine import resume, saving
+from vaak.engine.checkpoint import conditions, resume
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
@@ -187,12 +187,12 @@ def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_sai
     """Of GPUs that aren't here: what torch and the system say of them is given."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
-    monkeypatch.setattr(saving, "nvidia_driver", lambda: "535.104.05")
+    monkeypatch.setattr(conditions, "nvidia_driver", lambda: "535.104.05")
     precision = SimpleNamespace(device=torch.device("cuda"), name="bf16")
 
     def found(world_size: int = 2, **distributed: str) -> dict[str, Any]:
         config = TrainingConfig.model_validate({"distributed": distributed})
-        return saving.conditions(config, precision, world_size)  # type: ignore[arg-type]
+        return conditions.conditions(config, precision, world_size)  # type: ignore[arg-type]
 
     before = found()
     assert (before["nccl"], before["nccl settings"], before["driver"]) == ("2.27.3", {}, "535.104.05")
@@ -203,13 +203,13 @@ def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_sai
     for others in (found(1), found(backend="gloo"), found(reduction="exact")):  # whole numbers have no order
         assert (others["nccl"], others["nccl settings"]) == (None, {})
     del before["nccl"], before["nccl settings"]  # written by an earlier version
-    assert saving.unknown(before, found(1)) == []
-    assert saving.unknown(before, found()) == ["nccl", "nccl settings"]
+    assert conditions.unknown(before, found(1)) == []
+    assert conditions.unknown(before, found()) == ["nccl", "nccl settings"]
 
 
 def test_conditions_are_compared_one_by_one_where_one_side_may_have_none():
     before = {"packages": {"rich": "13", "scipy": "1"}, "nccl settings": {}, "threads": 2}
-    found = saving.differences(before, {"packages": {"rich": "14"}, "nccl settings": None, "threads": 2})
+    found = conditions.differences(before, {"packages": {"rich": "14"}, "nccl settings": None, "threads": 2})
     assert [(one.name, one.before, one.now) for one in found] == [
         ("rich", "13", "14"),
         ("scipy", "1", None),
