@@ -45,12 +45,13 @@ from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dro
 from vaak.nn.lora_experts import choices_by
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
-from vaak.tasks.asr.features import WhisperFeatures
-from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.stages.clustering import cluster
 from vaak.tasks.asr.stages.options import ClusteringConfig
-from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, random_whisper, scratch_config
+from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.asr.whisper.features import WhisperFeatures
+from vaak.tasks.asr.whisper.model import AsrModel, Encoded
+from vaak.tasks.asr.whisper.network import random_whisper, scratch_config
 
 PARTS = ("routing", "embeddings", "decoding", "files", "beams")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

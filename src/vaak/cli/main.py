@@ -167,7 +167,7 @@ def _message_of_missing(error: ModuleNotFoundError, name: str) -> str | None:
 
     if find_extra(name) is None:
         return None
-    frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.model asks for the extra asr
+    frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.whisper.model asks for the extra asr
     asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
     return f"this requires {name}, which is not installed: {how_to_install(name, asking)}"
 

@@ -128,7 +128,7 @@ def test_a_module_has_the_extra_that_brings_it(module: str, extra: str | None):
 
 def test_a_task_that_lacks_a_package_names_its_own_extra(capsys: pytest.CaptureFixture[str]):
     """As transformers are in four extras, and jiwer in two."""
-    asr = {"__name__": "vaak.tasks.asr.model"}
+    asr = {"__name__": "vaak.tasks.asr.whisper.model"}
     for name, extra in (("transformers", "asr"), ("pocketsphinx", "tts-eval")):
         asked = functools.partial(exec, f"raise ModuleNotFoundError('No module', name={name!r})", dict(asr))
         with pytest.raises(SystemExit, match="2"):

@@ -34,10 +34,11 @@ from vaak.core.batch import Batch
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
-from vaak.tasks.asr.features import AudioFeatures
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME
 from vaak.tasks.asr.utterances import SEGMENT, Utterances
-from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, Vocabulary, count_positions
+from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.features import AudioFeatures
+from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND, count_positions
+from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME
 from vaak.tasks.base import pad_rows
 
 

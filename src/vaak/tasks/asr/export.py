@@ -39,13 +39,14 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
+from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.experts import WithExperts
-from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
-from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.whisper import ABOUT, NO_TIMES, PURPOSE, START, TOKENIZER, Vocabulary
+from vaak.tasks.asr.vocabulary import ABOUT, NO_TIMES, START, TOKENIZER, Vocabulary
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import config_of_tokenizer, import_transformers
 from vaak.text.tokenizer import BYTES
@@ -118,7 +119,7 @@ def write_adapter(
     """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
     Those of an ``expert`` are multiplied by ``weight``.
-    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.whisper.name_base``).
+    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.base.name_base``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """

@@ -1,7 +1,7 @@
 """Audio that is longer than a model's window: cut where it is quietest, or sought through.
 
 cut   any model; recording ──quietest stretch of each window's second half──▶ windows, all independent of each other
-seek  a Whisper, which writes the times of segments (vaak.tasks.asr.times): its next window begins where the last
+seek  a Whisper, which writes the times of segments (whisper/times.py): its next window begins where the last
       complete segment ends, and its text so far is the prompt. Source: Radford et al. 2022, "Robust Speech
       Recognition via Large-Scale Weak Supervision", section 4.5; what is written is what transformers writes for one
       recording at a time.
@@ -22,10 +22,10 @@ import numpy as np
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.core.errors import UserError
-from vaak.tasks.asr.features import SAMPLING_RATE
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME, split_segments
 from vaak.tasks.asr.transcripts import Segment, Transcript
-from vaak.tasks.asr.whisper import FRAMES_PER_SECOND
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE
+from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
+from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, split_segments
 from vaak.tasks.batches import Batches
 
 if TYPE_CHECKING:

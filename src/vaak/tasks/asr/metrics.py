@@ -31,7 +31,7 @@ from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import count_uses
 from vaak.scoring.normalisers import Normaliser
 from vaak.scoring.word_errors import count_errors
-from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.base import compute_means
 
 # At the top of the module, so that a run says it before it trains.

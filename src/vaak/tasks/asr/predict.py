@@ -29,13 +29,15 @@ from vaak.core.names import nearest_name
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
+from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.long_form import Recording, Window, cut_windows, frames_in, speech_seconds, transcripts_by_seeking
-from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, read_words, split_segments, token_times
 from vaak.tasks.asr.transcripts import Segment, Transcript
-from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, NO_TIMES, PURPOSE, Vocabulary
+from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
+from vaak.tasks.asr.whisper.features import WhisperFeatures
+from vaak.tasks.asr.whisper.model import AsrModel, Encoded
+from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
+from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, Piece, TimeRules, read_words, split_segments, token_times
 from vaak.tasks.base import pad_rows
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import import_transformers

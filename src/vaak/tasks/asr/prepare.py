@@ -1,7 +1,7 @@
 """Corpora to utterances with transcripts, once; and the tokens and sizes of the base.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  vocabulary/                  tokens of transcripts (vaak.tasks.asr.whisper)
+  vocabulary/                  tokens of transcripts (vaak.tasks.asr.vocabulary)
   base/config.json             the sizes of a base that isn't trained from scratch
   train/  valid/  test/        utterances (vaak.tasks.asr.utterances)
   prepared.json                the fingerprint and statistics; written last: it means "complete"
@@ -25,6 +25,7 @@ from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
+from vaak.tasks.asr.base import KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.utterances import (
@@ -37,7 +38,7 @@ from vaak.tasks.asr.utterances import (
     label_of_groups,
     write_utterances,
 )
-from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, resolve_base
+from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.pretrained import fetch_model, import_transformers
 from vaak.tasks.speech_task import (
     PLACES,

@@ -17,16 +17,16 @@ from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, count_uses, load_balancing
 from vaak.scoring.normalisers import Normaliser, normaliser
+from vaak.tasks.asr.base import find_run, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
-from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import TOLERANCE
-from vaak.tasks.asr.whisper import find_run, resolve_base
+from vaak.tasks.asr.whisper.features import AudioFeatures
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask, results_of_files
 

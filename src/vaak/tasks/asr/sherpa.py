@@ -26,7 +26,7 @@ from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.export import NEVER
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.whisper import NO_TIMES, Vocabulary
+from vaak.tasks.asr.vocabulary import NO_TIMES, Vocabulary
 from vaak.text.tokenizer import BYTES
 
 SILENCE = 2.0

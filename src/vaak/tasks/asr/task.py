@@ -28,6 +28,7 @@ from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
+from vaak.tasks.asr.base import name_base, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
 from vaak.tasks.asr.export import (
@@ -37,23 +38,20 @@ from vaak.tasks.asr.export import (
     write_whisper,
     write_whisper_ct2,
 )
-from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, require_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
 from vaak.tasks.asr.sherpa import write_whisper_sherpa
 from vaak.tasks.asr.spec import ONLY_WHISPERS
-from vaak.tasks.asr.whisper import (
-    Vocabulary,
+from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
+from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
+from vaak.tasks.asr.whisper.model import AsrModel, AsrOutputs, Encoded
+from vaak.tasks.asr.whisper.network import (
     config_before,
     count_positions,
-    ids_of_size,
     loaded_whisper,
-    name_base,
     random_whisper,
-    resolve_base,
     scratch_config,
 )
 from vaak.tasks.pretrained import load_or_init

@@ -32,7 +32,7 @@ from vaak.core.storage.files import compute_fingerprint, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.data.plan import sample_size, stratified_sample
 from vaak.tasks.asr.config import AsrDataConfig
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut

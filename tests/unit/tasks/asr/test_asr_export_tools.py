@@ -19,9 +19,9 @@ from vaak.config.load import load
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
 from vaak.tasks.asr.export import exported_vocabulary, write_processor
-from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.task import AsrTask
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.features import WhisperFeatures
 from vaak.text.config import TokenizerConfig
 from vaak.text.tokenizer_training import TokenizerFactory
 

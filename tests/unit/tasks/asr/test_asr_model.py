@@ -22,13 +22,15 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
 from vaak.nn.lora import iterate_adapters
 from vaak.nn.lora_experts import choices_by
+from vaak.tasks.asr.base import resolve_base
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper
-from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
-from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
-from vaak.tasks.asr.whisper import Vocabulary, loaded_whisper, resolve_base
+from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.whisper.model import AsrModel, Encoded
+from vaak.tasks.asr.whisper.network import loaded_whisper
 
 EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 

@@ -21,10 +21,10 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.features import SAMPLING_RATE
 from vaak.tasks.asr.long_form import cut_windows, quietest
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.utterances import split_at_silences
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError
 from vaak.tasks.asr.ctc.pretrained import own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.text.coverage import measure
 
 OF_960H = "ETAONIHSRDLUMWCFGYPBVK'XJQZ"

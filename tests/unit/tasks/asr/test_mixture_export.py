@@ -18,7 +18,7 @@ from transformers import WhisperForConditionalGeneration
 import tiny_listener
 from tiny_wav2vec2 import write_base
 from vaak.runs.open_run import OpenedRun, open_run
-from vaak.tasks.asr.whisper import loaded_whisper
+from vaak.tasks.asr.whisper.network import loaded_whisper
 
 Command = Callable[..., tuple[int, str, str]]
 

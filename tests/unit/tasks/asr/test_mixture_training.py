@@ -21,9 +21,9 @@ from vaak.engine.state import PieceRule
 from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
-from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.whisper.model import AsrModel
 
 BALANCED: dict[str, Any] = {"loss": {"auxiliary": {"load_balancing": 0.5}}, "gradient_clipping": {"norm": None}}
 SMALL = 2

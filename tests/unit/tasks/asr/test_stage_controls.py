@@ -20,13 +20,13 @@ from vaak.pipeline.run import PipelinePlan, Request
 from vaak.runs.open_run import open_run
 from vaak.scoring.word_errors import score_texts
 from vaak.tasks.asr.config import ExpertsConfig
-from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.comparison import RateDifference, compare_systems, judge, markdown
 from vaak.tasks.asr.stages.controls import count_parameters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 from vaak.tasks.asr.stages.runs import make_task
+from vaak.tasks.asr.whisper.model import AsrModel
 
 Command = Callable[..., tuple[int, str, str]]
 OF_MIXTURE = ["embeddings", "clusters", "gate", "experts", "joint"]
@@ -82,7 +82,7 @@ def test_sizes_are_those_of_the_model(
     rank: int, num_experts: int, hidden: int, whisper_folder: Path, tmp_path: Path
 ) -> None:
     from vaak.tasks.asr.config import WhisperLoraConfig
-    from vaak.tasks.asr.whisper import loaded_whisper
+    from vaak.tasks.asr.whisper.network import loaded_whisper
 
     experts = ExpertsConfig(num_experts=num_experts, rank=rank, gate_width=hidden, targets=("q_proj", "fc1"))
     model = {"base": str(whisper_folder), "experts": experts.model_dump(mode="json")}

@@ -26,13 +26,13 @@ from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.run import PipelinePlan, Request
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
 from vaak.tasks.asr.stages.gate_task import held_out
 from vaak.tasks.asr.stages.mixture import load_gate, measure_calibration, probabilities
 from vaak.tasks.asr.stages.pipeline import PIPELINE, extract_embeddings
-from vaak.tasks.asr.whisper import loaded_whisper
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.whisper.network import loaded_whisper
 
 Command = Callable[..., tuple[int, str, str]]
 ALMOST_NO_STEP = 1e-9

@@ -24,16 +24,17 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import Timing
-from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
-from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber, compression_ratio, require_decoding
 from vaak.tasks.asr.sherpa import written_tokens
 from vaak.tasks.asr.task import AsrTask
-from vaak.tasks.asr.times import median_filtered, read_words, warped, words_by_token
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import joined
-from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, loaded_whisper
+from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
+from vaak.tasks.asr.whisper.model import AsrModel
+from vaak.tasks.asr.whisper.network import loaded_whisper
+from vaak.tasks.asr.whisper.times import median_filtered, read_words, warped, words_by_token
 
 SECONDS, SEEDS = 2.0, (0, 2, 4)
 HEADS = ((0, 1), (1, 0), (1, 1))

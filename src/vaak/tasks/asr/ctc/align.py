@@ -27,7 +27,7 @@ from vaak.nn.ctc import best_path, collapse, frames_needed
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.predict import CtcTranscriber
 from vaak.tasks.asr.long_form import Recording, Window, speech_seconds
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.batches import Batches, Done
 
 SPAN = 3

@@ -30,7 +30,7 @@ from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import decode_tokens
 from vaak.tasks.asr.export import ChosenExperts, gathered
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 
 Run = Callable[[CtcModel, Tensor, Tensor], CtcOutputs]
 

@@ -29,7 +29,7 @@ from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import Segment
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.text.ngram import Ngram
 
 

@@ -18,6 +18,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.nn.config import ConformerConfig
 from vaak.runs.prepared import prepared_folder
+from vaak.tasks.asr.base import KEY, find_run, resolve_base
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, load_waveforms, own_vocabulary
@@ -26,7 +27,7 @@ from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
 from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
-from vaak.tasks.asr.whisper import KEY, SpecialIds, Vocabulary, find_run, resolve_base
+from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 

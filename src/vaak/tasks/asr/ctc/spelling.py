@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.asr.vocabulary import Vocabulary
 
 log = logging.getLogger("vaak")
 FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")

@@ -29,6 +29,7 @@ from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import Recipe, is_prepared
+from vaak.tasks.asr.base import KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
 from vaak.tasks.asr.ctc.data import (
     CtcDataset,
@@ -57,7 +58,6 @@ from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
-from vaak.tasks.asr.whisper import KEY, find_run, name_base, resolve_base
 from vaak.tasks.pretrained import load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 

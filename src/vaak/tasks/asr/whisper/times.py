@@ -24,7 +24,7 @@ from torch import Tensor
 from vaak.audio.segments import Interval
 
 if TYPE_CHECKING:
-    from vaak.tasks.asr.whisper import Vocabulary
+    from vaak.tasks.asr.vocabulary import Vocabulary
 
 SECONDS_OF_A_TIME = 0.02
 """Seconds from one token for a time to the next, and from one of the encoder's positions to the next."""

@@ -1,7 +1,4 @@
-"""Whisper as training begins with it: its weights, and the tokens of its transcripts.
-
-Weights come from the Hugging Face Hub, from a folder, or are drawn at random (``model.base: scratch``). Tokens are
-those of Whisper's own tokenizer, or of one trained on the transcripts:
+"""The tokens of transcripts: those of Whisper's own tokenizer, or of one trained on the transcripts.
 
     what the decoder reads    prompt …   t1 t2 … tn
     what it is to write                  t1 t2 … tn end
@@ -20,144 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
-from vaak.tasks.pretrained import (
-    SAFELY,
-    config_of_tokenizer,
-    fetch_model,
-    find_model,
-    import_transformers,
-    resolve_source,
-)
+from vaak.tasks.asr.base import KEY
+from vaak.tasks.pretrained import config_of_tokenizer
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from transformers import WhisperConfig, WhisperForConditionalGeneration
-
-FRAMES_PER_SECOND = 100
-"""The rate of Whisper's features; the encoder halves it."""
 log = logging.getLogger("vaak")
-PURPOSE, KEY = "speech recognition", "model.base"
-
-
-def resolve_base(options: AsrModelConfig, folder: Path) -> str:
-    """The folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
-
-    Raises UserError for a folder that isn't there, or one without weights.
-    """
-    return resolve_source(KEY, VERSIONS.get(options.base, options.base), folder)
-
-
-def name_base(base: str, folder: Path) -> str:
-    """Return the name of a base for other software: its whole name on the Hub, or the absolute path of its folder."""
-    return find_model(VERSIONS.get(base, base), folder)
-
-
-def _places(name: str, folder: Path) -> tuple[Path, Path]:
-    return Path(name).expanduser(), folder / name
-
-
-def find_run(base: str, folder: Path) -> Path | None:
-    """Return the run directory that a base is, if it is one of Vaak's."""
-    return next((path.resolve() for path in _places(base, folder) if (path / "config.yml").is_file()), None)
-
-
-def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:
-    """A Whisper of the given sizes, for ``ids`` of a vocabulary and ``seconds`` of audio in ``num_mel_bins`` bins."""
-    transformers = import_transformers(PURPOSE, "asr")
-    width = options.d_ff or 4 * options.d_model
-    config: WhisperConfig = transformers.WhisperConfig(
-        vocab_size=ids.size,
-        num_mel_bins=num_mel_bins,
-        d_model=options.d_model,
-        encoder_layers=options.encoder_layers,
-        decoder_layers=options.decoder_layers,
-        encoder_attention_heads=options.num_heads,
-        decoder_attention_heads=options.num_heads,
-        encoder_ffn_dim=width,
-        decoder_ffn_dim=width,
-        max_source_positions=count_positions(seconds),
-        max_target_positions=options.max_target_length,
-        dropout=options.dropout,
-        pad_token_id=ids.pad,
-        bos_token_id=ids.prompt[0],
-        eos_token_id=ids.end,
-        decoder_start_token_id=ids.prompt[0],
-        # None has to be given: the defaults are ids of Whisper's own vocabulary.
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-    )
-    return config
-
-
-def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False) -> WhisperConfig | None:
-    """Return the sizes of the model before its data are prepared; None for a base of the Hub, unless it ``fetches``.
-
-    Raises UserError where they can't be read.
-    """
-    options, data = experiment.model, experiment.data
-    if options.base == SCRATCH:
-        ids, num_bins = ids_of_size(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
-        return scratch_config(options.scratch, ids, num_bins, data.max_duration)
-    source = resolve_base(options, folder)
-    if not fetches and not Path(source).is_dir():
-        return None
-    sizes = import_transformers(PURPOSE, "asr").WhisperConfig
-    config: WhisperConfig = fetch_model(KEY, source, lambda: sizes.from_pretrained(source))
-    config.max_source_positions = count_positions(data.max_duration)
-    return config
-
-
-def count_positions(seconds: float) -> int:
-    """The encoder's positions in this many seconds."""
-    return round(seconds * FRAMES_PER_SECOND) // 2
-
-
-def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
-    """A Whisper whose weights are drawn from torch's default generator."""
-    transformers = import_transformers(PURPOSE, "asr")
-    model: WhisperForConditionalGeneration = transformers.WhisperForConditionalGeneration(config)
-    return model
-
-
-def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGeneration:
-    """The Whisper of a folder or of the Hub, in 32 bits; its encoder reads ``seconds`` of audio.
-
-    Raises UserError where it can't be loaded.
-    """
-    import torch
-
-    transformers = import_transformers(PURPOSE, "asr")
-    whisper = transformers.WhisperForConditionalGeneration
-    model: WhisperForConditionalGeneration = fetch_model(
-        KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
-    )
-    shorten(model, count_positions(seconds), source)
-    return model
-
-
-def shorten(model: WhisperForConditionalGeneration, positions: int, source: str) -> None:
-    """Leave the encoder its first ``positions``. Raises UserError where it doesn't have as many."""
-    import torch
-
-    table = model.model.encoder.embed_positions
-    if positions > table.num_embeddings:
-        seconds = 2 * table.num_embeddings / FRAMES_PER_SECOND
-        raise UserError(f"data.max_duration: {source} reads at most {seconds:g} s")
-    # Sinusoids, which aren't trained. A clone, since a slice would keep the whole table in memory.
-    table.weight = torch.nn.Parameter(table.weight[:positions].detach().clone(), requires_grad=False)
-    table.num_embeddings = model.config.max_source_positions = positions
-    model.model.encoder.max_source_positions = positions
-
-
 TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
 START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 BEFORE = "<|startofprev|>"

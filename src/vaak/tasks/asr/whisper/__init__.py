@@ -1,0 +1,1 @@
+"""A Whisper: its network, the features it reads, and the times of its tokens."""
