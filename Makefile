@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 TORCH := torch==2.13.0
-EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,wandb,trackio,plot,spreadsheets,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev
+EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev,docs
 BIN := .venv/bin
 # What is set up, each a file that says so: the core, with which the quick start trains; what lint reads; all of it
 CORE := .venv/core-ready
@@ -22,43 +22,47 @@ PIP := $(BIN)/pip install --disable-pip-version-check --no-compile --progress-ba
 SHORTLY := | awk '/^Collecting/ {if (++n % 20 == 0) print "  " n " packages found"} \
 	/^ *Downloading/ {gsub(/[()]/, ""); if ($$NF ~ /^MB/ && $$(NF-1) >= 20) print "  downloading " $$2 ", " $$(NF-1) " MB"} \
 	/^Installing/ {print "  installing " NF - 3 " packages"} {fflush()}'
-# On all cores, as pip does not; some files are templates, which is no error
-COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true
+# Compiled is what is imported, when it is imported, and kept: all 22,000 files would take 150 s of a processor. The
+# modules that every test or command imports are compiled here, before several processes ask for them at once.
+export PYTHONDONTWRITEBYTECODE :=
+COMPILE := $(BIN)/python -c 'import torch._dynamo, vaak.library, vaak.cli.main'
+COMPILE_ALL := $(BIN)/python -c 'import accelerate, lhotse, scipy.signal, sklearn.cluster, transformers, vaak.cli.main'
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 
 .PHONY: setup train test test-slow bench lint docs clean
 
 setup: $(READY)
 
 $(CORE): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	@$(CHECK_PYTHON)
 	@echo "Setting up .venv: torch and the core, about 1.1 GB on disk; some minutes, mostly downloads."
 	@echo "Where there is no GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares CUDA, several GB on Linux."
 	@$(PYTHON) -m venv .venv
-	@$(PIP) $(TORCH) $(SHORTLY)
-	@$(PIP) -c constraints.txt -e . $(SHORTLY)
+	@$(PIP) -c constraints.txt $(TORCH) -e . $(SHORTLY)
 	@$(COMPILE)
 	@touch $(CORE)
 
 $(LINT): $(CORE)
 	@$(PIP) -c constraints.txt -e '.[dev]' $(SHORTLY)
-	@$(COMPILE)
 	@touch $(LINT)
 
+# One call of pip: each searches all packages again
 $(READY): pyproject.toml constraints.txt
-	@$(MAKE) --no-print-directory $(CORE)
-	@echo "Setting up all extras and what tests need: 3.2 GB on disk in all; some minutes more"
-	@$(PIP) -c constraints.txt -e '.[$(EXTRAS)]' $(SHORTLY)
-	@$(COMPILE)
-	@touch $(LINT) $(READY)
+	@$(CHECK_PYTHON)
+	@echo "Setting up .venv with all extras and what tests and the site need: 3.2 GB on disk; some minutes, mostly downloads."
+	@echo "Where there is no GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares CUDA, several GB on Linux."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -c constraints.txt $(TORCH) -e '.[$(EXTRAS)]' $(SHORTLY)
+	@$(COMPILE_ALL)
+	@touch $(CORE) $(LINT) $(READY) $(DOCS_READY) # in the order in which one needs another
 
 train: $(CORE_OR_MORE)
 	$(BIN)/vaak train configs/quickstart.yml
 
 # One thread a process: the tests are small, and threads of several would wait for each other. Three workers for two
-# cores: a fifth of a test's time is waiting for processes that it started. Compiled files are kept (in __pycache__, unless
-# PYTHONDONTWRITEBYTECODE is set): workers and hundreds of commands import the same ones.
+# cores: a fifth of a test's time is waiting for processes that it started.
 test: setup
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadfile --durations=10 -m "not slow"
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 3 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"

@@ -1,38 +1,28 @@
 """Trackers (TensorBoard, trackio, accelerate's): the numbers of a record that they get; their errors don't stop a run.
 
-Those of accelerate are MLflow, Comet, Aim and others. TensorBoard's events are written without its writers. Those
-keep events back for up to two minutes, so that a killed process loses them, and fail on a separate thread,
-unnoticed. Here each event is handed to the system at once, like the lines of ``metrics.jsonl``.
-
-Source: TensorFlow, tensorflow/core/lib/io/record_writer.h and tensorflow/core/util/event.proto.
+Those of accelerate are MLflow, Comet, Aim and others. ``vaak.callbacks.event_file`` writes TensorBoard's files.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import json
 import logging
 import os
-import struct
 import sys
-import time
 import uuid
-import wave
 from collections.abc import Callable, Iterable, Mapping
-from io import BytesIO
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vaak.callbacks.event_file import EventFile
 from vaak.config.checks import is_among
 from vaak.config.yaml.text import looks_secret
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, scratch_folder, write_json
-from vaak.core.storage.links import require_no_link
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
 from vaak.engine.metrics_file import Record, read_newest_records, read_records
@@ -296,99 +286,6 @@ def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int |
         else:
             values[prefix + name] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
     return values
-
-
-CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected
-RGBA = 4  # what summary.proto calls colour with transparency
-
-
-class EventFile:
-    """A new file of events in ``folder``. A reader drops what older files have at ``first_step`` and beyond.
-
-    Files are read in the order of their names, which hold the second of their making; a clock that jumped back must not
-    put a new one before an old one. Raises OSError where it can't be written.
-    """
-
-    def __init__(self, folder: Path, first_step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-        self.event_type: Any = Event
-        folder.mkdir(parents=True, exist_ok=True)
-        # a name that sorts after all existing event files
-        taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
-        newest = max((int(second) for second in taken if second.isdigit()), default=0)
-        name = f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
-        require_no_link(folder / name)
-        self.file = open(folder / name, "xb", buffering=0)  # noqa: SIM115
-        # From this version on, TensorBoard purges by the event below, and not wherever a step is lower than the last.
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        # At this event TensorBoard drops what earlier files have from this step on: a resumed run takes these steps
-        # again.
-        start = SessionLog(status=SessionLog.START)
-        self._write(Event(wall_time=time.time(), step=first_step, session_log=start))
-
-    def add_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the values of a step by their tags."""
-        event = self.event_type(wall_time=time.time(), step=step)
-        for tag, value in values.items():
-            event.summary.value.add(tag=tag, simple_value=value)
-        self._write(event)
-
-    def add_images(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Write the pictures of a step, PNG files, by their tags."""
-        event = self.event_type(wall_time=time.time(), step=step)
-        for tag, content in pictures.items():
-            width, height = struct.unpack(">II", content[16:24])  # of the first chunk, IHDR
-            value = event.summary.value.add(tag=tag)
-            value.image.width, value.image.height, value.image.colorspace = width, height, RGBA
-            value.image.encoded_image_string = content
-        self._write(event)
-
-    def add_audio(self, step: int, sounds: Mapping[str, bytes]) -> None:
-        """Write the audio of a step, WAV files, by their tags."""
-        event = self.event_type(wall_time=time.time(), step=step)
-        for tag, content in sounds.items():
-            with wave.open(BytesIO(content)) as file:
-                value = event.summary.value.add(tag=tag)
-                value.audio.sample_rate, value.audio.num_channels = file.getframerate(), file.getnchannels()
-                value.audio.length_frames = file.getnframes()
-            value.audio.encoded_audio_string, value.audio.content_type = content, "audio/wav"
-            value.metadata.plugin_data.plugin_name = "audio"
-        self._write(event)
-
-    def close(self) -> None:
-        self.file.close()
-
-    def _write(self, event: Any) -> None:
-        content = event.SerializeToString()
-        length = struct.pack("<Q", len(content))
-        record = length + struct.pack("<I", masked_crc(length)) + content + struct.pack("<I", masked_crc(content))
-        if self.file.write(record) != len(record):
-            raise OSError(f"{self.file.name} took only a part of an event")
-
-
-def masked_crc(content: bytes) -> int:
-    """CRC-32C, rotated and offset as record files want it.
-
-    >>> hex(masked_crc(b"123456789"))
-    '0xc78ab0e5'
-    """
-    table, crc = _table(), 0xFFFFFFFF
-    for byte in content:
-        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-    crc ^= 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-@functools.cache
-def _table() -> list[int]:
-    """The remainder of each byte."""
-    table = []
-    for remainder in range(256):
-        for _ in range(8):
-            remainder = (remainder >> 1) ^ (CASTAGNOLI if remainder & 1 else 0)
-        table.append(remainder)
-    return table
 
 
 class TensorBoardCallback(Tracker):
