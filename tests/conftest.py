@@ -24,7 +24,7 @@ from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
 from vaak.core import terminal
-from vaak.runs.doctor import packages
+from vaak.runs.preflight.doctor import packages
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).

@@ -24,10 +24,10 @@ from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.distributed.sharding import Gathering, ShardedModel, is_sharded, local
+from vaak.engine.forecast import at_rest
 from vaak.engine.inspection import Inspection, ModulePlace, NonFiniteFinding, first_non_finite
 from vaak.engine.snapshot import FileLayout
 from vaak.engine.trainer import Trainer
-from vaak.runs.estimate import at_rest
 
 MODEL = "model={d_model: 128, num_layers: 4, num_heads: 4}"
 

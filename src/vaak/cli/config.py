@@ -81,7 +81,7 @@ def _steps_at_most(loaded: Loaded) -> tuple[int | None, str | None]:
 
     Raises UserError for too few steps to warm up.
     """
-    from vaak.runs.estimate import check_warmup, steps_at_most
+    from vaak.engine.forecast import check_warmup, steps_at_most
 
     training = loaded.experiment.training
     if training.max_steps is not None:

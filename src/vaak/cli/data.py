@@ -163,7 +163,7 @@ def check(
         return
     _require_none(output, dialect_said(delimiter, quotes, encoding))
     from vaak.config.load import load
-    from vaak.runs.doctor.data import check_data
+    from vaak.runs.preflight.doctor.data import check_data
 
     files, overrides = files_and_overrides(arguments)
     loaded = load(files, overrides, trust_code=trust_code)
@@ -201,8 +201,8 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dic
     """Print a summary of a folder, and write a YAML to start from. Exits with 2 where something can't be read."""
     from vaak.core.storage.files import write_text
     from vaak.report.corpora import render_lines, to_json
-    from vaak.runs.doctor.devices import devices_here
-    from vaak.runs.doctor.folder import survey_folder
+    from vaak.runs.preflight.doctor.devices import devices_here
+    from vaak.runs.preflight.doctor.folder import survey_folder
     from vaak.runs.starter import starter
 
     found = survey_folder(folder, dialect=dialect)

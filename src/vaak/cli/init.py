@@ -171,7 +171,7 @@ def _for_data(
         write_example(str(what), folder)
         made.append(folder)
     from vaak.report.corpora import render_lines
-    from vaak.runs.doctor.folder import survey_folder
+    from vaak.runs.preflight.doctor.folder import survey_folder
 
     written_in = target.parent if target.parent.is_dir() else Path()
     seen = folder if os.path.samefile(written_in, os.curdir) else Path(os.path.relpath(folder, written_in))
@@ -222,7 +222,7 @@ def get_device(hardware: str) -> Any:
     >>> get_device("24gb").kind, get_device("24 GiB").total >> 30, get_device("cpu").kind
     ('cuda', 24, 'cpu')
     """
-    from vaak.runs.doctor.devices import Device, devices_here, processor
+    from vaak.runs.preflight.doctor.devices import Device, devices_here, processor
 
     if hardware == "auto":
         return devices_here()[0]

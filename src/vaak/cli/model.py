@@ -10,7 +10,7 @@ import typer
 from vaak.cli.arguments import Arguments, AsJson, TrainingDevice, TrustCode, files_and_overrides, load_trusted
 
 if TYPE_CHECKING:
-    from vaak.runs.estimate import Branch, ModelEstimate
+    from vaak.runs.preflight.estimate import Branch, ModelEstimate
 
 app = typer.Typer(
     help="Inspect the model that a configuration describes.",
@@ -41,7 +41,7 @@ def show(
     files, overrides = files_and_overrides(arguments, device)
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.runs.estimate import estimate_model
+    from vaak.runs.preflight.estimate import estimate_model
 
     estimate = estimate_model(loaded)
     if as_json:

@@ -27,8 +27,8 @@ from vaak.cli.arguments import (
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
-    from vaak.runs.doctor import DoctorFinding
-    from vaak.runs.largest_batch import Trial
+    from vaak.runs.preflight.doctor import DoctorFinding
+    from vaak.runs.preflight.largest_batch import Trial
 
 
 def doctor(
@@ -49,7 +49,7 @@ def doctor(
 
     Example: vaak doctor configs/quickstart.yml --read-data
     """
-    from vaak.runs.doctor import examine
+    from vaak.runs.preflight.doctor import examine
 
     findings: list[DoctorFinding] = []
     given = files_and_overrides(arguments or [], device if arguments else None)
@@ -96,7 +96,7 @@ def find_batch_size(
     most = None if limit is None else parse_bytes(limit)
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.runs.largest_batch import find_batch_size as find
+    from vaak.runs.preflight.largest_batch import find_batch_size as find
 
     advice = find(loaded, most, up_to, tell=(lambda trial: None) if as_json else print_trial)
     if as_json:

@@ -123,8 +123,8 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.cli.output import print_outcome, print_trial
+    from vaak.runs.preflight.trial import try_run
     from vaak.runs.start import train as train_run
-    from vaak.runs.trial import try_run
 
     if short:
         outcome = try_run(loaded)

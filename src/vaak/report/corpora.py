@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vaak.report.tables import aligned
-from vaak.runs.doctor.columns import NAMES, rank_of_name
-from vaak.runs.doctor.folder import CorpusSurvey, SplitSurvey
+from vaak.runs.preflight.doctor.columns import NAMES, rank_of_name
+from vaak.runs.preflight.doctor.folder import CorpusSurvey, SplitSurvey
 
 WIDTH = 80
 MOST_LISTED = 5

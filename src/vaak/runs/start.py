@@ -44,6 +44,7 @@ from vaak.engine.distributed.launcher import (
     world_size,
 )
 from vaak.engine.distributed.ranks import Ranks, require_shared, start_ranks
+from vaak.engine.forecast import at_rest, require_steps_for_warmup
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.optimizers import update_condition
@@ -53,7 +54,6 @@ from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
 from vaak.runs.build_callbacks import build_callbacks
 from vaak.runs.distillation import distilled
-from vaak.runs.estimate import at_rest, require_steps_for_warmup
 from vaak.runs.folder.directory import (
     PREPROCESSED,
     SAMPLES,

@@ -23,10 +23,10 @@ from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
 from vaak.core.splits import SPLITS
 from vaak.core.storage.text_lines import split_lines
-from vaak.runs.doctor.devices import Device
-from vaak.runs.doctor.folder import CorpusSurvey
-from vaak.runs.doctor.text_layouts import use_of_texts
-from vaak.runs.doctor.unusable import describe_unusable
+from vaak.runs.preflight.doctor.devices import Device
+from vaak.runs.preflight.doctor.folder import CorpusSurvey
+from vaak.runs.preflight.doctor.text_layouts import use_of_texts
+from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 GIB = 1 << 30
 CHARACTERS_PER_TOKEN = 4

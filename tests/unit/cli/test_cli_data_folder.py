@@ -119,7 +119,7 @@ def test_several_corpora_in_a_folder_are_several_datasets(vaak, tmp_path: Path):
 
 def test_when_time_is_up_figures_are_estimates(tmp_path: Path):
     from vaak.report.corpora import render_lines
-    from vaak.runs.doctor.folder import survey_folder
+    from vaak.runs.preflight.doctor.folder import survey_folder
 
     downloaded.write_tar(
         tmp_path / "train.tar",

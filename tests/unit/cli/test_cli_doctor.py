@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vaak.runs.doctor import packages
-from vaak.runs.doctor.packages import Import, find_module
+from vaak.runs.preflight.doctor import packages
+from vaak.runs.preflight.doctor.packages import Import, find_module
 
 
 @pytest.fixture(autouse=True)

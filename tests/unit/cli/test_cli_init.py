@@ -18,8 +18,8 @@ from commands import Commands
 from tiny_whisper import write_whisper
 from vaak.config.load import load
 from vaak.config.yaml.recipes import recipes
-from vaak.runs.doctor.devices import Device
-from vaak.runs.doctor.folder import CorpusSurvey, SplitSurvey
+from vaak.runs.preflight.doctor.devices import Device
+from vaak.runs.preflight.doctor.folder import CorpusSurvey, SplitSurvey
 from vaak.runs.starter import list_tasks, starter
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 
 from vaak.core import machine
 from vaak.core.machine import LinuxMemory, OtherMemory, control_groups, host_memory
-from vaak.runs.doctor.machine import memory as machine_finding
+from vaak.runs.preflight.doctor.machine import memory as machine_finding
 
 GIBIBYTE = 2**30
 

@@ -16,7 +16,7 @@ from vaak.nn.config import EncoderDecoderConfig, LoraConfig
 from vaak.nn.lora import FrozenLinear, NF4Linear, add_lora, iterate_adapters, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
 from vaak.nn.nf4 import num_weights
-from vaak.runs.estimate import model_tree
+from vaak.runs.preflight.estimate import model_tree
 
 pytest.importorskip("peft")
 

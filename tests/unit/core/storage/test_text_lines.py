@@ -19,8 +19,8 @@ OWN = {
     "config/yaml/recipes.py": "recipes of the package",
     "engine/checkpoint/conditions.py": "/proc/cpuinfo",
     "audio/corpora/recipes.py": "a list of checksums",
-    "runs/doctor/devices.py": "what nvidia-smi says",
-    "runs/doctor/packages.py": "the log of a build",
+    "runs/preflight/doctor/devices.py": "what nvidia-smi says",
+    "runs/preflight/doctor/packages.py": "the log of a build",
     "core/terminal.py": "a doctest",
     "core/machine.py": "control groups",
 }

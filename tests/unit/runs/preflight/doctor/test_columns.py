@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from vaak.runs.doctor.columns import find_columns
+from vaak.runs.preflight.doctor.columns import find_columns
 
 TEXTS = ["so it is said", "no more of that", "मैं घर जाता हूँ", "they went away", "it rains again", "we know it"]
 NAMES = [f"clips/{number}.wav" for number in range(6)]

@@ -22,8 +22,8 @@ from vaak.core.storage.archives import find_archive, list_files, locate_on_disk,
 from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
-from vaak.runs.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
-from vaak.runs.doctor.text_layouts import (
+from vaak.runs.preflight.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
+from vaak.runs.preflight.doctor.text_layouts import (
     PAIRS,
     are_files_of_classes,
     describe_corpus,

@@ -16,7 +16,7 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.config.load import load
-from vaak.runs.doctor.folder import survey_folder
+from vaak.runs.preflight.doctor.folder import survey_folder
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from vaak.runs.estimate import model_tree
+from vaak.runs.preflight.estimate import model_tree
 
 
 class Block(nn.Module):

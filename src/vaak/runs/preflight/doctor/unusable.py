@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vaak.audio.audio_file import NOT_READ, is_audio
 from vaak.core.storage.archives import list_files, locate_on_disk, read_state
-from vaak.runs.doctor.text_layouts import is_token_list
+from vaak.runs.preflight.doctor.text_layouts import is_token_list
 
 MOST_FILES = 100_000
 MOST_KINDS = 6

@@ -24,8 +24,8 @@ from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, host_memory
-from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.packages import get_version, look_up, short, try_imports
+from vaak.runs.preflight.doctor import DoctorFinding
+from vaak.runs.preflight.doctor.packages import get_version, look_up, short, try_imports
 
 ABOUT = "what would run"
 PATIENCE_SECONDS = 5.0

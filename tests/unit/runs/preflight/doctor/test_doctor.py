@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from vaak.core.machine import cpu_quota
-from vaak.runs.doctor import GIB, DoctorFinding, devices, machine, packages, training
-from vaak.runs.doctor.packages import Import, examine_packages, find_module, look_up, try_imports
+from vaak.runs.preflight.doctor import GIB, DoctorFinding, devices, machine, packages, training
+from vaak.runs.preflight.doctor.packages import Import, examine_packages, find_module, look_up, try_imports
 
 CUDA = torch.device("cuda")
 Usage = namedtuple("Usage", "total used free")

@@ -9,8 +9,16 @@ import pytest
 
 from vaak.config.load import load, load_layers
 from vaak.core.errors import UserError
+from vaak.runs.preflight.trial import (
+    CPU_MICROBATCHES,
+    CPU_ROWS,
+    NEW_TOKENS,
+    STEPS,
+    shortened,
+    try_run,
+    with_small_batches,
+)
 from vaak.runs.start import train
-from vaak.runs.trial import CPU_MICROBATCHES, CPU_ROWS, NEW_TOKENS, STEPS, shortened, try_run, with_small_batches
 
 LATER = """
 training:
@@ -45,7 +53,7 @@ def test_everything_happens_once_and_nothing_stays(
         places.append((outcome.directory, kinds.count("step"), kinds.count("evaluation"), saved))
         return outcome
 
-    monkeypatch.setattr("vaak.runs.trial.train", watched)
+    monkeypatch.setattr("vaak.runs.preflight.trial.train", watched)
     asked = (tiny_text / "tiny.yml", tmp_path / "later.yml", f"run_dir={tiny_run}", "--try")
     code, out, errors = vaak("train", *asked)
     assert code == 0, errors

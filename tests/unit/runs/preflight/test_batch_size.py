@@ -19,8 +19,8 @@ from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.memory import MemoryReading
-from vaak.runs import largest_batch as batch_trials
-from vaak.runs.largest_batch import PRECISION, Trial, Trials, find_batch_size, keep_effective, search
+from vaak.runs.preflight import largest_batch as batch_trials
+from vaak.runs.preflight.largest_batch import PRECISION, Trial, Trials, find_batch_size, keep_effective, search
 from vaak.tasks.lm.task import LanguageModelTask
 
 GIBIBYTE = 2**30
@@ -208,7 +208,7 @@ import resource, sys
 from pathlib import Path
 import torch._dynamo
 import tiny_runs
-from vaak.runs.largest_batch import find_batch_size
+from vaak.runs.preflight.largest_batch import find_batch_size
 given = tiny_runs.loaded(Path(sys.argv[1]), Path(sys.argv[2]), "model.d_model=256")
 size = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) << 10
 resource.setrlimit(resource.RLIMIT_AS, (size + (160 << 20),) * 2)

@@ -8,7 +8,8 @@ from all_parameters import build_optimizers
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import DistributedConfig, EmaConfig, TrainingConfig
 from vaak.core.task import Task
-from vaak.runs.estimate import Gathered, ModelEstimate, at_rest
+from vaak.engine.forecast import at_rest
+from vaak.runs.preflight.estimate import Gathered, ModelEstimate
 
 
 def network():

@@ -30,12 +30,15 @@ from vaak.engine.distributed.launcher import (
     world_size,
 )
 from vaak.engine.dry_pass import numberless
+from vaak.engine.forecast import at_rest
 from vaak.engine.memory import read_memory
 from vaak.engine.precision import precision_on
 from vaak.nn.nf4 import num_weights
-from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.data import examine_data
-from vaak.runs.doctor.devices import (
+from vaak.runs.folder.directory import checkpoints_elsewhere, holds_a_run, is_being_written, require_room
+from vaak.runs.folder.user_code import require_trust
+from vaak.runs.preflight.doctor import DoctorFinding
+from vaak.runs.preflight.doctor.data import examine_data
+from vaak.runs.preflight.doctor.devices import (
     ABOUT,
     accelerate_configuration,
     compiler,
@@ -44,10 +47,7 @@ from vaak.runs.doctor.devices import (
     weights_and_biases,
     what_compiling_lacks,
 )
-from vaak.runs.doctor.packages import get_version, short
-from vaak.runs.estimate import at_rest
-from vaak.runs.folder.directory import checkpoints_elsewhere, holds_a_run, is_being_written, require_room
-from vaak.runs.folder.user_code import require_trust
+from vaak.runs.preflight.doctor.packages import get_version, short
 
 CONFIGURATION = "configuration"
 

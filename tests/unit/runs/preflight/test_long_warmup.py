@@ -12,9 +12,9 @@ import tiny_runs
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
+from vaak.engine.forecast import steps_at_most
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
-from vaak.runs.estimate import steps_at_most
 from vaak.runs.start import train
 
 RECIPE = "training: {epochs: 2, scheduler: {type: cosine, warmup_steps: 1000}, max_steps: null}\n"

@@ -25,7 +25,7 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.config.load import load
 from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import DataError, UserError
-from vaak.runs.doctor.folder import survey_folder
+from vaak.runs.preflight.doctor.folder import survey_folder
 
 
 def beside(root: Path) -> Said:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import vaak
 from vaak.core.machine import UNKNOWN_LIMIT, allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
-from vaak.runs.doctor import GIB, DoctorFinding, Mark
+from vaak.runs.preflight.doctor import GIB, DoctorFinding, Mark
 
 ABOUT = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10

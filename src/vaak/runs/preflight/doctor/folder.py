@@ -32,10 +32,10 @@ from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table, is_table
-from vaak.runs.doctor.columns import MOST_ROWS, find_columns
-from vaak.runs.doctor.text_layouts import use_of_texts
-from vaak.runs.doctor.texts import Dialect, FoundTexts, find_texts, read_texts, said_of_tables
-from vaak.runs.doctor.unusable import describe_unusable
+from vaak.runs.preflight.doctor.columns import MOST_ROWS, find_columns
+from vaak.runs.preflight.doctor.text_layouts import use_of_texts
+from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, read_texts, said_of_tables
+from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
 SECONDS = 45.0

@@ -11,8 +11,8 @@ import soundfile
 
 import tiny_diarizer
 import tiny_runs
-from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.training import examine_configuration
+from vaak.runs.preflight.doctor import DoctorFinding
+from vaak.runs.preflight.doctor.training import examine_configuration
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from vaak.core.names import list_names
 from vaak.core.splits import SPLITS
 from vaak.core.storage.archives import is_archive, read_state
 from vaak.core.storage.text_lines import open_utf8
-from vaak.runs.doctor.columns import plain_name, rank_of_name
+from vaak.runs.preflight.doctor.columns import plain_name, rank_of_name
 from vaak.text.corpora.labelled import PREFIX
 
 LANGUAGES: dict[str, str] = {

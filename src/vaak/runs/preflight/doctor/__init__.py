@@ -27,8 +27,8 @@ def examine(
     """
     if read_data and not (files or overrides):
         raise UserError("--read-data reads the data of a configuration: give a YAML")
-    from vaak.runs.doctor.machine import examine_machine
-    from vaak.runs.doctor.packages import examine_packages, look_up, torch_imported, try_imports
+    from vaak.runs.preflight.doctor.machine import examine_machine
+    from vaak.runs.preflight.doctor.packages import examine_packages, look_up, torch_imported, try_imports
 
     yield from examine_machine(Path.cwd())
     imports = try_imports() if thorough else look_up()
@@ -39,11 +39,11 @@ def examine(
     if not imports["torch"].there or imports["torch"].error is not None:
         return
     if not (thorough or files or overrides):
-        from vaak.runs.doctor.devices import examine_devices
+        from vaak.runs.preflight.doctor.devices import examine_devices
 
         yield from examine_devices()
         return
-    from vaak.runs.doctor.training import examine_configuration, examine_training
+    from vaak.runs.preflight.doctor.training import examine_configuration, examine_training
 
     yield from examine_training()
     if files or overrides:

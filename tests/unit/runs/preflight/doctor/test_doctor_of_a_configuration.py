@@ -11,9 +11,9 @@ import pytest
 
 import tiny_runs
 from vaak.engine.memory import MemoryReading
-from vaak.runs.doctor import DoctorFinding, training
-from vaak.runs.doctor.training import examine_configuration
 from vaak.runs.folder.directory import the_only_writer
+from vaak.runs.preflight.doctor import DoctorFinding, training
+from vaak.runs.preflight.doctor.training import examine_configuration
 
 Usage = namedtuple("Usage", "total used free")
 

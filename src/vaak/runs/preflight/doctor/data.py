@@ -16,8 +16,8 @@ from vaak.core.storage.files import scratch_folder
 from vaak.core.task import DataFinding, Dataset, Task
 from vaak.core.terminal import progress
 from vaak.data.loader import Address, MicrobatchReader
-from vaak.runs.doctor import DoctorFinding, Mark
 from vaak.runs.folder.user_code import require_trust
+from vaak.runs.preflight.doctor import DoctorFinding, Mark
 
 ABOUT = "all data"
 MOST_NAMED = 10
