@@ -143,6 +143,11 @@ class ValidationConfig(Section):
     batch_size: int | None = option(
         "Rows of an evaluation batch; null uses training.batch_size.", None, gt=0, le=LARGEST_COUNT
     )
+    at_start: bool | None = option(
+        "Evaluate before the first step, to see what training changes; null: where the model begins pretrained.",
+        None,
+        resume="free",
+    )
 
 
 class EarlyStoppingConfig(Section):

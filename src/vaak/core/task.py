@@ -248,6 +248,8 @@ class Task:
         of a later one is not finite, or it fails, the updates of the earlier ones are rolled back.
     loss_weights
         Weights of its losses that no option gives; 1 where neither does.
+    begins_pretrained
+        Whether its model begins with the weights of a pretrained one, so that it is evaluated before the first step.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
@@ -258,6 +260,7 @@ class Task:
     first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
     objectives: tuple[Objective, ...] = ()
     loss_weights: Mapping[str, float] = MappingProxyType({})
+    begins_pretrained: bool = False
 
     # Data.
 

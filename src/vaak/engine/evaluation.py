@@ -321,8 +321,10 @@ class Pictures:
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / f"step-{step:08d}.{_ending(content)}", content)
-                for _, path in _pictures_by_step(folder)[:-KEPT]:
-                    path.unlink()
+                for earlier, path in _pictures_by_step(folder)[:-KEPT]:
+                    # the summary from before the first step is what the last one is compared with
+                    if earlier > 0 or path.suffix != ".json":
+                        path.unlink()
         # drawing calls the task's own code, and a picture isn't worth a run
         except Exception as error:
             if not self.fails:

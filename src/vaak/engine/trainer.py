@@ -176,6 +176,7 @@ class Trainer:
             with self.ending_well(), naming_lost_workers():
                 self.notify("on_fit_start")
                 self.rehearse()
+                self.evaluate_at_start()
                 with closing(self.upcoming()) as steps:
                     for data in steps:
                         # before the step, not after it: here all ranks know what any of them asks for
@@ -302,6 +303,17 @@ class Trainer:
         if scheduled and self.state.plateau:
             self.state.plateau.observe(metrics)
         self.notify("on_evaluate_end", metrics)
+
+    def evaluate_at_start(self) -> None:
+        """Evaluate a model that begins pretrained before its first step; it is logged and changes nothing."""
+        options = self.config
+        wanted = options.validation.at_start
+        if wanted is None:
+            wanted = self.task.begins_pretrained or options.checkpoint.init_from is not None
+        if not wanted or self.position.step > 0 or not self.task.evaluation_splits or self.stop_reason:
+            return
+        with self.clock.aside(), self.phases.measure("evaluation"), contextlib.suppress(EvaluationInterruptedError):
+            self.evaluate(due=False)
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
         """Within this context, the model with the weights to evaluate: their averages where training.ema is set."""

@@ -23,6 +23,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json
+from vaak.report.start import compare_with_start
 from vaak.report.tables import markdown_table
 
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
@@ -136,8 +137,19 @@ def _results(run: Path, step: int | None) -> str:
             found = {name: one for name, one in record.items() if isinstance(one, float)}
     if not found:
         return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
-    rows = [("figure", "value"), *((f"`{_code(name)}`", f"{value:.6g}") for name, value in found.items())]
+    rows: list[tuple[str, ...]] = [
+        ("figure", "value"),
+        *((f"`{_code(name)}`", f"{value:.6g}") for name, value in found.items()),
+    ]
     about = f"On the validation data, at step {step:,}. A name after a slash is that of a group."
+    changes = {} if step is None else {one.name: one for one in compare_with_start(run, step)}
+    if changes:
+        about += (
+            " Before is the model that training began with; intervals are of 95 %, by paired bootstrap over examples."
+        )
+        of_changes = [changes[name].cells if name in changes else ("", "") for name in found]
+        before = [("before", "difference"), *of_changes]
+        rows = [(row[0], old, row[1], by) for row, (old, by) in zip(rows, before, strict=True)]
     return f"{about}\n\n{markdown_table(rows).rstrip()}"
 
 

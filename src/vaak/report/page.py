@@ -63,6 +63,7 @@ from vaak.report.run_facts import (
     tables_of_groups,
     to_number,
 )
+from vaak.report.start import compare_with_start
 from vaak.runs.use import command_lines
 
 log = logging.getLogger("vaak")
@@ -150,8 +151,22 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
                 (f"{step:,}", *(figure_in_words(name, figures[name]) if name in figures else "" for name in names))
             )
         found.append(data_table(rows, "Evaluations in training, the newest first"))
+        found.append(_changes(facts))
         found.append(_baselines(facts))
     return found + [data_table(table.rows, table.title) for table in tables]
+
+
+def _changes(facts: RunFacts) -> Html:
+    """Render what training changed: the figures before the first step, and those of the checkpoint that is used."""
+    step, figures, _ = facts.shown_evaluation
+    changes = [one for one in compare_with_start(facts.directory, step) if "/" not in one.name]
+    if not changes:
+        return Html("")
+    rows: list[Sequence[object]] = [("figure", "before", f"step {step:,}", "difference")]
+    rows += [
+        (one.name, one.cells[0], figure_in_words(one.name, figures.get(one.name)), one.cells[1]) for one in changes
+    ]
+    return data_table(rows, "Before training and after it; intervals of 95 %, by paired bootstrap over the examples")
 
 
 def _baselines(facts: RunFacts) -> Html:

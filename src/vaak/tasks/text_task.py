@@ -42,6 +42,10 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         return name
 
     @property
+    def begins_pretrained(self) -> bool:  # type: ignore[override]
+        return self.pretrained_name is not None
+
+    @property
     def base(self) -> Base | None:
         """The pretrained model; None for one that is trained from scratch."""
         return None if self.pretrained_name is None else Base(self.pretrained_name, self.folder)

@@ -60,6 +60,10 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         if experts is not None and experts.balancing_bias:
             self.logged_terms = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
+    @property
+    def begins_pretrained(self) -> bool:  # type: ignore[override]
+        return self.options.base != SCRATCH
+
     def sources(self) -> list[Path]:
         """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
         path = self.data.tokenizer.path

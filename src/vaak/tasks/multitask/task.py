@@ -72,6 +72,7 @@ class JointTask(Task[Any]):
         self.parts, self.shared, self.shares = dict(parts), shared, shares
         self.uncertainty = Uncertainty(list(parts)) if weights == "uncertainty" else None
         self.weights: Mapping[str, float] = {} if isinstance(weights, str) else weights
+        self.begins_pretrained = any(part.begins_pretrained for part in self.parts.values())
         first, *others = self.parts.values()
         self.evaluation_splits = tuple(
             split for split in first.evaluation_splits if all(split in part.evaluation_splits for part in others)

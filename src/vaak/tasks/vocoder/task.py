@@ -58,6 +58,10 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     PREPARED = PreparedCuts
     auxiliary_losses = LOSSES
 
+    @property
+    def begins_pretrained(self) -> bool:  # type: ignore[override]
+        return self.options.pretrained is not None
+
     def __init__(self, experiment: VocoderExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
         assert self.audio.mel is not None
