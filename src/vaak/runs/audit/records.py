@@ -206,6 +206,10 @@ def _off_schedule(log: LogAudit) -> Iterator[str]:
         elif one.kind == "model" and one.step != 1:
             yield f"{one} isn't due there"
         elif one.kind == "evaluation" and "scheduled" in one.values:
+            if one.step == 0:  # that of a model that begins pretrained (training.validation.at_start)
+                if one.values["scheduled"] is True:
+                    yield f"{one} is marked as scheduled, and the schedule has none there"
+                continue
             due = [log.is_scheduled(span, one.step) for span in log.evaluated_under(one.step)]
             if one.values["scheduled"] is True and not any(due):
                 yield f"{one} is marked as scheduled, and the schedule has none there"

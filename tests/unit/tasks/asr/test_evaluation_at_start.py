@@ -69,3 +69,8 @@ def test_the_report_and_the_card_have_the_row_before_with_the_difference(adapted
     assert "| figure | before | value | difference |" in " ".join(card.split(" "))
     assert wer.cells[0] in card
     assert "Before training and after it" in run_page(read_facts(adapted))
+
+
+def test_verify_takes_it_for_no_scheduled_one(adapted: Path, vaak: Any):
+    code, out, err = vaak("verify", adapted)
+    assert code == 0, out + err
