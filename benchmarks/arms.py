@@ -307,8 +307,8 @@ def by_lightning(job: dict[str, Any]) -> Arm:
 def by_vaak(job: dict[str, Any]) -> Arm:
     """The run that ``vaak train`` would make of the job's YAML, the model apart."""
     from vaak.config.load import load
-    from vaak.core.callback import Callback
     from vaak.engine import step
+    from vaak.engine.callback import Callback
     from vaak.runs.start import train
     from vaak.tasks.lm.task import LanguageModelTask
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from vaak.config.load import load
-from vaak.core.callback import Callback, Run, StepReport
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
 

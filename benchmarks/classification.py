@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertModel, Trainer, TrainerCallback, TrainingArguments
 
 from vaak.config.load import load
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
 from vaak.runs.start import train

@@ -22,7 +22,7 @@ from racing import SIZES
 from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.load import load
-from vaak.core.callback import Callback, Run, StepReport
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
 

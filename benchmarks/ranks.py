@@ -87,7 +87,7 @@ class Counted:
 def train_steps(folder: Path, steps: int) -> dict[str, Any]:
     """Train with the real trainer and say what its steps took and sent."""
     from vaak.config.load import load
-    from vaak.core.callback import Callback
+    from vaak.engine.callback import Callback
     from vaak.runs.start import train
 
     counted = Counted()

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.config.load import load
 from vaak.core.batch import Batch
-from vaak.core.callback import Run
+from vaak.engine.callback import Run
 from vaak.engine.trainer import Trainer
 from vaak.nn.stack import set_gradient_checkpointing
 from vaak.runs.start import temporary_trainer

@@ -294,8 +294,8 @@ def is_of_training(code: CodeType) -> bool:
 def traced_step() -> TracedStep:
     """Train a tiny model; return what ran in its sixth step, which is logged, and neither evaluated nor saved."""
     from vaak.config.load import load
-    from vaak.core.callback import Callback
     from vaak.data import loader
+    from vaak.engine.callback import Callback
     from vaak.engine.step import Step
     from vaak.runs.start import open_trainer
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     )
     from vaak.config.tasks import register_task
     from vaak.core.batch import Batch, Term
-    from vaak.core.callback import Callback
     from vaak.core.errors import UserError
     from vaak.core.task import Dataset, Meters
+    from vaak.engine.callback import Callback
     from vaak.library.config import load_config
     from vaak.library.contract import check
     from vaak.library.fit import fit
@@ -62,7 +62,7 @@ __getattr__ = attributes(
     __name__,
     {
         "Batch": "vaak.core.batch",
-        "Callback": "vaak.core.callback",
+        "Callback": "vaak.engine.callback",
         "Dataset": "vaak.core.task",
         "Meters": "vaak.core.task",
         "SimpleTask": "vaak.library.simple_task",

@@ -14,7 +14,7 @@ from mock_cuda import MockDevice
 from quick_cases import mostly_slow
 from toy import Poisoned, ToyTask, next_data, same_bits, toy_trainer
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import StepReport
+from vaak.engine.callback import StepReport
 from vaak.engine.trainer import Trainer
 
 STEPS = 8

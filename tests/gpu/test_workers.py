@@ -14,8 +14,8 @@ import torch
 from contract_cases import CASES
 from mock_cuda import MockDevice
 from toy import ToyDataset, ToyTask
-from vaak.core.callback import Callback, StepReport
 from vaak.data import workers
+from vaak.engine.callback import Callback, StepReport
 from vaak.testing import Case
 
 OPTIONS: dict[str, Any] = {

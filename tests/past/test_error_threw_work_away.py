@@ -21,11 +21,11 @@ from toy import ToyDataset, ToyTask, same_bits, toy_trainer
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError, DataError, UserError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint
-from vaak.engine.state import Position
+from vaak.engine.position import Position
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 

@@ -17,7 +17,7 @@ from torch import nn
 from backwards import out_of_memory
 from toy import StopAt, ToyDataset, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.engine.trainer import Trainer
 
 OUTLIER = 17

@@ -15,8 +15,8 @@ import pytest
 from toy import Poisoned, StopAt, ToyTask, next_data, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import read_records
 from vaak.engine.precision import LossScale
 from vaak.engine.trainer import Trainer

@@ -28,7 +28,7 @@ import signal
 import threading
 import time
 
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 
 class Signalled(Callback):

@@ -25,7 +25,7 @@ from toy import ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.engine.distributed.ranks import start_ranks
 
 MICROBATCHES = 8

@@ -15,7 +15,7 @@ from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
 from vaak.callbacks.trackers import TensorBoardCallback
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.runs.folder.logs import logging_to
 
 EVERY = 50

@@ -26,7 +26,7 @@ from commands import Commands
 from contract_cases import CASES
 from elastic import forked
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.training_data import StepData
 from vaak.testing import Case
 

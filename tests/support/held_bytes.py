@@ -21,7 +21,7 @@ from processes import join
 from tiny_runs import loaded, prepared_task
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.distributed.sharding import Gathering, ShardedModel, is_sharded, local
 from vaak.engine.forecast import at_rest

@@ -24,7 +24,7 @@ import torch
 import mock_cuda
 from contract_cases import CASES
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.trainer import Trainer
 from vaak.testing import Case
 

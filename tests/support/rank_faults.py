@@ -20,9 +20,9 @@ import torch
 import vaak
 from processes import LEAVING_SECONDS
 from tiny_runs import loaded
-from vaak.core.callback import Callback
 from vaak.core.errors import RemoteError, UserError
 from vaak.engine import precision
+from vaak.engine.callback import Callback
 from vaak.engine.distributed import ranks
 from vaak.engine.distributed.sharding import Gathering
 from vaak.runs import start

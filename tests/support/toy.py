@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vaak.config.training import LossConfig, TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, StepReport
 from vaak.core.task import Dataset, Meters, Task
 from vaak.data.loader import Microbatch
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
 from vaak.core.figures import improves
+from vaak.engine.callback import Callback, Run
 
 
 class EarlyStoppingCallback(Callback):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import torch
 
-from vaak.core.callback import Callback, Run, StepReport
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.memory import (
     Band,
     MemoryReading,

@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vaak.core.callback import Callback, Run, rate_name
 from vaak.core.errors import UserError
 from vaak.core.machine import cores_of_a_process
 from vaak.core.storage.files import write_json
 from vaak.core.storage.links import require_no_link
+from vaak.engine.callback import Callback, Run, rate_name
 
 if TYPE_CHECKING:
-    from vaak.core.callback import StepReport
-    from vaak.engine.flops import ForwardWork
+    from vaak.engine.callback import ForwardWork, StepReport
 
 log = logging.getLogger("vaak")
 

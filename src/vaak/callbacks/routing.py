@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from vaak.core.callback import Callback, Run
 from vaak.core.figures import improves
+from vaak.engine.callback import Callback, Run
 
 log = logging.getLogger("vaak")
 

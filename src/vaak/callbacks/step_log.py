@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from vaak.callbacks.trackers import describe_error
-from vaak.core.callback import Callback, Run, StepReport, rate_name
 from vaak.core.machine import host_memory
+from vaak.engine.callback import Callback, Run, StepReport, rate_name
 from vaak.engine.memory import read_memory
 from vaak.nn.nf4 import num_weights
 

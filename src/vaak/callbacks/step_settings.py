@@ -9,8 +9,8 @@ import logging
 
 from vaak.config.optimization import GradientClippingConfig
 from vaak.config.training import TrainingConfig
-from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback, Run
 
 log = logging.getLogger("vaak")
 

@@ -19,10 +19,10 @@ from typing import Any
 from vaak.callbacks.event_file import EventFile
 from vaak.config.checks import is_among
 from vaak.config.yaml.text import looks_secret
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, scratch_folder, write_json
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
 from vaak.engine.metrics_file import Record, read_newest_records, read_records

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from vaak.callbacks.trackers import Tracker, describe_error, log_media, numbers
-from vaak.core.callback import Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
 from vaak.core.storage.links import require_no_link
+from vaak.engine.callback import Run, StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
 from vaak.engine.metrics_file import Record, read_records
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback, Run
 from vaak.engine.trainer import Trainer
 
 

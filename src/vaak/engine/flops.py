@@ -22,10 +22,11 @@ from torch import nn
 from vaak.core.batch import Batch
 from vaak.core.task import Task
 from vaak.data.loader import training_addresses
+from vaak.engine.callback import ForwardWork
 from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.memory import is_out_of_memory
+from vaak.engine.position import Position
 from vaak.engine.precision import Precision, keeping_generators, uses_tf32
-from vaak.engine.state import Position
 from vaak.engine.training_data import TrainingData
 
 log = logging.getLogger("vaak")
@@ -87,14 +88,6 @@ def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
     by_precision = {"no": (peak.tf32 if tf32 else None) or peak.fp32, "bf16": peak.bf16, "fp16": peak.fp16}
     tera = by_precision[precision]
     return None if tera is None else tera * 1e12
-
-
-@dataclass(frozen=True)
-class ForwardWork:
-    """The seconds that a run's devices need at their peak to train on one ``unit`` (token, frame, ...)."""
-
-    unit: str
-    seconds: float
 
 
 def count_work(

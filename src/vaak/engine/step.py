@@ -25,9 +25,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
-from vaak.core.callback import StepReport
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.engine.callback import StepReport
 from vaak.engine.distributed.exact import sum_in_order
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks

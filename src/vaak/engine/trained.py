@@ -23,11 +23,11 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from vaak.config.training import CheckpointConfig, TrainingConfig
 from vaak.core.batch import require_kind
-from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
+from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
@@ -46,9 +46,10 @@ from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimizers, check_groups, trained_parameters
 from vaak.engine.optim.schedules import Freezing, Plateau, compile_pattern, make_schedule
 from vaak.engine.phases import Clock, Phases
+from vaak.engine.position import Best, Position
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
 from vaak.engine.snapshot import load_weights, model_tensors
-from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
+from vaak.engine.state import CallbackStates, LastEvaluation, PieceRules, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import added_by_lora, take_lengths, without_lora

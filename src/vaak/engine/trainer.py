@@ -25,25 +25,26 @@ from typing import Any
 from torch import nn
 
 from vaak.config.training import TrainingConfig
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
 from vaak.core.interrupts import in_order, leave_at_once, signals_to_hear
 from vaak.core.task import Task, require_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
 from vaak.data.waiting import WaitLimit
+from vaak.engine.callback import Callback, ForwardWork, StepReport
 from vaak.engine.checkpoint.files import step_folder
 from vaak.engine.checkpoint.resume import resume
 from vaak.engine.checkpoint.saving import Checkpointer
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
-from vaak.engine.flops import ForwardWork, count_work
+from vaak.engine.flops import count_work
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
+from vaak.engine.position import Position
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
 from vaak.engine.snapshot import Snapshot
-from vaak.engine.state import PieceRule, PieceRules, Position
+from vaak.engine.state import PieceRule, PieceRules
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 from vaak.nn.losses import auxiliary_losses
@@ -54,7 +55,7 @@ log = logging.getLogger("vaak")
 class Trainer:
     """Trains a task into a run directory: ``state`` changes by ``step``, and everything else here serves the two.
 
-    What a callback may use of it is ``vaak.core.callback.Run``.
+    What a callback may use of it is ``vaak.engine.callback.Run``.
     """
 
     def __init__(  # noqa: PLR0913 (a caller leaves the last three out, unless a configuration says otherwise)

@@ -19,9 +19,9 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
 from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, load_spec, register_task, task_class
 from vaak.config.training import LossConfig
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
+from vaak.engine.callback import Callback
 from vaak.library.config import Layer, as_layers
 from vaak.library.trained_run import TrainedRun, open, with_metrics
 from vaak.runs.folder.directory import holds_a_run

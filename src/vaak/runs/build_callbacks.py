@@ -17,8 +17,8 @@ from vaak.config.checks import names_of_figures
 from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment
 from vaak.config.resolved import resolved_values
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback
 
 
 def build_callbacks(experiment: Experiment[Any, Any], folder: Path) -> list[Callback]:

@@ -20,11 +20,11 @@ from vaak.config.load import load
 from vaak.config.resolved import resolved_values
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.secrets import hide_arguments, refer
 from vaak.core.storage import files
 from vaak.core.storage.links import make_link
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.checkpoint.resume import METRICS, require_resumable

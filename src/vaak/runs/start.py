@@ -24,7 +24,6 @@ from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
@@ -32,6 +31,7 @@ from vaak.core.secrets import hide_secrets, mask
 from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
+from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
 from vaak.engine.checkpoint.resume import require_resumable, start_fresh

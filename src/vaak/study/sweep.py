@@ -32,12 +32,12 @@ from vaak.config.paths import rebase_paths
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.artifact import Artifact
-from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
 from vaak.core.out_of_memory import is_from_outside
 from vaak.core.storage.files import write_text
 from vaak.core.storage.links import require_own_files
 from vaak.core.storage.lock import locked
+from vaak.engine.callback import Callback, Run
 from vaak.report.charts import draw_importance, draw_trials
 from vaak.report.tables import csv_text
 from vaak.runs.start import train

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Meters, Task, TaskWrapper
 from vaak.data.loader import Microbatch
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
-from vaak.core.callback import StepReport
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
 from vaak.data.loader import make_generator, seed_generators
+from vaak.engine.callback import StepReport
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
 from vaak.engine.journal import Journal
 from vaak.engine.state import State

@@ -17,9 +17,9 @@ from toy import ToyDataset, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks import InterbatchProfiler
 from vaak.callbacks.profiler import TraceCallback, WaitingForDataCallback
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import read_records
 from vaak.engine.phases import Phases
 from vaak.runs.build_callbacks import build_callbacks

@@ -11,8 +11,8 @@ from toy import same_bits, toy_trainer, weights
 from vaak.callbacks import FeatureRedrawCallback, GradientClippingCallback, LRMonitorCallback
 from vaak.config.load import load
 from vaak.config.yaml.tree import ConfigError
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback
 from vaak.engine.metrics_file import read_records
 
 CASES: list[tuple[Callback, dict[str, Any], dict[str, Any]]] = [

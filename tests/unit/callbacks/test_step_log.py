@@ -12,7 +12,7 @@ import torch
 
 from toy import ToyTask, one_step, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import read_records
 
 TWO_LOSSES: dict[str, Any] = {"loss": {"auxiliary": {"z_loss": 0.1}}}

@@ -21,7 +21,7 @@ from toy import StopAt, ToyMeters, ToyTask, toy_trainer
 from vaak.callbacks.event_file import EventFile, masked_crc
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import TensorBoardCallback, numbers
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import Records, json_line, read_newest_records, read_records
 
 OPTIONS: dict[str, Any] = {

@@ -14,8 +14,8 @@ from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import AccelerateTrackerCallback, NamesSent, Tracker, describe_error, numbers
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback
 from vaak.engine.metrics_file import Record, read_records
 
 

@@ -13,7 +13,7 @@ from vaak.runs.build_callbacks import built
 
 CODE = '''
 from pathlib import Path
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 
 class EpochDiary(Callback):

@@ -20,8 +20,8 @@ from quick_cases import mostly_slow
 from toy import StopAt, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import numbers
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 from wandb_files import artifacts_of, history_of, run_of

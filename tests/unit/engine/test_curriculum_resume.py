@@ -14,10 +14,10 @@ from torch import nn
 
 from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
 from vaak.data.batching import training_planner
 from vaak.engine import training_data
+from vaak.engine.callback import Callback
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 

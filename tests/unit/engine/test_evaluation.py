@@ -16,8 +16,8 @@ from toy import ToyDataset, ToyMeters, ToyTask, next_microbatches, same_bits, to
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.batch import Batch
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import DataError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator
 from vaak.engine.trainer import Trainer
 

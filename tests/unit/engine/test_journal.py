@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from toy import ToyTask, same_bits, toy_trainer, weights
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import DataError
 from vaak.data.loader import Address, Microbatch, Skip
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.journal import SkippedExamples
 
 ADDRESS = Address(1, 0, 0, [])

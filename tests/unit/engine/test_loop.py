@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from toy import ToyMeters, ToyTask, toy_trainer
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, step_folder
 from vaak.engine.trainer import Trainer
 

@@ -16,7 +16,7 @@ from toy import QUIET, StopAt, ToyTask, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 from vaak.engine.rehearsal import warn_of_means
 from vaak.engine.trainer import Trainer
 

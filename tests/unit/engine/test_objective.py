@@ -21,9 +21,9 @@ from toy_duel import Duel, DuelTask
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.task import Objective
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import find_latest_checkpoint, list_checkpoints, load_checkpoint
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer

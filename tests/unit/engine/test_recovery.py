@@ -18,12 +18,13 @@ from quick_cases import mostly_slow
 from shortage import SmallMachine
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, FirstPass, Term
-from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.exchange import StepMessage, combine
 from vaak.engine.gradient import MicrobatchPiece
-from vaak.engine.state import PieceRule, Position
+from vaak.engine.position import Position
+from vaak.engine.state import PieceRule
 from vaak.engine.trainer import Trainer
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}

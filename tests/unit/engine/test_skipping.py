@@ -12,8 +12,8 @@ import torch
 
 from toy import Poisoned, ToyTask, next_data, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import find_latest_checkpoint, load_checkpoint
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toy import toy_trainer
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.trainer import stop_on_signal
 
 

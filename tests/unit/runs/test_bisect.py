@@ -20,7 +20,7 @@ Vaak = Callable[..., tuple[int, str, str]]
 OPTIONS = ("training.checkpoint.interval=2", "training.checkpoint.save_total_limit=null")
 SAME = "data, code, versions, hardware and options are the same"
 CALLBACK = """
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 class Mine(Callback):
     def on_step_end(self, trainer, report):

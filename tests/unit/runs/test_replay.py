@@ -16,8 +16,8 @@ import tiny_runs
 from toy import StopAt
 from vaak.config.load import load
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError, UserError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import load_checkpoint, step_folder
 from vaak.engine.metrics_file import read_records
 from vaak.runs.replay import replay_step
@@ -380,7 +380,7 @@ SETTER = """\
 import torch
 
 from vaak.config.training import GradientClippingConfig
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 class Setting(Callback):
     def configure(self, config):

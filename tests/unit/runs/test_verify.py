@@ -28,7 +28,7 @@ from vaak.runs.verify import Tally, Verification, _differing_values, relative_di
 Vaak = Callable[..., tuple[int, str, str]]
 EVERY_STEP = ("training.checkpoint.interval=2", "training.checkpoint.save_total_limit=null")
 CALLBACK = """
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 class Quiet(Callback):
     pass

@@ -16,10 +16,10 @@ from tiny_runs import hashes
 from vaak.config.base import with_fold
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.significance import corrected_t_test
 from vaak.core.storage.lock import locked
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.runs.start import Outcome, train
 from vaak.study import crossval as crossing
 from vaak.study.crossval import CrossValidation, CrossvalPlan, summary, write_report

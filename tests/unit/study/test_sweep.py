@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from vaak.config.load import Loaded, load
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.runs.start import Outcome, train
 from vaak.study import sweep as sweeping
 from vaak.study.sweep import Choices, Sweep, SweepPlan, points, read_grid, read_random, rows, write_report

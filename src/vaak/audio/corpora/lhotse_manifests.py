@@ -22,10 +22,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, list_entries, manifest_lines, require_inside, seconds_in
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from lhotse import Recording, SupervisionSegment
     from lhotse.cut import Cut
 
-    from vaak.audio.corpora.corpus import AudioCorpus
 
 log = logging.getLogger("vaak")
 DONE = "cuts.json"
@@ -141,7 +140,16 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
     return parts
 
 
-def write_splits(corpus: AudioCorpus, output: Path) -> dict[str, Path]:
+class SplitCuts(Protocol):
+    """Cuts by split, as an ``AudioCorpus`` has them."""
+
+    @property
+    def splits(self) -> Sequence[str]: ...
+
+    def cuts(self, split: str) -> Iterator[Cut]: ...
+
+
+def write_splits(corpus: SplitCuts, output: Path) -> dict[str, Path]:
     """Write the cuts of each split of a corpus, with their alignments; the files, by split."""
     (output / "cuts").mkdir(parents=True, exist_ok=True)
     paths = {split: output / "cuts" / f"{split}.jsonl" for split in corpus.splits}

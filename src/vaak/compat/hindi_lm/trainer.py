@@ -19,9 +19,9 @@ from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.compat.hindi_lm.texts import TextLoader
 from vaak.compat.stages import Stages
 from vaak.config.load import Loaded
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.checkpoint.files import step_folder
 from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.distributed.launcher import pick_device

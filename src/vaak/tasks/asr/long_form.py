@@ -10,26 +10,27 @@ seek  a Whisper, which writes the times of segments (whisper/times.py): its next
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 
-from vaak.audio.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile, Channels
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.core.errors import UserError
+from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.transcripts import Segment, Transcript
-from vaak.tasks.asr.whisper.features import SAMPLING_RATE
+from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.whisper.model import Encoded
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
-from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, split_segments
+from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, Piece, split_segments
 from vaak.tasks.batches import Batches
-
-if TYPE_CHECKING:
-    from vaak.tasks.asr.predict import Transcriber
 
 CONDITIONS_BELOW = 0.5
 """Temperature; a text that was written at this one or above isn't the prompt of the next window."""
@@ -126,8 +127,58 @@ def frames_in(samples: np.ndarray) -> int:
     return -(-len(samples) * FRAMES_PER_SECOND // SAMPLING_RATE)
 
 
+class Heard(NamedTuple):
+    """The tokens that were written of a window after a ``prompt``, and the ``temperature`` at which they were."""
+
+    tokens: tuple[int, ...]
+    ended: bool
+    """False where they were cut off at the greatest length."""
+    prompt: tuple[int, ...]
+    temperature: float
+    language: str | None
+    is_silence: bool
+
+
+class SeekingTranscriber(Protocol):
+    """What seeking asks of a Whisper's transcriber: the search for one window's tokens after another's."""
+
+    @property
+    def decoding(self) -> AsrDecodingConfig: ...
+
+    @property
+    def features(self) -> WhisperFeatures: ...
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def channels(self) -> Channels: ...
+
+    @property
+    def first_prompt(self) -> list[int]: ...
+
+    def encoded(self, features: Sequence[np.ndarray]) -> Encoded: ...
+
+    def languages(self, encoded: Encoded) -> list[str | None]: ...
+
+    def heard(
+        self,
+        encoded: Encoded,
+        keys: Sequence[int] | None = None,
+        languages: Sequence[str | None] | None = None,
+        before: Sequence[Sequence[int]] | None = None,
+    ) -> list[Heard]: ...
+
+    def segments_of_pieces(
+        self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
+    ) -> list[Segment]: ...
+
+
 def transcripts_by_seeking(
-    transcriber: Transcriber, paths: Iterator[Path], batch_size: int | None
+    transcriber: SeekingTranscriber, paths: Iterator[Path], batch_size: int | None
 ) -> Iterator[Transcript | UserError]:
     """The words of each audio file, by Whisper's own procedure; all of a batch's files are in memory."""
     size = batch_size or transcriber.decoding.batch_size
@@ -151,7 +202,7 @@ def transcripts_by_seeking(
                 yield Transcript(file.path.stem, tuple(done.segments), file.duration, done.seconds)
 
 
-def open_listener(transcriber: Transcriber, path: Path) -> Listener | UserError:
+def open_listener(transcriber: SeekingTranscriber, path: Path) -> Listener | UserError:
     begun, recording = time.perf_counter(), Recording(path)
     try:
         with AudioFile(path, transcriber.features.sampling_rate, transcriber.channels) as file:
@@ -163,7 +214,7 @@ def open_listener(transcriber: Transcriber, path: Path) -> Listener | UserError:
     return Listener(recording, features, conditions=conditions, seconds=time.perf_counter() - begun)
 
 
-def listen_on(transcriber: Transcriber, listeners: list[Listener]) -> list[None]:
+def listen_on(transcriber: SeekingTranscriber, listeners: list[Listener]) -> list[None]:
     """Transcribe the next window of each recording."""
     most = transcriber.features.num_frames
     windows = [one.features[:, one.seek : one.seek + most] for one in listeners]
@@ -189,7 +240,7 @@ def listen_on(transcriber: Transcriber, listeners: list[Listener]) -> list[None]
     return [None] * len(listeners)
 
 
-def _said_before(transcriber: Transcriber, listener: Listener) -> list[int]:
+def _said_before(transcriber: SeekingTranscriber, listener: Listener) -> list[int]:
     """The tokens that the next window of a recording has as its prompt."""
     found = list(transcriber.first_prompt)
     for tokens in listener.said if listener.conditions else []:

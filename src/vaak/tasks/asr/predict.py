@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,15 @@ from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.long_form import Recording, Window, cut_windows, frames_in, speech_seconds, transcripts_by_seeking
+from vaak.tasks.asr.long_form import (
+    Heard,
+    Recording,
+    Window,
+    cut_windows,
+    frames_in,
+    speech_seconds,
+    transcripts_by_seeking,
+)
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.features import WhisperFeatures
@@ -46,18 +54,6 @@ Channels = Any
 """``mix`` or ``first``."""
 AUTO = "auto"
 """The language that is found in the audio."""
-
-
-class Heard(NamedTuple):
-    """The tokens that were written of a window after a ``prompt``, and the ``temperature`` at which they were."""
-
-    tokens: tuple[int, ...]
-    ended: bool
-    """False where they were cut off at the greatest length."""
-    prompt: tuple[int, ...]
-    temperature: float
-    language: str | None
-    is_silence: bool
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from vaak.core.errors import UserError
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.base import pad_rows
 from vaak.tasks.diarization.config import LABEL_TYPES
-from vaak.tasks.diarization.lhotse_cut import make_cut, make_cuts, make_supervisions, to_examples
+from vaak.tasks.diarization.lhotse_cut import make_cut, make_cuts, make_supervisions
 
 if TYPE_CHECKING:
     from lhotse import MonoCut, SupervisionSegment
@@ -102,6 +102,11 @@ class DiarizationExample:
     def without_features(self) -> DiarizationExample:
         """Everything else, which is small."""
         return replace(self, features=self.features[:0].copy(), samples=None, masks=None, frames=None)
+
+
+def to_examples(cuts: Sequence[Any]) -> list[DiarizationExample]:
+    """The examples of the cuts that a label type was given, or that Lhotse made from them."""
+    return [cut if hasattr(type(cut), "to_lhotse") else cut.example for cut in cuts]
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import soundfile
 
+from vaak.audio.segments import Segment
+
 if TYPE_CHECKING:
     from lhotse import CutSet, MonoCut, SupervisionSegment
 
-    from vaak.tasks.diarization.labels import DiarizationExample
+
+class CutExample(Protocol):
+    """What a cut is made of: the features of a recording or of a window of it, and who speaks when."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
+
+    @property
+    def duration(self) -> float: ...
+
+    @property
+    def sampling_rate(self) -> int: ...
+
+    @property
+    def frame_shift(self) -> float | None: ...
+
+    @property
+    def audio(self) -> Callable[[], np.ndarray] | None: ...
+
+    def load_features(self) -> np.ndarray: ...
 
 
-def make_supervisions(example: DiarizationExample) -> list[SupervisionSegment]:
+def make_supervisions(example: CutExample) -> list[SupervisionSegment]:
     """Who speaks when, as supervisions of Lhotse, in seconds from the start of the example."""
     from lhotse import SupervisionSegment
 
@@ -25,7 +49,7 @@ def make_supervisions(example: DiarizationExample) -> list[SupervisionSegment]:
     ]
 
 
-def make_cut(example: DiarizationExample) -> MonoCut:
+def make_cut(example: CutExample) -> MonoCut:
     """The example as a cut that begins at 0, with its features, and its audio where that was read, in memory.
 
     ``cut.example`` is the example itself, and ``cut.segments`` its segments.
@@ -73,13 +97,8 @@ def make_cut(example: DiarizationExample) -> MonoCut:
     )
 
 
-def make_cuts(examples: Sequence[DiarizationExample]) -> CutSet:
+def make_cuts(examples: Iterable[CutExample]) -> CutSet:
     """The cuts of examples, in their order."""
     from lhotse import CutSet
 
     return CutSet.from_cuts(make_cut(example) for example in examples)
-
-
-def to_examples(cuts: Sequence[Any]) -> list[DiarizationExample]:
-    """The examples of the cuts that a label type was given, or that Lhotse made from them."""
-    return [cut if hasattr(type(cut), "to_lhotse") else cut.example for cut in cuts]

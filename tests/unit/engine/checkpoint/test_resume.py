@@ -16,8 +16,8 @@ from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
-from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint import conditions, resume
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed
 from vaak.engine.metrics_file import read_records

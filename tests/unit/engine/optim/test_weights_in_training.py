@@ -11,7 +11,7 @@ import torch
 
 from quick_cases import mostly_slow
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
-from vaak.core.callback import Callback, StepReport
+from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from vaak.config.load import load
-from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.links import LinkError, guard, make_link, open_in_place, require_own_files
+from vaak.engine.callback import Callback, Run, StepReport
 from vaak.runs.folder.directory import read_identity, require_own_run
 from vaak.runs.start import train
 

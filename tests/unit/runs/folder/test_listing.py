@@ -41,7 +41,7 @@ def test_states_of_processes_that_end_in_every_way(commands: Commands, tiny_text
     assert stopped.wait().status == 0
     killed.wait()
     (tmp_path / "boom.py").write_text(
-        "from vaak.core.callback import Callback\n"
+        "from vaak.engine.callback import Callback\n"
         "class Boom(Callback):\n    def on_step_end(self, trainer, report):\n        raise LookupError('boom')\n"
     )
     shutil.copyfile(tiny_text / "tiny.yml", tmp_path / "boom.yml")

@@ -32,7 +32,7 @@ LITERALS = (KEY, PASSWORD, TOKEN, BEARER, FROM_ENV)
 
 OWN = """
 from pathlib import Path
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 
 class Uploads(Callback):
     def __init__(self, api_key, url, headers, from_env, folder, num_tokens=3, pad_token="<pad>"):

@@ -25,7 +25,7 @@ class Huber(torch.nn.Module):
         return self.scale * torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 """
 CALLBACK = """\
-from vaak.core.callback import Callback
+from vaak.engine.callback import Callback
 with open({marker!r}, "a") as file:
     file.write("callback ")
 
@@ -147,7 +147,7 @@ def test_changed_code_is_said_and_the_old_one_stays(vaak: Vaak, run: Path, proje
 
 def test_who_is_stopped_is_told_to_trust(vaak: Vaak, project: Path, tmp_path: Path):
     (project / "callbacks" / "code.py").write_text(
-        "from vaak.core.callback import Callback\n"
+        "from vaak.engine.callback import Callback\n"
         "class Watcher(Callback):\n"
         "    def on_step_end(self, trainer, report):\n"
         "        trainer.request_stop('enough')\n"

@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from vaak.config.training import TrainingConfig
     from vaak.engine.distributed.ranks import Ranks
     from vaak.engine.evaluation import Pictures
-    from vaak.engine.flops import ForwardWork
     from vaak.engine.metrics_file import Records
     from vaak.engine.phases import Phases
-    from vaak.engine.state import Best, Position
+    from vaak.engine.position import Best, Position
+
+
+@dataclass(frozen=True)
+class ForwardWork:
+    """The seconds that a run's devices need at their peak to train on one ``unit`` (token, frame, ...)."""
+
+    unit: str
+    seconds: float
 
 
 class Run(Protocol):
