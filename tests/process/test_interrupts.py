@@ -200,7 +200,7 @@ ALONE_PHASES = {
     ),
     "clustering by density": (
         "from vaak.tasks.asr.stages.clustering import density\n    from vaak.tasks.asr.stages.options import "
-        "ClusteringConfig\n    import hdbscan",
+        "ClusteringConfig\n    import sklearn.cluster",
         "density(rng.standard_normal((60_000, 64)), 5, ClusteringConfig())",
     ),
     "spectral clustering": (

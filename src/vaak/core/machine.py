@@ -253,7 +253,7 @@ def nvidia_driver() -> str | None:
 
 
 COMPUTING = (
-    *("accelerate", "datasets", "espeakng-loader", "hdbscan", "jiwer", "lhotse", "lilcom", "num2words", "numpy"),
+    *("accelerate", "datasets", "espeakng-loader", "jiwer", "lhotse", "lilcom", "num2words", "numpy"),
     *(
         "onnxruntime",
         "peft",

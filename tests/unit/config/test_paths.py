@@ -149,6 +149,8 @@ def test_a_pipelines_file_is_the_origin_of_its_paths(project: Path) -> None:
 
 def test_paths_are_written_as_seen_from_another_folder(project: Path) -> None:
     tree = read_yaml(write("[near.txt, none.txt]"))
-    find(tree, ("data", "corpus", "train", 0)).value = "far.txt"  # type: ignore[union-attr]
+    first = find(tree, ("data", "corpus", "train", 0))
+    assert first is not None
+    first.value = "far.txt"
     rebase_paths(tree, experiment_type("lm"), Path("sweeps/one"))
     assert to_plain(tree)["data"]["corpus"]["train"] == ["../../far.txt", "none.txt"]

@@ -276,7 +276,7 @@ def lilcom_module() -> Any:
 
         return get_lilcom_module()
     except (ImportError, OSError) as error:
-        raise UserError("storage_type lilcom requires the package lilcom: pip install lilcom") from error
+        raise UserError("storage_type lilcom requires the package lilcom: pip install 'vaak[lilcom]'") from error
 
 
 def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str) -> None:

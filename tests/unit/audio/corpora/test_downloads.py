@@ -339,7 +339,8 @@ def test_shars_recordings_come_from_their_tar_alone(tmp_path: Path):
     downloaded.shar(tmp_path / "shar")
     tar = tmp_path / "shar" / "dev" / "recording.000000.tar"
     with tarfile.open(tar) as archive:
-        members = {one.name: archive.extractfile(one).read() for one in archive.getmembers()}  # type: ignore[union-attr]
+        files = {one.name: archive.extractfile(one) for one in archive.getmembers()}
+        members = {name: file.read() for name, file in files.items() if file is not None}
     about = json.loads(members["dev-0.json"])
     about["sources"][0] |= {"type": "command", "source": f"touch {tmp_path}/was_run"}
     about["transforms"] = [{"name": "Evil", "kwargs": {}}]

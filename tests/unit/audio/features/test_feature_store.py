@@ -119,7 +119,7 @@ def test_lilcom_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     io = pytest.importorskip("lhotse.features.io")
     io.get_lilcom_module.cache_clear()
     monkeypatch.setattr(io, "is_module_available", lambda name: False)
-    with pytest.raises(UserError, match="pip install lilcom"):
+    with pytest.raises(UserError, match=r"pip install 'vaak\[lilcom\]'"):
         extract(ToyRecordings(LENGTHS), AudioConfig(storage_type="lilcom"), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -21,6 +21,15 @@ NEIGHBOURS = 10
 """Neighbours of a row in the graph of spectral clustering: a full graph of 10,000 rows would take 800 MB."""
 SHRINKING = 0.6
 """The factor of ``min_cluster_size`` for the next attempt: 5, 3, 2; or 50, 30, 18, 11, 7, 4."""
+SCIKIT_LEARN_NAMES = {
+    "best": "auto",
+    "generic": "brute",
+    "prims_kdtree": "kd_tree",
+    "prims_balltree": "ball_tree",
+    "boruvka_kdtree": "kd_tree",
+    "boruvka_balltree": "ball_tree",
+}
+"""The names of the option, those of the package hdbscan, in scikit-learn, whose tree always spans exactly."""
 GENERIC_COPIES = 3
 """Square matrices of distances that HDBSCAN holds at once without a tree."""
 LIBRARY_BYTES = 256 << 20
@@ -80,7 +89,7 @@ def memory_needed(num_rows: int, num_columns: int, config: ClusteringConfig) -> 
 
 
 def _backend(config: ClusteringConfig) -> str:
-    """The algorithm for HDBSCAN; the package's own choice fails for cosine and correlation."""
+    """The algorithm for HDBSCAN: cosine and correlation have no tree."""
     no_tree = config.hdbscan_algorithm == "best" and config.metric not in BALL_TREE_METRICS
     return "generic" if no_tree else config.hdbscan_algorithm
 
@@ -227,21 +236,22 @@ def density(points: np.ndarray, min_cluster_size: int, config: ClusteringConfig)
             f"HDBSCAN with metric {config.metric} needs {needed / 2**30:.1f} GiB for the distances of {len(points)} "
             f"rows, and {(limit - used) / 2**30:.1f} GiB are free: use --metric euclidean with --hdbscan-algorithm best"
         )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of deprecations between hdbscan, scikit-learn and numpy
-        try:
-            from hdbscan import HDBSCAN
-        except ImportError as error:
-            raise UserError("algorithm: hdbscan requires the package hdbscan: pip install 'vaak[asr]'") from error
-        model: Any = HDBSCAN(
-            min_cluster_size=min_cluster_size,
-            min_samples=config.min_samples,
-            metric=config.metric,
-            algorithm=backend,
-            allow_single_cluster=config.allow_single_cluster,
-            core_dist_n_jobs=1,
-        )
-        return np.asarray(model.fit_predict(points.astype(np.float64)), np.int64)
+    try:
+        from sklearn.cluster import HDBSCAN
+    except ImportError as error:
+        raise UserError("clustering requires scikit-learn: pip install 'vaak[asr]'") from error
+    # Neighbours are the option's; scikit-learn counts the point itself as one of them.
+    neighbours = (min_cluster_size if config.min_samples is None else config.min_samples) + 1
+    model: Any = HDBSCAN(
+        min_cluster_size=min_cluster_size,
+        min_samples=min(neighbours, len(points)),
+        metric=config.metric,
+        algorithm=SCIKIT_LEARN_NAMES[backend],
+        allow_single_cluster=config.allow_single_cluster,
+        n_jobs=1,
+        copy=True,
+    )
+    return np.asarray(model.fit_predict(points.astype(np.float64)), np.int64)
 
 
 def spectral(points: np.ndarray, num_clusters: int, seed: int, is_balanced: bool = False) -> np.ndarray:
