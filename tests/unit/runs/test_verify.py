@@ -19,7 +19,7 @@ from quick_cases import mostly_slow
 from vaak.core.artifact import HASHES
 from vaak.core.errors import UserError
 from vaak.core.storage.files import hash_file, read_json, write_json
-from vaak.engine.checkpoint import saving
+from vaak.engine.checkpoint import conditions
 from vaak.engine.checkpoint.files import step_folder
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.records import LogAudit, Record
@@ -218,7 +218,7 @@ def rounded_differently(run: Path, step: int) -> None:
 @pytest.mark.parametrize("step", [1, 3])  # of which the first is reached from the start, where there is no checkpoint
 def test_under_other_conditions_rounding_is_allowed_and_said(run: Path, step: int, monkeypatch: pytest.MonkeyPatch):
     then = json.loads((run / "sessions.jsonl").read_text())["conditions"]["processor"]
-    monkeypatch.setattr(saving, "_processor", lambda: "another one")
+    monkeypatch.setattr(conditions, "_processor", lambda: "another one")
     rounded_differently(run, step)
     found = verified(run)
     assert found["verified"], found["findings"]
