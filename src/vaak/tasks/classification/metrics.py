@@ -4,7 +4,7 @@ loss           cross-entropy, in nats per text; with several label columns their
                over the labels
 accuracy       texts whose class is right / texts; with multi_label, texts all of whose labels are right
 micro_f1       F1 of all decisions together; of single labels it is the accuracy
-macro_f1       mean over the classes of their F1; a class that neither occurs nor is predicted has 0
+macro_f1       mean of the F1 of the classes that occur or are predicted, as scikit-learn has it; the others have none
 weighted_f1    the same, weighted by how often the classes occur
 ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels
@@ -13,11 +13,12 @@ With several label columns each figure is their mean, but for those whose loss h
 column's own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie
 counts half); fpr95 the fraction of the others that pass where 95 % of the former do. Baselines, without loss or
 calibration, as their scores aren't probabilities: the commonest class of training; TF-IDF of words and pairs of words
-with a linear support vector machine for each class against the others, C = 1. Sources: Guo et al. 2017, "On
-Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for Detecting Misclassified and
-Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in Automatic Text Retrieval";
-Joachims 1998, "Text Categorization with Support Vector Machines"; Fan et al. 2008, "LIBLINEAR". Differs: confidences
-are compared in 4,000 bins.
+with a linear support vector machine for each class against the others, C = 1; and where the model begins with a
+pretrained one, the mean of its vectors for the tokens of a text, with a logistic regression likewise. Sources: Guo et
+al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for Detecting
+Misclassified and Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in Automatic Text
+Retrieval"; Joachims 1998, "Text Categorization with Support Vector Machines"; Fan et al. 2008, "LIBLINEAR". Differs:
+confidences are compared in 4,000 bins.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from vaak.core.task import Meters
 from vaak.report.charts import MOST_NAMED, confusion_png, reliability_png
 from vaak.report.tables import csv_text
 from vaak.tasks.classification.data import Classes, LabelStores, TextDataset
+from vaak.tasks.classification.pretrained import Pretrained
 from vaak.text.word_dictionary import words
 
 Sums = defaultdict[str, float]
@@ -72,15 +74,16 @@ class ClassFigures:
 
 
 def f1_scores(classes: list[ClassFigures]) -> dict[str, float]:
-    """Micro, macro and weighted F1.
+    """Micro, macro and weighted F1; macro is the mean over the classes that occur or are predicted.
 
     >>> f1_scores([ClassFigures("a", 1, 2, 2), ClassFigures("b", 1, 1, 1)])
     {'macro_f1': 0.75, 'micro_f1': 0.6666666666666666, 'weighted_f1': 0.6666666666666666}
     """
+    present = [one for one in classes if one.predicted + one.occurs]
     occurs = sum(one.occurs for one in classes)
     both = sum(one.predicted + one.occurs for one in classes)
     return {
-        "macro_f1": sum(one.f1 for one in classes) / len(classes),
+        "macro_f1": sum(one.f1 for one in present) / len(present) if present else 0.0,
         "micro_f1": 2 * sum(one.right for one in classes) / both if both else 0.0,
         "weighted_f1": sum(one.f1 * one.occurs for one in classes) / occurs if occurs else 0.0,
     }
@@ -333,6 +336,8 @@ def ece(bins: np.ndarray) -> float:
 
 FIGURES = ("accuracy", "micro_f1", "macro_f1", "weighted_f1")
 ROWS = 256
+EMBEDDED = "embeddings + logistic regression"
+EMBEDDED_AT_ONCE = 32
 
 
 class Scores(nn.Module):
@@ -359,9 +364,16 @@ def compute_figures(scores: np.ndarray, dataset: TextDataset, meters: Meters) ->
 
 
 def baseline_scores(
-    train: LabelStores, evaluated: Sequence[str], classes: Classes, multi_label: bool
+    train: LabelStores,
+    evaluated: Sequence[str],
+    classes: Classes,
+    multi_label: bool,
+    embeddings: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another."""
+    """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another.
+
+    ``embeddings`` ``(text, width)`` are those of a pretrained model for the texts of training and the evaluated ones.
+    """
     decisions = train.targets
     if not multi_label:  # (text, column) to (text, class)
         one_hot = [np.eye(len(of_column))[decisions[:, index]] for index, of_column in enumerate(classes.values())]
@@ -372,14 +384,42 @@ def baseline_scores(
     yield "most frequent class", frequent
     with optional_import("the baseline of a classifier requires scikit-learn", "study"):
         from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
         from sklearn.svm import LinearSVC
     vectorizer = TfidfVectorizer(tokenizer=words, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
     known, asked = vectorizer.fit_transform([row.text for row in train.texts]), vectorizer.transform(evaluated)
-    margins = np.empty((len(evaluated), decisions.shape[1]))  # of each class against all others
+    yield "TF-IDF + linear SVM", _score_each_class(LinearSVC(random_state=0), known, asked, decisions)
+    if embeddings is not None:
+        yield EMBEDDED, _score_each_class(LogisticRegression(max_iter=1000), *embeddings, decisions)
+
+
+EMBEDDED = "embeddings + logistic regression"
+
+
+@torch.inference_mode()
+def embed_texts(base: Pretrained, dataset: TextDataset) -> np.ndarray:
+    """The mean of a pretrained model's vectors for the tokens of each text, ``(text, width)``, in order."""
+    base.eval()
+    device, rng = next(base.parameters()).device, np.random.default_rng(0)
+    found = np.empty((len(dataset.lengths), base.width), np.float32)
+    by_length = np.argsort(dataset.lengths, kind="stable")
+    for start in range(0, len(by_length), EMBEDDED_AT_ONCE):
+        indices = by_length[start : start + EMBEDDED_AT_ONCE]
+        batch = dataset.collate([[dataset.example(int(index), rng)] for index in indices])
+        mask = batch["mask"].to(device)
+        hidden = base.hidden(batch["inputs"].to(device), mask).float()
+        means = hidden.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True)
+        found[indices] = means.cpu().numpy()
+    return found
+
+
+def _score_each_class(model: Any, known: Any, asked: Any, decisions: np.ndarray) -> np.ndarray:
+    """Return the margins ``(text, class)`` of each class against all others, by a linear model of scikit-learn."""
+    margins = np.empty((asked.shape[0], decisions.shape[1]))
     for index in range(decisions.shape[1]):
         has = decisions[:, index] > 0
         if has.all() or not has.any():  # with several labels a text, all texts may have one
             margins[:, index] = 1.0 if has.all() else -1.0
         else:
-            margins[:, index] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
-    yield "TF-IDF + linear SVM", margins
+            margins[:, index] = model.fit(known, has).decision_function(asked)
+    return margins

@@ -53,6 +53,7 @@ from vaak.tasks.classification.metrics import (
     baseline_scores,
     by_column,
     compute_figures,
+    embed_texts,
     targets_by_column,
 )
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
@@ -218,11 +219,10 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     def _pretrained(self, vocab_size: int, num_classes: int) -> TransformerClassifier:
         """On the pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""
-        assert self.options.pretrained_model is not None
-        name, options = self.options.pretrained_model, self.options
+        options = self.options
 
         def loaded() -> TransformerClassifier:
-            source = resolve_source(KEY, name, self.folder)
+            source = self._base_source()
             model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options), num_classes)
             load_head(model.head, source, options.pooling, [*chain(*self.prepared.classes.values())])
             return model
@@ -232,6 +232,11 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             return TransformerClassifier(options, base, num_classes)
 
         return load_or_init(self.directory, loaded, drawn)
+
+    def _base_source(self) -> str:
+        """Return the folder or the Hub's name of the pretrained model."""
+        assert self.options.pretrained_model is not None
+        return resolve_source(KEY, self.options.pretrained_model, self.folder)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""
@@ -312,12 +317,21 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return [(row.text, *(list(one) if self.multi_label else one[0] for one in row.labels)) for row in texts]
 
     def baselines(self, split: str) -> Baselines:
-        """The most frequent class, and a linear SVM on tf-idf. Raises UserError for texts of no class."""
+        """The most frequent class, a linear SVM on tf-idf, and logistic regression on a pretrained model's embeddings.
+
+        Raises UserError for texts of no class.
+        """
         if split == OUT_OF_SCOPE:
             raise UserError(f"{split} has no classes to predict; give --split valid or test")
         dataset, prepared, found = self.dataset(split), self.prepared, {}
         texts = [row.text for row in prepared.stores(split).texts]
-        scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label)
+        embeddings = None
+        if self.options.pretrained_model is not None:
+            base = Pretrained.load(self._base_source(), prepared.tokenizer.vocab_size, self.options)
+            # As the texts are, without augmentation.
+            plain = TextDataset([prepared.stores("train")], self.rows)
+            embeddings = embed_texts(base, plain), embed_texts(base, dataset)
+        scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label, embeddings)
         for name, one in scores:
             found[name] = compute_figures(one, dataset, self.meters(split))
         return Baselines("accuracy", True, found)
