@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import sacrebleu
+import torch
 
 import tiny_diarizer
+from tiny_bert import write_bert
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.storage.files import read_json, write_json
 from vaak.scoring.diarization_errors import score_segments
+from vaak.tasks.classification.metrics import embed_texts
+from vaak.tasks.classification.pretrained import Pretrained
 from vaak.tasks.lm.metrics import NgramModel
 from vaak.text.word_dictionary import words
 
@@ -63,12 +67,44 @@ def test_a_classifiers_are_those_of_scikit_learn(made: Any):
     predicted, true = model.predict(vectors.transform(texts["test"])), test.targets[:, 0]
     figures = found["figures"]["TF-IDF + linear SVM"]
     assert figures["accuracy"] == pytest.approx(metrics.accuracy_score(true, predicted))
-    labels = range(len(task.prepared.classes["label"]))
-    expected = metrics.f1_score(true, predicted, labels=labels, average="macro", zero_division=0)
+    expected = metrics.f1_score(true, predicted, average="macro", zero_division=0)
     assert figures["macro_f1"] == pytest.approx(expected)
     commonest = np.bincount(train.targets[:, 0]).argmax()
     assert found["figures"]["most frequent class"]["accuracy"] == pytest.approx(np.mean(true == commonest))
     assert set(figures) == {"accuracy", "micro_f1", "macro_f1", "weighted_f1"}
+
+
+def test_a_pretrained_models_embeddings_are_a_baseline(vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    transformers = pytest.importorskip("transformers")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    monkeypatch.chdir(tmp_path)
+    bert = write_bert(tmp_path / "bert", ("the", "boy", "good", "bad", "a", "is"))
+    texts = {"train": ["the boy is good", "a good boy", "the bad boy", "is bad", "bad", "good"], "test": ["a bad boy"]}
+    labels = {"train": ["up", "up", "down", "down", "down", "up"], "test": ["down"]}
+    for split, own in texts.items():
+        lines = [json.dumps({"text": text, "label": label}) for text, label in zip(own, labels[split], strict=True)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    (tmp_path / "tiny.yml").write_text(
+        "name: tiny\ntask: classification\nmodel: {pretrained_model: bert}\ndata: {max_length: 16, corpus: {type: files,"
+        f" train: train.jsonl, valid: test.jsonl, test: test.jsonl}}}}\n{LOOP}"
+    )
+    code, out, errors = vaak("baseline", "tiny.yml", "--split", "test", "--json")
+    assert code == 0, errors
+    figures = json.loads(out)["figures"]["embeddings + logistic regression"]
+    # Each text alone, by transformers itself: what is in a batch beside it changes nothing.
+    tokenizer, model = (one.from_pretrained(bert) for one in (transformers.AutoTokenizer, transformers.AutoModel))
+    with torch.inference_mode():
+        means = {
+            split: np.stack([model.eval()(**tokenizer(one, return_tensors="pt"))[0][0].mean(0).numpy() for one in own])
+            for split, own in texts.items()
+        }
+    fitted = linear_model.LogisticRegression(max_iter=1000).fit(means["train"], labels["train"])
+    assert figures["accuracy"] == fitted.score(means["test"], labels["test"])
+    loaded = load([Path("tiny.yml")])
+    task: Any = task_class("classification")(loaded.experiment, Path("runs/tiny"), loaded.folder)
+    base = Pretrained.load(str(bert), task.prepared.tokenizer.vocab_size, task.options)
+    for split, expected in means.items():
+        assert embed_texts(base, task.dataset(split)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_language_models_are_scored_on_the_same_tokens_and_bytes(made: Any):

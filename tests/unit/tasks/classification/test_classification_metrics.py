@@ -31,9 +31,9 @@ def measured(meters: Any, logits: np.ndarray, targets: np.ndarray, cuts: list[in
     return results
 
 
-def scores(true: np.ndarray, predicted: np.ndarray, labels: list[int] | None = None) -> dict[str, float]:
+def scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     figures = {
-        f"{name}_f1": f1_score(true, predicted, average=name, labels=labels, zero_division=0)
+        f"{name}_f1": f1_score(true, predicted, average=name, zero_division=0)
         for name in ("macro", "micro", "weighted")
     }
     return {"accuracy": accuracy_score(true, predicted), **figures}
@@ -55,7 +55,7 @@ def test_single_labels(seed: int, size: int, cuts: list[int]):
             abs((predicted == true)[bins == one].mean() - confidence[bins == one].mean()) * (bins == one).mean()
             for one in set(bins)
         ]
-        parts[column] = {**scores(true, predicted, list(range(probabilities.shape[1]))), "ece": sum(gaps)}
+        parts[column] = {**scores(true, predicted), "ece": sum(gaps)}
         loss += weight * -np.log(probabilities[np.arange(size), true]).mean()
     expected = {f"{name}/{column}": value for column, one in parts.items() for name, value in one.items()}
     expected |= {name: (parts["a"][name] + parts["b"][name]) / 2 for name in parts["a"]} | {"loss": loss}
