@@ -2,6 +2,7 @@
 
 python scripts/shape.py            # of src/vaak
 python scripts/shape.py --step     # trains a few steps of a tiny model, too, and counts what runs in one of them
+python scripts/shape.py --override # loads a recipe with an option of the command line, too, and follows that
 python scripts/shape.py --check    # exit status 1, and a line each, where a name or a test is against the rules
 """
 
@@ -61,6 +62,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step", action="store_true", help="trace a training step")
+    parser.add_argument("--override", action="store_true", help="follow an override to its typed field")
     parser.add_argument("--check", action="store_true", help="list names and tests that are against the rules")
     arguments = parser.parse_args()
     if arguments.check:
@@ -69,6 +71,8 @@ def main() -> None:
     rows = [*sizes(), *grain(), *names(), *tests()]
     if arguments.step:
         rows += [*step_rows()]
+    if arguments.override:
+        rows += [*override_rows()]
     width = max(len(name) for name, _ in rows)
     for name, figure in rows:
         print(f"{name:<{width}}  {figure:>8,}")
@@ -179,6 +183,85 @@ def step_rows() -> Iterator[tuple[str, int]]:
     yield "files that run inside a step", len(step.files_inside)
     yield "files that run in a step, with loading and logging", len(step.files)
     yield "functions of these", len({code for code in step.codes if code.co_filename in step.files})
+
+
+OVERRIDDEN = 424242
+"""The number that is followed from the command line; nothing else in a configuration has it."""
+
+
+def override_rows() -> Iterator[tuple[str, int]]:
+    """Return what an override goes through from the command line to its typed field, and in the rest of the load.
+
+    A stop is a function of the package that gets or returns the value of the override: as text, as a number, or within
+    a container or an object of the package. Parts of functions that have no name (comprehensions) are not counted.
+    """
+    walk = traced_override()
+    yield "stops of an override before its typed field", len(walk.before)
+    yield "stops of an override in the load, checks included", len(walk.before | walk.after)
+    yield "calls of functions in the load", walk.num_calls
+
+
+@dataclass
+class TracedOverride:
+    """The functions that held an override before it was a typed field, and after; and the calls of all functions."""
+
+    before: set[CodeType] = field(default_factory=set)
+    after: set[CodeType] = field(default_factory=set)
+    num_calls: int = 0
+    is_typed: bool = False
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Take note of who holds the override, for ``sys.setprofile``."""
+        code = frame.f_code
+        if event not in ("call", "return") or not code.co_filename.startswith(str(SRC)) or code.co_name[0] == "<":
+            return
+        self.num_calls += event == "call"
+        if event == "call":
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            held = [frame.f_locals.get(name) for name in names]
+        else:
+            held = [argument]
+        if any(map(holds_override, held)):
+            (self.after if self.is_typed else self.before).add(code)
+        # What checks the value's own type belongs to the way there; an object that has it as a field is its end.
+        self.is_typed = self.is_typed or (event == "return" and is_experiment(argument))
+
+
+def is_experiment(value: Any) -> bool:
+    """Whether a value is a typed configuration with the override in it."""
+    return type(value).__name__.startswith("Experiment") and holds_override(value)
+
+
+def holds_override(value: Any, depth: int = 0) -> bool:
+    """Whether a value is the override, or has it somewhere inside."""
+    if isinstance(value, str):
+        return str(OVERRIDDEN) in value
+    if isinstance(value, int | float) or depth > 8:
+        return bool(value == OVERRIDDEN)
+    inside: Any = ()
+    if isinstance(value, dict):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    elif type(value).__module__.startswith("vaak.") and not isinstance(value, type):
+        inside = getattr(value, "__dict__", {}).values()
+    return any(holds_override(one, depth + 1) for one in inside)
+
+
+def traced_override() -> TracedOverride:
+    """Load a recipe with an override; return where that went."""
+    from vaak.config.load import load
+
+    files, overrides = [ROOT / "configs/quickstart.yml"], [f"training.max_steps={OVERRIDDEN}"]
+    # once before, so that nothing that is only done once is counted
+    load(files, overrides)
+    walk, before = TracedOverride(), sys.getprofile()
+    sys.setprofile(walk.trace)
+    try:
+        load(files, overrides)
+    finally:
+        sys.setprofile(before)
+    return walk
 
 
 def modules() -> dict[str, Path]:
