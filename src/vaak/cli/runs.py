@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from vaak.cli.arguments import AsJson, complete_runs
-from vaak.config.tasks import TASKS
+from vaak.config.tasks import TASKS, load_name
 from vaak.core.errors import UserError
 from vaak.core.names import nearest_name, require_known
 from vaak.report.tables import aligned
@@ -255,18 +254,15 @@ def _time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-PICTURES = ("history", "gate", "experts", "asr")
-
-
 def plot(
     arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN... [PICTURE]",
             help="A run, or several to draw together; for gate and experts the folder of vaak pipeline moe-asr. "
-            "PICTURE is history (the default): losses and figures over the steps; of a pipeline moe-asr: gate "
-            "(confusion, reliability), experts (use and word error rate of each) or asr (the history of its joint "
-            "training).",
+            "PICTURE is history (the default): losses and figures over the steps; or what a task draws. Of a pipeline "
+            "moe-asr: gate (confusion, reliability), experts (use and word error rate of each) or asr (the history of "
+            "its joint training).",
             autocompletion=complete_runs,
         ),
     ],
@@ -279,43 +275,24 @@ def plot(
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """
+    from vaak.report.charts import draw_runs
+
+    drawings = {name: reference for spec in TASKS.values() for name, reference in spec.drawings.items()}
+    pictures = ("history", *drawings)
     # A run's folder may be called as a picture is.
-    named = len(arguments) > 1 and arguments[-1] in PICTURES and not Path(arguments[-1]).is_dir()
+    named = len(arguments) > 1 and arguments[-1] in pictures and not Path(arguments[-1]).is_dir()
     picture = arguments[-1] if named else "history"
     runs = [Path(name) for name in (arguments[:-1] if named else arguments)]
     missing = next((run for run in runs if not run.is_dir()), None)
     if missing is not None:
-        also = f", nor one of {', '.join(PICTURES)}{nearest_name(str(missing), PICTURES)}" if len(runs) > 1 else ""
+        also = f", nor one of {', '.join(pictures)}{nearest_name(str(missing), pictures)}" if len(runs) > 1 else ""
         raise UserError(f"{missing} is not a folder of a run{also}")
     for run in runs:
         require_own_run(run)
     path = output or runs[0] / f"{picture}.png"
-    if picture in ("gate", "experts"):
-        from vaak.report.experts import draw_experts, draw_gate
-
-        if len(runs) > 1:
-            raise UserError(f"{picture} is drawn of one pipeline, not of {len(runs)}")
-        (draw_gate if picture == "gate" else draw_experts)(runs[0], path)
-    else:
-        _draw_histories(runs, picture, path)
+    draw = load_name(drawings[picture]) if picture in drawings else draw_runs
+    draw(runs, path)
     print(path)
-
-
-def _draw_histories(runs: Sequence[Path], picture: str, path: Path) -> None:
-    """Draw the histories of runs, or of the joint trainings of pipelines, into a file."""
-    from vaak.engine.metrics_file import read_history
-    from vaak.report.charts import draw_histories
-
-    histories = {}
-    folders = [run.resolve().name for run in runs]
-    for run, folder in zip(runs, folders, strict=True):
-        places = (run, run / "joint" / "run") if picture == "asr" else (run,)
-        directory = next((place for place in places if (place / "metrics.jsonl").is_file()), None)
-        if directory is None:
-            raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
-        # a path may be longer than a panel is wide
-        histories[folder if folders.count(folder) == 1 else str(run)] = read_history(directory)
-    draw_histories(histories, shorten(", ".join(histories), 100, placeholder=" …"), path)
 
 
 def report(

@@ -54,6 +54,16 @@ def is_fraction(name: str) -> bool:
     return metric is not None and metric.percent
 
 
+def get_unit(name: str) -> str:
+    """Return the unit that a figure is shown in; empty where it has none, or it isn't declared.
+
+    >>> get_unit("val_mcd_db"), get_unit("val_accuracy/number"), get_unit("val_loss")
+    ('dB', '%', '')
+    """
+    metric = find_metric(name)
+    return "" if metric is None else "%" if metric.percent else metric.unit
+
+
 def get_chance_level(name: str) -> float | None:
     """Return a figure's value by guessing, also of a split or a part; None where it depends on the data.
 
@@ -71,12 +81,13 @@ def chance_in_words(name: str) -> str:
 
 
 def in_words(name: str, value: float) -> str:
-    """A figure's value as people read it: fractions in percent, all else with four decimals.
+    """A figure's value as people read it: fractions in percent, all else with four decimals and its unit.
 
-    >>> in_words("val_accuracy", 0.0264), in_words("val_accuracy/number", 0.5), in_words("val_loss", 5.765)
-    ('2.64 %', '50.00 %', '5.7650')
+    >>> in_words("val_accuracy", 0.0264), in_words("val_mcd_db", 6.5), in_words("val_loss", 5.765)
+    ('2.64 %', '6.5000 dB', '5.7650')
     """
-    return f"{100 * value:.2f} %" if is_fraction(name) else f"{value:.4f}"
+    unit = get_unit(name)
+    return f"{100 * value:.2f} %" if unit == "%" else f"{value:.4f} {unit}".rstrip()
 
 
 def percents(figures: Mapping[str, Any]) -> dict[str, float]:

@@ -121,6 +121,25 @@ ANY_COMMANDS = ("eval {run}", "predict {run} INPUT")
 
 
 @dataclass(frozen=True)
+class StarterData:
+    """The data that a task's first YAML (``vaak init``) is made for.
+
+    reads
+        What a corpus must have: ``texts``, ``labelled texts``, ``pairs``, ``audio``, ``transcribed audio`` or
+        ``audio with speakers``.
+    described
+        The same for people, in the error where there is none.
+    usual_for
+        The data for which this task is chosen where the user names none: one of the kinds above, or ``voice``
+        (recordings of one reader with their texts) or ``conversations``.
+    """
+
+    reads: str
+    described: str
+    usual_for: str | None = None
+
+
+@dataclass(frozen=True)
 class TaskSpec:
     """The facts about a task without its class: types of its sections, defaults, checks, and how runs are used.
 
@@ -182,11 +201,16 @@ class TaskSpec:
     starter
         Where the function is that fills a first YAML (``vaak init``), as ``module:Name``: sections of options, from
         the corpora that were found, their amounts and the device (``vaak.runs.starter``). None: there is none.
+    starter_data
+        The data that the starter needs. None: any audio for a task that reads audio, else texts.
     example
         Where the function is that writes a small data set into a folder (``vaak init --example``).
     exports
         The formats that its models can be written in, the most useful first. ``Task.refused_exports`` says which of
         them a run can't have, and why.
+    drawings
+        Where the functions are that draw more than a run's history (``vaak plot FOLDER... NAME``), by name, as
+        ``module:Name``: of the folders, and the file to write.
     hub_tag
         The Hugging Face Hub's name for what its models do (``pipeline_tag``).
     """
@@ -221,8 +245,10 @@ class TaskSpec:
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
     commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
     starter: str | None = None
+    starter_data: StarterData | None = None
     example: str | None = None
     exports: Mapping[str, ExportFormat] = field(default_factory=dict)
+    drawings: Mapping[str, str] = field(default_factory=dict)
     hub_tag: str | None = None
 
     @property

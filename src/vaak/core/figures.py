@@ -15,12 +15,18 @@ class Metric:
         Whether more of it is better; None where neither is.
     chance
         What a guess has, where that doesn't depend on the data.
+    unit
+        The unit of its values, such as ``ms``; a percentage needs none.
+    errors
+        What an error rate counts, such as ``words``.
     """
 
     name: str
     percent: bool = False
     higher: bool | None = False
     chance: float | None = None
+    unit: str = ""
+    errors: str = ""
 
 
 def percent(rate: float | None) -> float | None:

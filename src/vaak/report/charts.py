@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from vaak.config.metrics import is_fraction
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.links import require_no_link
+from vaak.engine.metrics_file import read_history
 from vaak.report.tables import short_rate, shown_losses
 
 MOST_PANELS, MOST_LABELLED = 9, 6
@@ -97,6 +99,22 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
         elif len(curves) > 1:
             axes.legend()
     return saved(figure, path)
+
+
+def draw_runs(runs: Sequence[Path], path: Path, inner: str = "") -> None:
+    """Draw the histories of runs together; of each that has a run at the relative path ``inner``, that run's.
+
+    Raises UserError where a folder has no history.
+    """
+    histories = {}
+    folders = [run.resolve().name for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        directory = next((place for place in (run, run / inner) if (place / "metrics.jsonl").is_file()), None)
+        if directory is None:
+            raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
+        # a path may be longer than a panel is wide
+        histories[folder if folders.count(folder) == 1 else str(run)] = read_history(directory)
+    draw_histories(histories, shorten(", ".join(histories), 100, placeholder=" …"), path)
 
 
 def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.config.metrics import is_fraction
+from vaak.config.metrics import get_unit, is_fraction
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
@@ -108,7 +108,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
         shown = curves[: max(0, min(len(curves), MOST_GROUPS, MOST_CURVES - taken))]
         taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
         if shown:
-            unit = UNITS.get(name, "%" if is_fraction(name) else "")
+            unit = UNITS.get(name, get_unit(name))
             bands = get_pressure_bands(facts) if name == "memory pressure" else ()
             kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
     # All curves share the points, so that the size of the page doesn't grow with the run.

@@ -14,7 +14,7 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
 from vaak.engine.metrics_file import read_history
-from vaak.report.charts import MOST_MARKED, draw_shares, new_figure, saved
+from vaak.report.charts import MOST_MARKED, draw_runs, draw_shares, new_figure, saved
 
 GATE, EXPERTS, JOINT = "gate/gate.json", "experts/experts.json", "joint/joint.json"
 MOST_NUMBERS = 20
@@ -78,6 +78,27 @@ def draw_experts(folder: Path, path: Path | None = None) -> Any:
     if curves.lines and len(own) <= MOST_NUMBERS:
         curves.legend()
     return saved(figure, path)
+
+
+def plot_gate(folders: Sequence[Path], path: Path) -> None:
+    """Draw the gate of one pipeline for ``vaak plot``. Raises UserError for several."""
+    draw_gate(_require_one(folders, "gate"), path)
+
+
+def plot_experts(folders: Sequence[Path], path: Path) -> None:
+    """Draw the experts of one pipeline for ``vaak plot``. Raises UserError for several."""
+    draw_experts(_require_one(folders, "experts"), path)
+
+
+def plot_joint_training(folders: Sequence[Path], path: Path) -> None:
+    """Draw the joint trainings of pipelines together; a run that isn't a pipeline is drawn itself."""
+    draw_runs(folders, path, inner="joint/run")
+
+
+def _require_one(folders: Sequence[Path], picture: str) -> Path:
+    if len(folders) > 1:
+        raise UserError(f"{picture} is drawn of one pipeline, not of {len(folders)}")
+    return folders[0]
 
 
 def _bars(axes: Any, shares: Mapping[str, Sequence[float | None]]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vaak.config.metrics import find_metric
 from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
 from vaak.report.html import Html, element, pairs
@@ -20,8 +21,6 @@ from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries_a
 MOST_FIGURES, MOST_REMARKS = 12, 40
 MOST_NAMED = 6
 """The labels, languages or corpora that are named one by one."""
-RATES = {"wer": "words", "cer": "characters", "der": "seconds of speech"}
-"""The unit in which the errors of a figure are counted."""
 NOTES, MOST_NOTES = "notes.md", 20_000
 
 
@@ -101,11 +100,12 @@ def _count_examples(facts: RunFacts, step: int) -> str | None:
             continue
         part, number = (sum(column) for column in zip(*scores.sums, strict=True))
         guess = guesses.get(prefix + scores.figure)
-        if scores.figure in ("accuracy", "exact_match"):
+        metric = find_metric(scores.figure)
+        if metric is not None and metric.percent and metric.higher:
             said = f"{part:,.0f} of {number:,.0f} are right"
             return f"{said}; guessing has {guess * number:,.0f}." if guess is not None else f"{said}."
-        if scores.figure in RATES and number:
-            return f"{part:,.4g} of {number:,.4g} {RATES[scores.figure]} are wrong ({100 * part / number:.1f} %)."
+        if metric is not None and metric.errors and number:
+            return f"{part:,.4g} of {number:,.4g} {metric.errors} are wrong ({100 * part / number:.1f} %)."
     return None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.changes import NOT_GIVEN, changes_between
-from vaak.config.metrics import is_fraction
+from vaak.config.metrics import get_unit
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import built_in, spec_by_name
 from vaak.core.errors import UserError
@@ -354,10 +354,11 @@ def rows_of_tokens(run: Path) -> list[Sequence[str]]:
 
 
 def figure_in_words(name: str, value: float | None) -> str:
-    """A figure as people read it: percent, or five digits."""
+    """A figure as people read it: percent, or five digits and its unit."""
     if value is None:
         return "not finite"
-    return f"{100 * value:.2f} %" if is_fraction(name) else f"{value:.5g}"
+    unit = get_unit(name)
+    return f"{100 * value:.2f} %" if unit == "%" else f"{value:.5g} {unit}".rstrip()
 
 
 def tables_of_evaluations(run: Path) -> list[Table]:

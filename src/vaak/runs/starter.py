@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.config.tasks import TASKS, load_name, spec_by_name
+from vaak.config.tasks import TASKS, StarterData, built_in, load_name, spec_by_name
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
@@ -25,7 +25,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.storage.text_lines import split_lines
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.preflight.doctor.text_layouts import use_of_texts
+from vaak.runs.preflight.doctor.text_layouts import recognize_texts
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 GIB = 1 << 30
@@ -107,22 +107,31 @@ def add_up_amounts(corpora: Sequence[CorpusSurvey]) -> Amounts:
 def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     """Return the task that data like these are for: audio first, then the first texts.
 
-    Raises UserError for texts with recordings that nobody reads: they are hardly meant to be trained on alone.
+    Raises UserError for texts with recordings that nobody reads: they are hardly meant to be trained on alone; and
+    where no task is for such data.
     """
     usable = select_usable(corpora)
     audio = [one for one in usable if not one.is_text]
-    if not audio:
-        task = use_of_texts(usable[0].options["corpus"])
-        if number := usable[0].unread_audio:
-            raise UserError(
-                f"{describe_unusable(usable[0].folder)}. Texts there don't say which of the {number:,} recordings they "
-                f"belong to; to train on the texts alone: vaak init {task} --data {usable[0].folder}"
-            )
-        return task
-    amounts = add_up_amounts(audio)
+    kind = _kind_of_audio(audio) if audio else recognize_texts(usable[0].options["corpus"])
+    # An installed task may be for the same data as one of Vaak's, which comes first.
+    names = sorted(list_tasks(), key=lambda name: name not in built_in())
+    task = next((name for name in names if (need := TASKS[name].starter_data) and need.usual_for == kind), None)
+    if task is None:
+        raise UserError(f"no task here is for {kind} alone; name one of {', '.join(names)}")
+    if not audio and (number := usable[0].unread_audio):
+        raise UserError(
+            f"{describe_unusable(usable[0].folder)}. Texts there don't say which of the {number:,} recordings they "
+            f"belong to; to train on the texts alone: vaak init {task} --data {usable[0].folder}"
+        )
+    return task
+
+
+def _kind_of_audio(corpora: Sequence[CorpusSurvey]) -> str:
+    """Return what recordings are, as ``StarterData.usual_for`` names it."""
+    amounts = add_up_amounts(corpora)
     if not amounts.has_texts:
-        return "diarization" if amounts.most_speakers > 1 else "vocoder"
-    return "tts" if all(one.kind == "ljspeech" for one in audio) else "asr"
+        return "conversations" if amounts.most_speakers > 1 else "audio"
+    return "voice" if all(one.kind == "ljspeech" for one in corpora) else "transcribed audio"
 
 
 def select_usable(corpora: Sequence[CorpusSurvey]) -> list[CorpusSurvey]:
@@ -146,7 +155,7 @@ def starter(
     fill = spec_by_name(task).starter
     if fill is None:
         raise UserError(f"{task}: no YAML is made for it; vaak init {task}/quickstart copies one to start from")
-    chosen = _of_task(select_usable(corpora), task)
+    chosen = _select_corpora(select_usable(corpora), task)
     amounts = add_up_amounts(chosen)
     sections = load_name(fill)(chosen, amounts, device)
     name = (folder or chosen[0].folder).resolve().name.lower() or "data"
@@ -154,30 +163,28 @@ def starter(
     return "\n".join([*_head(amounts, device, task), *_lines(body)]) + "\n"
 
 
-def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
-    """Return the corpora that a task reads."""
-    if task in ("lm", "classification", "seq2seq"):
-        found = [one for one in corpora if one.is_text and task in _uses(one.options["corpus"])][:1]
-        needs = {"lm": "texts", "classification": "a table with a column text and a column label",
-                 "seq2seq": "a table or .jsonl with columns source and target, or parallel files"}[task]  # fmt: skip
-    elif spec_by_name(task).audio is None:  # a task from outside Vaak
-        found, needs = [one for one in corpora if one.is_text], "texts"
-    else:
-        found, needs = [one for one in corpora if not one.is_text], "audio"
-        if task in ("asr", "tts"):
-            found = [one for one in found if any(split.num_texts for split in one.splits.values())]
-            needs = "audio with its texts"
-        if task == "diarization":
-            found = [one for one in found if any(split.speakers for split in one.splits.values())]
-            needs = "audio with its speakers (RTTM or TextGrids next to it, or a column speaker)"
+def _select_corpora(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
+    """Return the corpora that a task reads: all of audio, the first of texts."""
+    spec = spec_by_name(task)
+    usual = StarterData("texts", "texts") if spec.audio is None else StarterData("audio", "audio")
+    needed = spec.starter_data or usual
+    found = [one for one in corpora if needed.reads in _kinds(one)]
     if not found:
-        raise UserError(f"{task} needs {needs}, and there is {' and '.join(one.kind for one in corpora)}")
-    return found
+        raise UserError(f"{task} needs {needed.described}, and there is {' and '.join(one.kind for one in corpora)}")
+    return found if spec.audio is not None else found[:1]
 
 
-def _uses(corpus: dict[str, Any]) -> set[str]:
-    """Return the tasks that texts are for: labelled or paired texts serve lm, too, unless labels are in the lines."""
-    return {use_of_texts(corpus), *(("lm",) if corpus["type"] != "fasttext" else ())}
+def _kinds(corpus: CorpusSurvey) -> set[str]:
+    """Return what a corpus can be read as, in the words of ``StarterData.reads``.
+
+    Labelled or paired texts are texts, too, unless labels are in the lines.
+    """
+    if corpus.is_text:
+        options = corpus.options["corpus"]
+        return {recognize_texts(options), *(("texts",) if options["type"] != "fasttext" else ())}
+    splits = corpus.splits.values()
+    has_texts, has_speakers = any(split.num_texts for split in splits), any(split.speakers for split in splits)
+    return {"audio", *["transcribed audio"] * has_texts, *["audio with speakers"] * has_speakers}
 
 
 def _head(amounts: Amounts, device: Device, task: str) -> Iterator[str]:

@@ -20,8 +20,9 @@ import vaak.config.tasks as vaak_tasks
 import vowels
 from vaak.cli.table import imported
 from vaak.config.load import load
+from vaak.config.metrics import get_unit, in_words
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, load_name
+from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskSpec, load_name
 from vaak.core.figures import Metric
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
@@ -208,7 +209,9 @@ class Sorter(vowels.VowelTask):
         metrics=lambda experiment: ("val_loss",),
         starter=f"{__name__}:fill_sorter",
         example=f"{__name__}:write_words",
-        own_metrics=(Metric("right_letters", percent=True, higher=True),),
+        own_metrics=(Metric("right_letters", percent=True, higher=True), Metric("dither_ms", unit="ms")),
+        starter_data=StarterData("texts", "texts without labels", usual_for="texts"),
+        drawings={"letters": f"{__name__}:draw_letters"},
     )
 
     def meters(self, split: str) -> Any:
@@ -220,6 +223,10 @@ class Sorter(vowels.VowelTask):
     def export_width(self, model: Any, folder: Path) -> None:
         folder.mkdir()
         (folder / "width.txt").write_text(str(self.experiment.model.width))
+
+
+def draw_letters(folders: Sequence[Path], path: Path) -> None:
+    path.write_text(f"letters of {len(folders)}")
 
 
 @pytest.fixture
@@ -306,3 +313,19 @@ def test_a_card_of_a_strangers_task_executes_and_promises_nothing(tmp_path: Path
     card = model_card(tmp_path, AboutExport("onnx", 1, "out"))
     assert "pipeline_tag" not in card
     assert "```python" not in card
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_an_installed_task_has_its_pictures_units_and_data(vaak: Vaak, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    picture = tmp_path / "letters.png"
+    code, out, err = vaak("plot", tmp_path / "one", tmp_path / "two", "letters", "--output", picture)
+    assert (code, out, err) == (0, f"{picture}\n", "")
+    assert picture.read_text() == "letters of 2"
+    assert (get_unit("val_dither_ms"), in_words("val_dither_ms", 2.0)) == ("ms", "2.0000 ms")
+    assert (get_unit("val_right_letters"), get_unit("val_nothing")) == ("%", "")
+    (tmp_path / "texts.txt").write_text("__label__good it was\n__label__bad it was not\n" * 4)
+    code, _, err = vaak("init", "sorter", "--data", tmp_path / "texts.txt", "--output", tmp_path / "sorter.yml")
+    assert code == 2
+    assert "sorter needs texts without labels, and there is labelled text" in err

@@ -9,7 +9,8 @@ RECOGNISED_BY = RecognisedBy(
 )
 METRICS = (
     Metric("accuracy", percent=True, higher=True),
-    *(Metric(name, percent=True) for name in ("wer", "cer", "expert_wer")),
+    *(Metric(name, percent=True, errors="words") for name in ("wer", "expert_wer")),
+    Metric("cer", percent=True, errors="characters"),
     *(Metric(name, higher=None) for name in ("routing_entropy", "expert_use", "expert_weight")),
     *(Metric(name) for name in ("dead_experts", "load_balancing")),
 )

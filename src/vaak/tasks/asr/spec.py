@@ -14,6 +14,7 @@ from vaak.config.tasks import (
     CheckFinding,
     ExportedFolder,
     ExportFormat,
+    StarterData,
     TaskSpec,
     impossible,
     no_effect,
@@ -311,6 +312,7 @@ SPEC = TaskSpec(
     follows=what_follows,
     checks=checks,
     starter="vaak.runs.starter:fill_asr",
+    starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),
     example="vaak.runs.example_data:write_recordings",
     commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
     exports={
@@ -320,6 +322,11 @@ SPEC = TaskSpec(
         "mixture": ExportFormat("transformers", is_unmerged=True),
         "ct2": replace(ct2_format(CT2_CODE), options=("expert",)),
         SHERPA: ExportFormat(SHERPA, sherpa_code, quantizations=("int8",)),
+    },
+    drawings={
+        "gate": "vaak.report.experts:plot_gate",
+        "experts": "vaak.report.experts:plot_experts",
+        "asr": "vaak.report.experts:plot_joint_training",
     },
     hub_tag=HUB_TAG,
 )

@@ -8,6 +8,7 @@ from typing import Any
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import (
     CheckFinding,
+    StarterData,
     TaskSpec,
     impossible,
     impossible_if_given,
@@ -186,6 +187,9 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_classification",
+    starter_data=StarterData(
+        "labelled texts", "a table with a column text and a column label", usual_for="labelled texts"
+    ),
     example="vaak.runs.example_data:write_labelled",
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},

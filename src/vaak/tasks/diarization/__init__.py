@@ -25,6 +25,7 @@ RECOGNISED_BY = RecognisedBy(
 )
 METRICS = (
     Metric("frame_accuracy", percent=True, higher=True),
-    *(Metric(name, percent=True) for name in ("der", "miss", "false_alarm", "confusion", "jer", "speaker_ceiling")),
+    Metric("der", percent=True, errors="seconds of speech"),
+    *(Metric(name, percent=True) for name in ("miss", "false_alarm", "confusion", "jer", "speaker_ceiling")),
     Metric("speaker_error"),
 )

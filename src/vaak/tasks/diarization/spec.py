@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length, remark
 from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.tasks.diarization import METRICS
@@ -215,6 +215,11 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_diarization",
+    starter_data=StarterData(
+        "audio with speakers",
+        "audio with its speakers (RTTM or TextGrids next to it, or a column speaker)",
+        usual_for="conversations",
+    ),
     example="vaak.runs.example_data:write_conversations",
     commands=lambda get: ("tune {run}", "eval {run}", "diarize {run} recording.wav --output rttm"),
     exports={"onnx": ONNX, "peft": PEFT},

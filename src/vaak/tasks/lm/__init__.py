@@ -8,10 +8,8 @@ RECOGNISED_BY = RecognisedBy(
     shared=("data.corpus", "data.tokenizer"),
 )
 METRICS = (
-    *(
-        Metric(name)
-        for name in ("perplexity", "bits_per_byte", "orpo", "cross_entropy", "max_violation", "dead_experts")
-    ),
+    *(Metric(name) for name in ("perplexity", "orpo", "cross_entropy", "max_violation", "dead_experts")),
+    Metric("bits_per_byte", unit="bits"),
     *(Metric(name, percent=True, higher=True) for name in ("accuracy", "exact_match", "acc", "acc_norm")),
     *(Metric(name, higher=True) for name in ("margin", "chosen_reward")),
     *(Metric(name, higher=None) for name in ("rejected_reward", "expert_load")),

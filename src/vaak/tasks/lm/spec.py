@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, unread_input
+from vaak.config.tasks import CheckFinding, ExportFormat, StarterData, TaskSpec, impossible, no_effect, unread_input
 from vaak.nn.config import (
     SingleStackConfig,
     lora_findings,
@@ -220,6 +220,7 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_lm",
+    starter_data=StarterData("texts", "texts", usual_for="texts"),
     example="vaak.runs.example_data:write_texts",
     commands=commands,
     exports={

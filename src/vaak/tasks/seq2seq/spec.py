@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, impossible_if_given, no_effect
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, no_effect
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
@@ -151,6 +151,9 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_seq2seq",
+    starter_data=StarterData(
+        "pairs", "a table or .jsonl with columns source and target, or parallel files", usual_for="pairs"
+    ),
     example="vaak.runs.example_data:write_pairs",
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},

@@ -15,7 +15,12 @@ RECOGNISED_BY = RecognisedBy(
     reads_audio=True,
 )
 METRICS = (
-    *(Metric(name) for name in ("duration_error_ms", "mcd_db", "f0_rmse_hz", "f0_rmse_cents", "real_time_factor")),
-    *(Metric(name, percent=True) for name in ("voicing_error", "wer", "skipped_words", "repeated_words")),
+    Metric("duration_error_ms", unit="ms"),
+    Metric("mcd_db", unit="dB"),
+    Metric("f0_rmse_hz", unit="Hz"),
+    Metric("f0_rmse_cents", unit="cents"),
+    Metric("real_time_factor"),
+    Metric("wer", percent=True, errors="words"),
+    *(Metric(name, percent=True) for name in ("voicing_error", "skipped_words", "repeated_words")),
     *(Metric(f"recorded_{name}", percent=True) for name in ("wer", "skipped_words", "repeated_words")),
 )

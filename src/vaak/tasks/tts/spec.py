@@ -9,6 +9,7 @@ from vaak.config.tasks import (
     CheckFinding,
     ExportedFolder,
     ExportFormat,
+    StarterData,
     TaskSpec,
     impossible,
     no_effect,
@@ -247,6 +248,7 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_tts",
+    starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="voice"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),
     exports={

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length
+from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length
 from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import ONNX, PEFT
@@ -108,6 +108,7 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     starter="vaak.runs.starter:fill_vocoder",
+    starter_data=StarterData("audio", "audio", usual_for="audio"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
     exports={"onnx": ONNX, "peft": PEFT},

@@ -33,7 +33,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.preflight.doctor.columns import MOST_ROWS, find_columns
-from vaak.runs.preflight.doctor.text_layouts import use_of_texts
+from vaak.runs.preflight.doctor.text_layouts import recognize_texts
 from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, read_texts, said_of_tables
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
@@ -45,9 +45,9 @@ SAMPLE = 2000
 MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
-USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs", "chat": "conversations",
-        "preferences": "pairs of answers"}  # fmt: skip
-"""Names of texts by task or type."""
+KINDS = {"texts": "text", "labelled texts": "labelled text", "pairs": "pairs", "chat": "conversations",
+         "preferences": "pairs of answers"}  # fmt: skip
+"""Names of texts by what they are, or by type."""
 MOST_CORPORA = 20
 FIRST_RECORDINGS = 100
 """Recordings of which one, at least, has to be read where files may be in a layout."""
@@ -244,7 +244,7 @@ def _with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str,
 def _survey(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
     if isinstance(found, dict):
         return CorpusSurvey(place, str(found["type"]), found)
-    kind = USES.get(found.corpus["type"]) or USES[use_of_texts(found.corpus)]
+    kind = KINDS.get(found.corpus["type"]) or KINDS[recognize_texts(found.corpus)]
     return CorpusSurvey(place, kind, {"corpus": found.corpus}, note=found.note, unread_audio=found.unread_audio)
 
 

@@ -158,15 +158,15 @@ def _first_lines(path: Path) -> list[str]:
         return []
 
 
-def use_of_texts(corpus: Mapping[str, Any]) -> str:
-    """Return the task that texts read with these options are for.
+def recognize_texts(corpus: Mapping[str, Any]) -> str:
+    """Return what texts read with these options are: ``texts``, ``labelled texts`` or ``pairs``.
 
-    >>> use_of_texts({"type": "text"}), use_of_texts({"type": "tsv", "source_column": "en"})
-    ('lm', 'seq2seq')
+    >>> recognize_texts({"type": "text"}), recognize_texts({"type": "tsv", "source_column": "en"})
+    ('texts', 'pairs')
     """
     if corpus["type"] in ("folders", "lines", "fasttext") or "label_columns" in corpus:
-        return "classification"
-    return "seq2seq" if "source_column" in corpus or any(key.endswith("_target") for key in corpus) else "lm"
+        return "labelled texts"
+    return "pairs" if "source_column" in corpus or any(key.endswith("_target") for key in corpus) else "texts"
 
 
 def describe_corpus(corpus: dict[str, Any], columns: Sequence[str] = (), left: Sequence[Path] = ()) -> str:

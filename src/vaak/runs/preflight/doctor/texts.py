@@ -33,7 +33,7 @@ from vaak.runs.preflight.doctor.text_layouts import (
     is_fasttext,
     is_token_list,
     language_in,
-    use_of_texts,
+    recognize_texts,
 )
 from vaak.text.corpora.conversations import detect_form, read_chats, read_preferences
 from vaak.text.corpora.labelled import NAMED, read_named
@@ -321,7 +321,7 @@ def read_texts(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     """Yield the texts of a split, blank ones too."""
     files = find_files(corpus[split], split)
     text = corpus.get("text_column", "text")
-    if use_of_texts(corpus) == "seq2seq":
+    if recognize_texts(corpus) == "pairs":
         yield from _pairs(corpus, split, files)
     elif corpus["type"] in CONVERSATIONS:
         read = partial(CONVERSATIONS[corpus["type"]], options=AsTheyAre(), skip_bad=True)
