@@ -25,6 +25,11 @@
     return place;
   }
 
+  function newestValue(values) {
+    for (let place = values.length - 1; place >= 0; place--) if (values[place] != null) return values[place];
+    return null;
+  }
+
   const BANDS = ["--warn-band", "--high-band", "--bad-band"];
   function drawBands(chart, bands) {  // from each value up to the next, shaded
     const { ctx, bbox } = chart, bottom = bbox.top + bbox.height;
@@ -69,11 +74,14 @@
         ...(panel.bands.length ? { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(100, high ?? 100)] } : {}) } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? compact.format(tick) : "")) },
         { ...axis, size: 64, values: (_, ticks) => ticks.map(tickText) }],
-      series: [{ label: "step", value: (_, step) => (step == null ? "–" : step.toLocaleString("en")) },
+      series: [{ label: "step", value: (_, step) => (step == null ? "newest" : step.toLocaleString("en")) },
         ...panel.curves.map((curve, number) => ({
           label: curve.label, stroke: colours[curve.colour % colours.length], width: 1.5,
           dash: curve.colour < colours.length ? undefined : [6, 3], points: { show: curve.x.length < 40, size: 4 },
-          value: (_, value) => narrow(value) + (value != null && panel.unit === "%" ? " %" : ""),
+          value: (one, value) => {  // while the pointer is elsewhere, the newest value
+            const shown = value ?? newestValue(one.data[number + 1]);
+            return narrow(shown) + (shown != null && panel.unit === "%" ? " %" : "");
+          },
         }))],
       cursor: { sync: { key: "steps", setSeries: false }, drag: { x: true, y: false }, dataIdx: (one, series, place) =>
         (series === 0 ? place : nearestValue(one, series, place)) },
