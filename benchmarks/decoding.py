@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models
 
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.export import RunTokenizer, export_hf
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate_batch
 
@@ -63,7 +63,8 @@ def _models(options: argparse.Namespace) -> tuple[LanguageModel, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tokenizer.json"
         Tokenizer(models.WordLevel({"<s>": 0}, unk_token="<s>")).save(str(file))
-        export_hf(ours, file, {"bos_token": "<s>"}, PROMPT + options.tokens, Path(folder) / "model")
+        tokenizer = RunTokenizer(file, {"bos_token": "<s>"})
+        export_hf(ours, tokenizer, PROMPT + options.tokens, Path(folder) / "model")
         theirs = AutoModelForCausalLM.from_pretrained(Path(folder) / "model").train(False)
     return ours, theirs
 

@@ -16,10 +16,10 @@ predicted, never read. That of a pretrained base goes out as it came in.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,15 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
+from vaak.core.storage.files import (
+    read_json,
+    sync_directory,
+    sync_file,
+    usual_mode,
+    whole_folder,
+    write_json,
+    write_text,
+)
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.runs.prepared import prepared_folder
@@ -39,10 +47,10 @@ from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, L
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
-from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family
+from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family, older_rope
 from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config
 from vaak.tasks.text_task import TextTask
-from vaak.text.chat_template import template_in
+from vaak.text.chat_template import ChatTemplate, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 from vaak.text.tokenizer import UsersTokenizer
 
@@ -50,42 +58,51 @@ GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
+class RunTokenizer(NamedTuple):
+    """The ``file`` of a run's tokenizer and the text of its special tokens, by transformers' names (``bos_token``, …).
+
+    ``turn_ends`` are the ids by which the run's chat template ends an answer.
+    """
+
+    file: Path
+    special_tokens: dict[str, str]
+    turn_ends: tuple[int, ...] = ()
+
+
 def export_hf(
     model: AnyLanguageModel,
-    tokenizer_file: Path,
-    special_tokens: dict[str, str],
+    tokenizer: RunTokenizer,
     max_length: int | None,
     folder: Path,
     base: KeptBase | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all.
 
-    ``special_tokens`` gives the text of tokens by transformers' names (``bos_token``, ``eos_token``, ``pad_token``, …);
-    ``max_length`` is the length the model was trained with.
-
-    ``tokenizer_file`` is the run's tokenizer; ``base`` has the kept files of its pretrained model: texts
-    then begin as its own do.
+    ``max_length`` is the length the model was trained with; ``base`` has the kept files of its pretrained model: texts
+    then begin as its own do. What ends an answer, a document, and what the base stops at are in both configurations, so
+    that other tools stop there, too.
 
     Raises UserError for an encoder, a tokenizer that does not fit the model, a special token the tokenizer does not
     know, and a folder that has something in it or can't be written.
     """
     model = merged(model)
     family = None if isinstance(model, TransformersDecoder) else _family(model, base)
-    special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
+    special_ids = _special_ids(tokenizer.file, tokenizer.special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
         ids = {f"{name}_id": special_ids[name] for name in GENERATION_TOKENS if name in special_ids}
         generation = base.generation if base else {}
+        stops = stop_ids(ids, base, tokenizer.turn_ends)
         if isinstance(model, TransformersDecoder):
             assert base is not None
-            _write_network(made, model, base.config)
+            _write_network(made, model, base.config, stops)
         else:
             assert family is not None
             assert max_length is not None  # ours says so
-            _write_files(made, model, hf_config(model, max_length, family) | ids, family)
-        write_json(made / "generation_config.json", {**ids, **generation, **_ends(ids, generation)})
-        _write_tokenizer(
-            made, tokenizer_file, special_tokens, special_ids, max_length, base.tokenizer if base else None
-        )
+            _write_files(made, model, hf_config(model, max_length, family) | ids | stops, family)
+        write_json(made / "generation_config.json", {**ids, **generation, **stops})
+        _write_tokenizer(made, tokenizer, special_ids, max_length, base.tokenizer if base else None)
+        if tokenizer.turn_ends:
+            _set_turn_end(made, tokenizer.turn_ends)
 
 
 def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
@@ -94,13 +111,23 @@ def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
     return found if base is None else FAMILIES[base.config["model_type"]]
 
 
-def _write_network(folder: Path, model: TransformersDecoder, theirs: Mapping[str, Any]) -> None:
-    """Write configuration and weights of transformers' own module, with all options that it came with, ``theirs``."""
+def _write_network(
+    folder: Path, model: TransformersDecoder, theirs: Mapping[str, Any], stops: Mapping[str, Any]
+) -> None:
+    """Write configuration and weights of transformers' own module, with all options that it came with, ``theirs``.
+
+    ``stops`` says which tokens end a text.
+    """
     network = copy.copy(model.network)
     network.config = copy.deepcopy(model.network.config)
     network.config.update({name: theirs[name] for name in (*DROPOUTS, *ATTENTION_DROPOUTS) if name in theirs})
+    network.config.update(dict(stops))
     network.config.use_cache = theirs.get("use_cache", True)
     network.save_pretrained(folder)
+    written = read_json(folder / "config.json")
+    # Not where each kind of layer has its own (Gemma 3): transformers 4 has other names for those.
+    if "rope_theta" in (rope := written.get("rope_parameters") or {}):
+        write_json(folder / "config.json", {**written, **older_rope(rope)})
     for file in folder.iterdir():
         sync_file(file)
     sync_directory(folder)
@@ -199,22 +226,21 @@ def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_siz
 
 def _write_tokenizer(
     folder: Path,
-    tokenizer_file: Path,
-    special_tokens: dict[str, str],
+    given: RunTokenizer,
     special_ids: dict[str, int],
     max_length: int | None,
     base: Mapping[str, Any] | None,
 ) -> None:
     """Write the tokenizer to ``folder``: as the ``base`` has it, or as training reads it.
 
-    ``tokenizer_file``, ``special_tokens`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has the ids of
+    ``given`` and ``max_length`` are those of ``export_hf``; ``special_ids`` has the ids of
     the special tokens by the same names.
     """
-    content = tokenizer_file.read_text(encoding="utf-8")
+    content = given.file.read_text(encoding="utf-8")
     config: dict[str, Any] = {**(base or {})}
     if base is None:
-        tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        if bos := special_tokens.get("bos_token"):  # training reads it before every text
+        tokenizer = Tokenizer.from_file(str(given.file))
+        if bos := given.special_tokens.get("bos_token"):  # training reads it before every text
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
             )
@@ -224,10 +250,10 @@ def _write_tokenizer(
             "model_max_length": max_length,
             "model_input_names": ["input_ids", "attention_mask"],
             "clean_up_tokenization_spaces": False,
-            **special_tokens,
+            **given.special_tokens,
         }
-        write_json(folder / "special_tokens_map.json", special_tokens)
-    if (template := template_in(tokenizer_file.parent)) is not None:
+        write_json(folder / "special_tokens_map.json", given.special_tokens)
+    if (template := template_in(given.file.parent)) is not None:
         config["chat_template"] = template
     write_json(folder / "tokenizer_config.json", config)
     write_text(folder / "tokenizer.json", content)
@@ -245,15 +271,34 @@ def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], 
     sync_directory(folder)
 
 
-def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that end a text: the run's own and its base's; one alone isn't a list.
+def _set_turn_end(folder: Path, turn_ends: Sequence[int]) -> None:
+    """Make what ends an answer the tokenizer's own end, by which vLLM and CTranslate2 stop, too.
 
-    >>> _ends({"eos_token_id": 2}, {"eos_token_id": [5, 2]}), _ends({"eos_token_id": 2}, {})
-    ({'eos_token_id': [5, 2]}, {'eos_token_id': 2})
+    A template that writes ``eos_token`` itself keeps it: its text would change.
     """
-    found = base.get("eos_token_id", [])
-    ends = list(dict.fromkeys([*(found if isinstance(found, list) else [found]), own.get("eos_token_id")]))
-    known = [one for one in ends if one is not None]
+    path = folder / "tokenizer_config.json"
+    about, tokenizer = read_json(path), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if "eos_token" in str(about.get("chat_template") or ""):
+        return
+    token = tokenizer.id_to_token(turn_ends[0])
+    write_json(path, {**about, "eos_token": token})
+    if (special := folder / "special_tokens_map.json").is_file():
+        write_json(special, {**read_json(special), "eos_token": token})
+
+
+def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[int] = ()) -> dict[str, Any]:
+    """The tokens that end a text: of a turn, the base's, and the run's own; one alone isn't a list.
+
+    >>> base = KeptBase({}, {"eos_token_id": [5, 2]}, {})
+    >>> stop_ids({"eos_token_id": 2}, base, [7]), stop_ids({"eos_token_id": 2}, None)
+    ({'eos_token_id': [7, 5, 2]}, {'eos_token_id': 2})
+    """
+    found: list[int | None] = [*turn_ends]
+    if base is not None:
+        # transformers asks the configuration only where a base has no generation_config.json.
+        theirs = (base.generation or base.config).get("eos_token_id")
+        found += theirs if isinstance(theirs, list) else [theirs]
+    known = [one for one in dict.fromkeys([*found, own.get("eos_token_id")]) if one is not None]
     return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}
 
 
@@ -288,7 +333,14 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
             names["eos_token"] = names["bos_token"]
         prepared = self.prepared.folder
         base = None if self.own.pretrained is None else KeptBase.of(prepared)
-        export_hf(model, prepared / "tokenizer" / "tokenizer.json", names, self._longest(), folder, base)
+        file = prepared / "tokenizer" / "tokenizer.json"
+        export_hf(model, RunTokenizer(file, names, self._turn_ends()), self._longest(), folder, base)
+
+    def _turn_ends(self) -> tuple[int, ...]:
+        """The tokens at which a run that was taught conversations ends an answer; none of one taught texts."""
+        prepared = prepared_folder(self.directory) / "tokenizer"
+        content = template_in(prepared) if self.data.corpus.has_answers else None
+        return () if content is None else ChatTemplate(content, self.tokenizer).end_ids
 
     def refused_exports(self) -> dict[str, str]:
         family = self._family()
@@ -342,7 +394,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
 
     def export_gguf(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a file that llama.cpp runs, with the tokenizer."""
-        write_gguf(partial(self.export_hf, model), folder, quantization)
+        write_gguf(partial(self.export_hf, model), folder, quantization, self._turn_ends(), self.tokenizer.eos_id)
 
     def _longest(self) -> int:
         base = None if self.own.pretrained is None else pretrained.read_max_length(self.prepared.folder)

@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,18 @@ NEAREST = "bloom"
 TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 
 
-def write_gguf(write_hf: Callable[[Path], object], folder: Path, quantization: str | None) -> None:
+def write_gguf(
+    write_hf: Callable[[Path], object],
+    folder: Path,
+    quantization: str | None,
+    turn_ends: Sequence[int] = (),
+    document_end: int | None = None,
+) -> None:
     """Write ``model.gguf`` in ``folder``, completely or not at all, of what ``write_hf`` writes for transformers.
 
     ``quantization`` is the type of matrices, one of ``TYPES``; None is f16. Vectors stay in 32 bits, and a matrix whose
-    rows q8_0 can't divide by 32 has 16. Raises UserError without the package, for a tokenizer or options that llama.cpp
+    rows q8_0 can't divide by 32 has 16. ``turn_ends`` end an answer, ``document_end`` a text; without it, that is the
+    tokenizer's end. Raises UserError without the package, for a tokenizer or options that llama.cpp
     hasn't, and for a folder that has something in it.
     """
     with optional_import("--format gguf requires gguf", "gguf"):
@@ -65,6 +72,7 @@ def write_gguf(write_hf: Callable[[Path], object], folder: Path, quantization: s
         _write_options(writer, config)
         _write_rope(writer, config, gguf.RopeScalingType)
         _write_tokenizer(writer, source, config, gguf.TokenType)
+        _write_ends(writer, source, turn_ends, document_end)
         _write_weights(writer, source, config, gguf, gguf.GGMLQuantizationType[kind])
         # The format's order: header, options with the tokenizer, tensors.
         writer.write_header_to_file()
@@ -171,11 +179,12 @@ def _write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types
     writer.add_token_types(kinds)
     writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in model["merges"]])
     ids = {one["content"]: number for number, one in special.items()}
-    for role in ("bos", "eos", "pad", "unk", "sep", "mask"):
+    for role in ("bos", "pad", "unk", "sep", "mask"):
         token = about.get(f"{role}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if token in ids:
             getattr(writer, f"add_{role}_token_id")(ids[token])
+    # What ends a text is written apart (_write_ends).
     writer.add_add_bos_token(about.get("bos_token") in ids and _begins(content, ids[about["bos_token"]]))
     # An end after the prompt would end the answer before it begins.
     writer.add_add_eos_token(False)
@@ -184,6 +193,29 @@ def _write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types
     template = kept.read_text(encoding="utf-8") if kept.is_file() else about.get("chat_template")
     if isinstance(template, str):
         writer.add_chat_template(template)
+
+
+def _write_ends(writer: Any, folder: Path, turn_ends: Sequence[int], document_end: int | None) -> None:
+    """Write the tokens at which llama.cpp stops: what ends a document, a turn, and one more; it has room for three."""
+    about = read_json(folder / "tokenizer_config.json")
+    token = about.get("eos_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    added = {one["content"]: one["id"] for one in read_json(folder / "tokenizer.json").get("added_tokens", ())}
+    eos = added.get(token) if document_end is None else document_end
+    kept = folder / "generation_config.json"
+    said = read_json(kept).get("eos_token_id", []) if kept.is_file() else []
+    said = said if isinstance(said, list) else [said]
+    if eos is None and said:
+        eos = said[0]
+    if eos is not None:
+        writer.add_eos_token_id(eos)
+    others = [one for one in dict.fromkeys([*turn_ends, *said]) if one != eos] or list(turn_ends[:1])
+    for write, number in zip((writer.add_eot_token_id, writer.add_eom_token_id), others, strict=False):
+        write(number)
+    if len(others) > 2:
+        names = {number: name for name, number in added.items()}
+        left = ", ".join(str(names.get(one, one)) for one in others[2:])
+        log.warning("llama.cpp's files name three tokens that end a text; it may not stop at %s", left)
 
 
 def _begins(content: Mapping[str, Any], token: int) -> bool:

@@ -436,8 +436,7 @@ def exported_config(
     if family is not GPT2:
         sizes |= {"num_key_value_heads": config.num_key_value_heads or config.num_heads, "head_dim": config.head_width}
         rope = {"rope_parameters": rope_parameters(config)}
-        # Here for transformers 4, which reads it from the configuration itself.
-        rope["rope_theta"] = rope["rope_parameters"]["rope_theta"]
+        rope |= older_rope(rope["rope_parameters"])
         if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
             del sizes["head_dim"]  # its configuration has none
     if config.moe is not None:
@@ -482,6 +481,18 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
     bounds = (low, high) if kind == "llama3" else (high, low)
     found |= dict(zip(_BOUNDS[kind], bounds, strict=True))
     return found | {"original_max_position_embeddings": config.rope_original_length}
+
+
+def older_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary positions as transformers 4 reads them, which doesn't know ``rope_parameters``.
+
+    >>> older_rope({"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0})
+    {'rope_theta': 5.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
+    """
+    found: dict[str, Any] = {"rope_theta": rope["rope_theta"]}
+    if rope.get("rope_type", "default") != "default":
+        found["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
+    return found
 
 
 _BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fast", "beta_slow")}

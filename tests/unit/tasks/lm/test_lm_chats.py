@@ -235,3 +235,87 @@ def test_a_template_whose_answers_have_no_end_is_named_before_training_and_gives
     results = meters.results({"nats": 0.0, "token": 3.0, "byte": 3.0, "right": 3.0})
     assert results["loss"] == 0
     assert "accuracy" not in results, "all tokens are right, and it doesn't stop"
+
+
+# llama.cpp knows <|im_end|> by its name, so the end of a turn has another one here.
+TURNS = """\
+{%- for m in messages %}{{ '<|says|>' + m.role + '\\n' }}
+{%- if m.role == 'assistant' %}{% generation %}{{ m.content + '<|done|>' }}{% endgeneration %}
+{%- else %}{{ m.content + '<|done|>' }}{% endif %}{{ '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|says|>assistant\\n' }}{% endif %}"""
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma3_text"])
+def stopping(request: pytest.FixtureRequest, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose base ends documents by <|endoftext|> and was taught turns that end by <|done|>."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("stopping")
+    write_folder(folder / "base", request.param, bos_token_id=0, eos_token_id=0)
+    auto: Any = transformers.AutoTokenizer
+    tokenizer = auto.from_pretrained(folder / "base")
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|says|>", "<|done|>"]})
+    tokenizer.chat_template = TURNS
+    tokenizer.save_pretrained(folder / "base")
+    content = json.loads((folder / "base" / "tokenizer.json").read_text())
+    taken = {one["id"] for one in content["added_tokens"]}
+    free = next(number for number in range(len(content["model"]["vocab"]) + len(taken), 400) if number not in taken)
+    content["model"]["vocab"]["th"], content["model"]["merges"] = free, [["t", "h"]]
+    (folder / "base" / "tokenizer.json").write_text(json.dumps(content))
+    options = (f"model={{pretrained: {folder / 'base'}}}", "data.tokenizer={}", "data.token_dropout=0")
+    tiny_runs.train(
+        chats,
+        folder / "run",
+        *options,
+        "training.max_steps=60",
+        "data.max_length=250",
+        "training.validation.interval=60",
+        "training.checkpoint.interval=60",
+    )
+    return folder / "run"
+
+
+def test_a_model_that_was_taught_turns_stops_after_its_own_in_transformers(stopping: Path, vaak: Any, tmp_path: Path):
+    transformers = pytest.importorskip("transformers")
+    assert vaak("export", stopping, "--format", "hf", "--output", tmp_path / "out")[0] == 0
+    auto: Any = transformers
+    tokenizer = auto.AutoTokenizer.from_pretrained(tmp_path / "out")
+    model = auto.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    end = tokenizer.convert_tokens_to_ids("<|done|>")
+    document = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    # vLLM stops at the ids of generation_config.json and at the tokenizer's end.
+    for file in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / file).read_text())["eos_token_id"] == [end, document]
+    assert tokenizer.eos_token_id == end
+    messages = [{"role": "user", "content": "train 0: कौन?"}]
+    asked = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    written = model.generate(**asked, max_new_tokens=60, do_sample=False)[0, asked["input_ids"].shape[1] :]
+    assert written.tolist()[-1] == end
+    assert len(written) < 60
+    code, answer, _ = vaak("generate", stopping, messages[0]["content"], "--chat", "--temperature", 0)
+    assert (code, answer.strip()) == (0, tokenizer.decode(written[:-1]).strip())
+
+
+def test_a_gguf_file_names_what_ends_a_turn_and_a_document(stopping: Path, vaak: Any, tmp_path: Path):
+    gguf = pytest.importorskip("gguf")
+    code, _, err = vaak("export", stopping, "--format", "gguf", "--output", tmp_path / "out")
+    if code == 2:
+        assert "not of gemma3_text" in err
+        return
+    fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
+    ends = [fields[f"tokenizer.ggml.{kind}_token_id"].contents() for kind in ("eos", "eot")]
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    assert [tokens[number] for number in ends] == ["<|endoftext|>", "<|done|>"]
+
+
+def test_llama_cpp_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Path):
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python isn't installed")
+    code, _, err = vaak("export", stopping, "--format", "gguf", "--quantization", "f32", "--output", tmp_path / "out")
+    if code == 2:
+        assert "not of gemma3_text" in err
+        return
+    model = llama_cpp.Llama(str(tmp_path / "out" / "model.gguf"), n_ctx=250, verbose=False)
+    asked = "<|says|>user\ntrain 0: कौन?<|done|>\n<|says|>assistant\n"
+    found = model(asked, max_tokens=60, temperature=0.0)["choices"][0]
+    assert found["finish_reason"] == "stop"
+    answer = vaak("generate", stopping, "train 0: कौन?", "--chat", "--temperature", 0)[1]
+    assert found["text"].strip() == answer.strip()

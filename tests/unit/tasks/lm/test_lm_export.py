@@ -12,7 +12,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.feed_forward import list_mixtures
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import export_hf
+from vaak.tasks.lm.export import RunTokenizer, export_hf
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 
@@ -68,7 +68,7 @@ def test_transformers_loads_the_folder_and_agrees(options: dict[str, Any], token
     transformers = pytest.importorskip("transformers")
     model = small_model(**options)
     folder = tmp_path / "new" / "exported"
-    export_hf(model, tokenizer_file, SPECIAL_TOKENS, 128, folder)
+    export_hf(model, RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 128, folder)
     assert [path.name for path in folder.parent.iterdir()] == ["exported"]
 
     peer, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
@@ -100,10 +100,10 @@ def test_transformers_loads_the_folder_and_agrees(options: dict[str, Any], token
 def test_an_empty_folder_is_filled_and_another_is_refused(tokenizer_file: Path, tmp_path: Path):
     model, folder = small_model(), tmp_path / "out"
     folder.mkdir()
-    export_hf(model, tokenizer_file, SPECIAL_TOKENS, 128, folder)
+    export_hf(model, RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 128, folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match=r"out exists and is not an empty folder"):
-        export_hf(model, tokenizer_file, SPECIAL_TOKENS, 64, folder)
+        export_hf(model, RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 64, folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert set(before) == {
         "config.json",
@@ -122,7 +122,7 @@ def test_a_write_that_fails_leaves_nothing(tokenizer_file: Path, tmp_path: Path,
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_that_fit, limits[1]))
     try:
         with pytest.raises(UserError, match=r"Can't write .*out: .*File too large"):
-            export_hf(small_model(), tokenizer_file, SPECIAL_TOKENS, 128, tmp_path / "out")
+            export_hf(small_model(), RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 128, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
@@ -131,18 +131,23 @@ def test_a_write_that_fails_leaves_nothing(tokenizer_file: Path, tmp_path: Path,
 def test_what_cannot_be_exported_is_refused(tokenizer_file: Path, tmp_path: Path):
     folder = tmp_path / "out"
     with pytest.raises(UserError, match="Only a decoder"):
-        export_hf(small_model(model_type="encoder"), tokenizer_file, SPECIAL_TOKENS, 128, folder)
+        export_hf(small_model(model_type="encoder"), RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 128, folder)
     with pytest.raises(
         UserError, match=r"moe\.balancing_bias 0\.001 can't be exported: transformers' Qwen3Moe has 0\.0"
     ):
-        export_hf(small_model(qk_norm=True, moe={"scores": "softmax"}), tokenizer_file, SPECIAL_TOKENS, 128, folder)
+        export_hf(
+            small_model(qk_norm=True, moe={"scores": "softmax"}),
+            RunTokenizer(tokenizer_file, SPECIAL_TOKENS),
+            128,
+            folder,
+        )
     with pytest.raises(UserError, match=r"no token '<cls>' .*cls_token"):
-        export_hf(small_model(), tokenizer_file, {"cls_token": "<cls>"}, 128, folder)
+        export_hf(small_model(), RunTokenizer(tokenizer_file, {"cls_token": "<cls>"}), 128, folder)
     with pytest.raises(UserError, match="begin_token is not a special token"):
-        export_hf(small_model(), tokenizer_file, {"begin_token": "<s>"}, 128, folder)
+        export_hf(small_model(), RunTokenizer(tokenizer_file, {"begin_token": "<s>"}), 128, folder)
     with pytest.raises(UserError, match=r"The tokenizer .* does not exist"):
-        export_hf(small_model(), tmp_path / "none.json", SPECIAL_TOKENS, 128, folder)
+        export_hf(small_model(), RunTokenizer(tmp_path / "none.json", SPECIAL_TOKENS), 128, folder)
     smaller = LanguageModel(LanguageModelConfig(preset="tiny"), 200)
     with pytest.raises(UserError, match="the model only 200"):
-        export_hf(smaller, tokenizer_file, SPECIAL_TOKENS, 128, folder)
+        export_hf(smaller, RunTokenizer(tokenizer_file, SPECIAL_TOKENS), 128, folder)
     assert not list(tmp_path.iterdir())

@@ -24,10 +24,18 @@ from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.lora import add_lora, merged
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import ct2_logits, export_hf, export_peft
+from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch
-from vaak.tasks.lm.pretrained import load_model, read_max_length, save_base
+from vaak.tasks.lm.pretrained import (
+    exported_config,
+    find_family,
+    load_model,
+    older_rope,
+    options_in,
+    read_max_length,
+    save_base,
+)
 from vaak.tasks.pretrained import KeptBase
 
 transformers = pytest.importorskip("transformers")
@@ -51,7 +59,7 @@ def test_logits_are_those_of_transformers_and_a_round_trip_is_the_identity(kind:
     names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     file = tmp_path / "prepared" / "tokenizer" / "tokenizer.json"
     prepared = tmp_path / "prepared"
-    export_hf(model, file, names, read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
+    export_hf(model, RunTokenizer(file, names), read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -119,7 +127,7 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
     names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     prepared = tmp_path / "prepared"
     file = prepared / "tokenizer" / "tokenizer.json"
-    export_hf(model, file, names, read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
+    export_hf(model, RunTokenizer(file, names), read_max_length(prepared), tmp_path / "again", KeptBase.of(prepared))
     assert_same_folders(tmp_path / "theirs", tmp_path / "again")
     assert table_row(kind) in (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
 
@@ -159,7 +167,9 @@ def assert_same_folders(before: Path, after: Path) -> None:
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     options = [json.loads((folder / "config.json").read_text()) for folder in (before, after)]
-    assert options[0] == options[1]
+    # transformers 4 doesn't know rope_parameters, so that it is given the same in its own names, too.
+    rope = options[0].get("rope_parameters") or {}
+    assert options[1] == options[0] | (older_rope(rope) if "rope_theta" in rope else {})
     tokenizers = [transformers.AutoTokenizer.from_pretrained(folder) for folder in (before, after)]
     assert tokenizers[0].special_tokens_map == tokenizers[1].special_tokens_map
     assert tokenizers[0]("राम घर जाता है।").data == tokenizers[1]("राम घर जाता है।").data
@@ -234,7 +244,7 @@ def test_low_rank_changes_are_merged_or_written_for_peft(tmp_path: Path):
         torch.testing.assert_close(merged(model)(ids), changed, rtol=0, atol=1e-4)
     export_peft(model, str(tmp_path / "theirs"), tmp_path / "peft")
     names = {"bos_token": tokenizer.special_tokens["bos"]}
-    export_hf(model, tmp_path / "prepared" / "tokenizer" / "tokenizer.json", names, 64, tmp_path / "hf")
+    export_hf(model, RunTokenizer(tmp_path / "prepared" / "tokenizer" / "tokenizer.json", names), 64, tmp_path / "hf")
     adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()
     whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     with torch.no_grad():
@@ -295,3 +305,22 @@ def test_what_ctranslate2_computes_otherwise_is_said(kind: str, tmp_path: Path):
             lambda to: shutil.copytree(tmp_path / "theirs", to), tmp_path / "ct2", None, partial(ct2_logits, model, 48)
         )
     assert not (tmp_path / "ct2").exists()
+
+
+@pytest.mark.parametrize("kind", ["llama, llama3", "llama, yarn"])
+def test_scaled_positions_are_where_transformers_4_reads_them(kind: str, tmp_path: Path):
+    """It knows ``rope_scaling`` and ``rope_theta`` of the configuration itself, and not ``rope_parameters``."""
+    write_folder(tmp_path / "theirs", kind)
+    save_base(str(tmp_path / "theirs"), tmp_path / "prepared", 32)
+    own = options_in(tmp_path / "prepared", LanguageModelConfig())
+    exported = exported_config(own, find_family(own), 320, 128, "float32")
+    rope = exported["rope_parameters"]
+    assert exported["rope_scaling"] == {name: value for name, value in rope.items() if name != "rope_theta"}
+    assert exported["rope_theta"] == rope["rope_theta"]
+    # transformers 5 reads both: the same positions, with either or with both.
+    read = [
+        transformers.AutoConfig.for_model(**{name: value for name, value in exported.items() if name not in left_out})
+        for left_out in ((), ("rope_parameters",), ("rope_scaling", "rope_theta"))
+    ]
+    assert all(one.rope_parameters == read[0].rope_parameters for one in read)
+    assert read[0].rope_parameters["rope_type"] == rope["rope_type"]
