@@ -238,7 +238,7 @@ def test_adapters_of_speech_are_for_the_run_that_they_began_with(
 ):
     peft = pytest.importorskip("peft")
     first = request.getfixturevalue(name)
-    layers = {"diarizer_run": "query, value", "voice_run": "query, value", "vocoder_run": "narrow, widen, head"}[name]
+    layers = {"diarizer_run": "query, value", "voice_run": "query, value", "vocoder_run": "down, up, head"}[name]
     options = [f"run_dir={tmp_path / 'lora'}", f"model.lora={{rank: 2, targets: [{layers}]}}", "training.max_steps=2"]
     options += [f"training.checkpoint.init_from={first}", "training.checkpoint.resume=null"]
     train_run(load([first / "config.yml"], options))

@@ -153,7 +153,7 @@ def test_tasks_of_the_harness_with_data_from_a_file(made: Path, vaak: Vaak, tmp_
     assert whole == pytest.approx(theirs(tmp_path / "hf", [str(tmp_path / "own.yaml")], add_bos_token=True))
     assert found["protocol"]["samples"] == {"blimp_causative": 20}
     for name, said_of in (
-        ("blimp_causativ", "; did you mean blimp_causative?"),
+        ("blimp_causativ", "; did you mean 'blimp_causative'?"),
         ("blimp_causative", "--data NAME=FILE"),
     ):
         with pytest.MonkeyPatch.context() as patch:
