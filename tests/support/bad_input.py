@@ -365,7 +365,7 @@ BAD_VALUES = {
     "export run_lm": {
         "--format mixture": "mixture",
         "--quantization int8": "--format hf has no type 'int8'; leave it out",
-        "--format ct2 --quantization int3": "--format ct2 has no type 'int3'; did you mean 'int8'?; expected one of int8",
+        "--format ct2 --quantization int3": "--format ct2 has no type 'int3'; did you mean 'int8'?",
         "--output empty": "empty",
         "--output /proc/x": "/proc/x",
         f"--output {LONG}": "too long",
