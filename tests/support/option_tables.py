@@ -16,6 +16,9 @@ CONVERSATIONS = (
 LOOP = ("training", "wandb", "name", "distillation")
 """Sections that are the same for every task, varied for one."""
 
+ANY_UNKNOWN = ("data.max_unknown=100",)
+"""For tokenizers that can't write most of these texts, which is an error otherwise."""
+
 CHATS = ("data.corpus={type: chat, train: [FOLDER/chats.jsonl], valid: [], test: []}",)
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
 MANY_SPEAKERS = (
@@ -195,6 +198,7 @@ HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
 AUGMENTED = ("data.augmentation={enabled: true, synonyms: FOLDER/synonyms.txt, probability: 0.5}",)
 AUGMENTATION_OPTIONS = ("techniques", "probability", "synonyms", "keep_negation")
 OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
+    ("classification", "model.pretrained_model"): ANY_UNKNOWN,
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("source_column", "target_column")},
     **{("seq2seq", f"data.corpus.{name}"): PAIRS for name in ("training_references", "deduplicate", "train", "valid")},
     **{("seq2seq", f"data.corpus.{split}_target"): LINES for split in ("train", "valid", "test")},
@@ -355,6 +359,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
             ("data.tokenizer.type", ("data.tokenizer.vocab_size=320",)),
             ("data.tokenizer.min_frequency", ()),
+            ("data.tokenizer.options", ("data.tokenizer.type=FOLDER/own.py:Characters", *ANY_UNKNOWN)),
             ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
             *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
             ("data.on_bad_example", ("@torn", "training.max_steps=12")),

@@ -24,9 +24,10 @@ UNSEEN = {
     "task": "another task is another configuration",
     "model.name": "a name for people, documented as having no effect",
     "data.decoding.condition_on_previous": "read where long recordings are transcribed, which a training run doesn't",
+    "tts/data.max_unknown": "all of these texts can be spoken; test_tts_data.py has those that can't",
     "training.logging.examples": "evaluations of these runs write nothing; test_pictures.py has it",
 }
-"""Options whose effect a tiny run on a CPU can't show, each with the reason."""
+"""Options, or one task's alone, whose effect a tiny run on a CPU can't show, each with the reason."""
 UNSEEN |= {
     f"{table}.dialect.{name}": "the data of these runs are not tables; test_tables.py varies it"
     for table in ("data.corpus", "datasets.0")
@@ -74,7 +75,8 @@ def _options() -> Iterator[Any]:
             if of_the_loop or (get_origin(annotation) is Literal and len(get_args(annotation)) == 1):
                 continue
             unread = (*UNSEEN, *(override.partition("=")[0] for override in REFUSED.get(task, ())))
-            unseen = any(f"{key}.".startswith(f"{name}.") for name in unread)
+            names = (f"{key}.", f"{task}/{key}.")
+            unseen = any(one.startswith(f"{name}.") for name in unread for one in names)
             if not unseen and key not in ("global_config", "datasets"):
                 marks = () if task == "lm" and key in QUICK else pytest.mark.slow
                 yield pytest.param(task, key, annotation, section, id=f"{task}-{key}", marks=marks)
