@@ -39,10 +39,10 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
-from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.experts import WithExperts
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
+from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.vocabulary import ABOUT, NO_TIMES, START, TOKENIZER, Vocabulary
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
@@ -119,7 +119,7 @@ def write_adapter(
     """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
     Those of an ``expert`` are multiplied by ``weight``.
-    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.base.name_base``).
+    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.model.name_base``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """

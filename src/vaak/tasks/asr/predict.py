@@ -29,7 +29,6 @@ from vaak.core.names import nearest_name
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
-from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.long_form import (
     Heard,
@@ -40,6 +39,7 @@ from vaak.tasks.asr.long_form import (
     speech_seconds,
     transcripts_by_seeking,
 )
+from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.features import WhisperFeatures

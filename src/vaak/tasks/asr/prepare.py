@@ -25,9 +25,9 @@ from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.asr.base import KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.export import exported_vocabulary
+from vaak.tasks.asr.model import KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.utterances import (
     Limits,
     TokenLimit,

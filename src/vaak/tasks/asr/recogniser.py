@@ -17,10 +17,10 @@ from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, count_uses, load_balancing
 from vaak.scoring.normalisers import Normaliser, normaliser
-from vaak.tasks.asr.base import find_run, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
+from vaak.tasks.asr.model import find_run, resolve_base
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC

@@ -28,7 +28,6 @@ from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.base import name_base, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
 from vaak.tasks.asr.export import (
@@ -39,6 +38,7 @@ from vaak.tasks.asr.export import (
     write_whisper_ct2,
 )
 from vaak.tasks.asr.metrics import AsrMeters
+from vaak.tasks.asr.model import name_base, resolve_base
 from vaak.tasks.asr.predict import Transcriber, require_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.tasks.asr.base import KEY
+from vaak.tasks.asr.model import KEY
 from vaak.tasks.pretrained import config_of_tokenizer
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer

@@ -22,10 +22,10 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
 from vaak.nn.lora import iterate_adapters
 from vaak.nn.lora_experts import choices_by
-from vaak.tasks.asr.base import resolve_base
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper
+from vaak.tasks.asr.model import resolve_base
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures

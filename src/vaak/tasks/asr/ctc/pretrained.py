@@ -38,11 +38,11 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
-from vaak.tasks.asr.base import PURPOSE
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import OWN
+from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 

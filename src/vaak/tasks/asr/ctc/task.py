@@ -29,7 +29,6 @@ from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import Recipe, is_prepared
-from vaak.tasks.asr.base import KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
 from vaak.tasks.asr.ctc.data import (
     CtcDataset,
@@ -56,6 +55,7 @@ from vaak.tasks.asr.ctc.pretrained import (
 )
 from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
+from vaak.tasks.asr.model import KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
 from vaak.tasks.pretrained import load_config, load_or_init

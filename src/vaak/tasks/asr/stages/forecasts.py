@@ -244,7 +244,7 @@ def _base_experiment(options: MoeOptions) -> Any:
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.base import KEY, find_run
+    from vaak.tasks.asr.model import KEY, find_run
     from vaak.tasks.asr.whisper.network import config_before
     from vaak.tasks.pretrained import load_config, resolve_source
 

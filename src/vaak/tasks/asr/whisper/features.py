@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from vaak.audio.augmentation.pipeline import masked_on_device
 from vaak.core.batch import send
-from vaak.tasks.asr.base import PURPOSE
+from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
 from vaak.tasks.pretrained import import_transformers
 

@@ -17,7 +17,7 @@ from vaak.tasks.pretrained import (
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from vaak.tasks.asr.base import KEY, PURPOSE, resolve_base
+from vaak.tasks.asr.model import KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.vocabulary import SpecialIds, ids_of_size
 
 FRAMES_PER_SECOND = 100
