@@ -74,7 +74,7 @@ lint: $(LINT_OR_MORE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/shape.py --check
 
 docs: $(DOCS_READY)

@@ -66,7 +66,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "rates": ("vaak.engine.step:set_learning_rates",),
     "optimizer": ("vaak.core.torch_internals:uncompiled(AdamW).step", "torch.optim:AdamW.step"),
     "update, the rest": ("vaak.engine.step:update_weights",),
-    "position": ("vaak.engine.position:Position.advance",),
+    "position": ("vaak.engine.state:Position.advance",),
     "report": ("vaak.engine.step:StepReport",),
     "callbacks: step log": ("vaak.callbacks.step_log:StepLogCallback.on_step_end",),
     "callbacks: memory manager": ("vaak.callbacks.memory_manager:AdaptiveMemoryManager.on_step_end",),

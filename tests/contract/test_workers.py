@@ -17,7 +17,7 @@ from vaak.data.batching import evaluation_plan
 from vaak.data.loader import Microbatch, MicrobatchReader, evaluation_addresses, load
 from vaak.data.workers import Sent
 from vaak.engine.distributed.ranks import start_ranks
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 from vaak.engine.training_data import TrainingData
 from vaak.testing import Case
 from vaak.testing.case import same

@@ -25,7 +25,7 @@ from vaak.core.errors import CheckpointError, DataError, UserError
 from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 

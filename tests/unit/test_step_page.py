@@ -14,7 +14,7 @@ from shape import Function, TracedStep, traced_step
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src/vaak"
 
-MOST_INSIDE, MOST_IN_ALL, MOST_OF_NUMBERS = 11, 33, 8
+MOST_INSIDE, MOST_IN_ALL, MOST_OF_NUMBERS = 10, 31, 8
 """In all, six are of what is logged: one writer of records, links and secrets, and a wait for data that ends."""
 LOOP = "engine/trainer.py"
 

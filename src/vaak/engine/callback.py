@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vaak.engine.evaluation import Pictures
     from vaak.engine.metrics_file import Records
     from vaak.engine.phases import Phases
-    from vaak.engine.position import Best, Position
+    from vaak.engine.state import Best, Position
 
 
 @dataclass(frozen=True)

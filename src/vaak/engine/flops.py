@@ -25,8 +25,8 @@ from vaak.data.loader import training_addresses
 from vaak.engine.callback import ForwardWork
 from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.memory import is_out_of_memory
-from vaak.engine.position import Position
 from vaak.engine.precision import Precision, keeping_generators, uses_tf32
+from vaak.engine.state import Position
 from vaak.engine.training_data import TrainingData
 
 log = logging.getLogger("vaak")

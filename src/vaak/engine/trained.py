@@ -46,10 +46,9 @@ from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimizers, check_groups, trained_parameters
 from vaak.engine.optim.schedules import Freezing, Plateau, compile_pattern, make_schedule
 from vaak.engine.phases import Clock, Phases
-from vaak.engine.position import Best, Position
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
 from vaak.engine.snapshot import load_weights, model_tensors
-from vaak.engine.state import CallbackStates, LastEvaluation, PieceRules, State, Weights
+from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import added_by_lora, take_lengths, without_lora

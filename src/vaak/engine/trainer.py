@@ -40,11 +40,10 @@ from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictur
 from vaak.engine.flops import count_work
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
-from vaak.engine.position import Position
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
 from vaak.engine.snapshot import Snapshot
-from vaak.engine.state import PieceRule, PieceRules
+from vaak.engine.state import PieceRule, PieceRules, Position
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 from vaak.nn.losses import auxiliary_losses

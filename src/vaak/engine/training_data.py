@@ -23,7 +23,7 @@ from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, start_
 from vaak.data.plan import LastPlan
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.journal import SkippedExamples
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 
 
 @dataclass(frozen=True)

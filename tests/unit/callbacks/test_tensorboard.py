@@ -18,9 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toy import StopAt, ToyMeters, ToyTask, toy_trainer
-from vaak.callbacks.event_file import EventFile, masked_crc
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.trackers import TensorBoardCallback, numbers
+from vaak.callbacks.trackers import EventFile, TensorBoardCallback, masked_crc, numbers
 from vaak.engine.callback import Callback, StepReport
 from vaak.engine.metrics_file import Records, json_line, read_newest_records, read_records
 
@@ -205,7 +204,7 @@ def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
 def test_writing_imports_nothing_heavy():
     """Neither TensorBoard's writers nor its messages: the package need not be installed."""
     code = (
-        "import sys, tempfile, pathlib, vaak.callbacks.event_file as files\n"
+        "import sys, tempfile, pathlib, vaak.callbacks.trackers as files\n"
         "files.EventFile(pathlib.Path(tempfile.mkdtemp()), 0).close()\n"
         "print([name for name in ('tensorflow', 'tensorboard', 'google.protobuf') if name in sys.modules])"
     )

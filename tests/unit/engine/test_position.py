@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 
 
 @given(epoch_length=st.integers(1, 9), accumulation=st.integers(1, 4), steps=st.integers(0, 40))

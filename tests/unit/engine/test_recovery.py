@@ -23,8 +23,7 @@ from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.exchange import StepMessage, combine
 from vaak.engine.gradient import MicrobatchPiece
-from vaak.engine.position import Position
-from vaak.engine.state import PieceRule
+from vaak.engine.state import PieceRule, Position
 from vaak.engine.trainer import Trainer
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}

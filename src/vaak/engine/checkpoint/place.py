@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import CheckpointError
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 
 
 @dataclass(frozen=True)

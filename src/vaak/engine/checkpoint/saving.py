@@ -28,10 +28,9 @@ from vaak.engine.checkpoint.place import PlanKind, converted_place
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.distributed.sharding import Gathering, is_sharded, local, slice_for_rank
 from vaak.engine.optim.optimizer_state import of_all_ranks
-from vaak.engine.position import Position
 from vaak.engine.precision import Precision
 from vaak.engine.snapshot import Snapshot, model_tensors
-from vaak.engine.state import State
+from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
 log = logging.getLogger("vaak")

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vaak.tasks.asr.config import VERSIONS, AsrModelConfig
-from vaak.tasks.pretrained import (
-    find_model,
-    resolve_source,
-)
-
-if TYPE_CHECKING:
-    pass
+from vaak.tasks.pretrained import find_model, resolve_source
 
 PURPOSE, KEY = "speech recognition", "model.base"
 

@@ -9,7 +9,7 @@ import pytest
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
 from vaak.core.figures import improves
-from vaak.engine.position import Best
+from vaak.engine.state import Best
 
 NAN = float("nan")
 

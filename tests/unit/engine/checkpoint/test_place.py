@@ -18,7 +18,7 @@ from vaak.engine.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.checkpoint.place import PlanKind, converted_place
 from vaak.engine.optim.schedules import make_schedule
-from vaak.engine.position import Position
+from vaak.engine.state import Position
 from vaak.engine.trainer import Trainer
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "memory": {"rehearsal": False}}

@@ -188,11 +188,11 @@ def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_sai
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
     monkeypatch.setattr(conditions, "nvidia_driver", lambda: "535.104.05")
-    precision = SimpleNamespace(device=torch.device("cuda"), name="bf16")
+    precision: Any = SimpleNamespace(device=torch.device("cuda"), name="bf16")
 
     def found(world_size: int = 2, **distributed: str) -> dict[str, Any]:
         config = TrainingConfig.model_validate({"distributed": distributed})
-        return conditions.conditions(config, precision, world_size)  # type: ignore[arg-type]
+        return conditions.conditions(config, precision, world_size)
 
     before = found()
     assert (before["nccl"], before["nccl settings"], before["driver"]) == ("2.27.3", {}, "535.104.05")
