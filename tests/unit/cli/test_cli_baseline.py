@@ -74,7 +74,9 @@ def test_a_classifiers_are_those_of_scikit_learn(made: Any):
     assert set(figures) == {"accuracy", "micro_f1", "macro_f1", "weighted_f1"}
 
 
-def test_a_pretrained_models_embeddings_are_a_baseline(vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_pretrained_models_embeddings_are_a_baseline(
+    vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
     transformers = pytest.importorskip("transformers")
     linear_model = pytest.importorskip("sklearn.linear_model")
     monkeypatch.chdir(tmp_path)
@@ -105,6 +107,12 @@ def test_a_pretrained_models_embeddings_are_a_baseline(vaak: Any, tmp_path: Path
     base = Pretrained.load(str(bert), task.prepared.tokenizer.vocab_size, task.options)
     for split, expected in means.items():
         assert embed_texts(base, task.dataset(split)) == pytest.approx(expected, abs=1e-5)
+    assert vaak("train", "tiny.yml")[0] == 0
+    bert.rename(tmp_path / "elsewhere")
+    code, out, errors = vaak("baseline", "runs/tiny", "--split", "test", "--json")
+    assert code == 0, errors
+    assert "embeddings + logistic regression is left out: " in caplog.text
+    assert list(json.loads(out)["figures"])[:-1] == ["most frequent class", "TF-IDF + linear SVM"]
 
 
 def test_a_language_models_are_scored_on_the_same_tokens_and_bytes(made: Any):

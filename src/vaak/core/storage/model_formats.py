@@ -16,6 +16,7 @@ from pathlib import Path
 
 TRANSFORMERS, GGUF, WHISPER_PT = "transformers", "gguf", "openai-whisper"
 SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+SHARDS = "model-*-of-*.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
 """Bytes of a pickle's opcodes that are looked through, without the tensors, which are files of their own."""
@@ -54,8 +55,8 @@ def recognise(path: Path) -> ModelFormat:
 def _recognise_folder(folder: Path) -> ModelFormat:
     files = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and path.is_file())
     checks: tuple[Callable[[Path, Sequence[Path]], ModelFormat | None], ...] = (
-        _find_pointer,
         _find_safetensors,
+        _find_pointer,
         _find_adapter,
         _find_ctranslate2,
         _find_single_file,
@@ -80,6 +81,11 @@ def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None
     index = folder / INDEX
     if not index.is_file() and not (folder / SAFETENSORS).is_file():
         return _find_lone_shards(files)
+    # Only what is read counts: who fetched these weights alone has pointers for the same ones in other forms.
+    weights = [path for path in files if path.name == SAFETENSORS] or [path for path in files if path.match(SHARDS)]
+    read = [*weights, *(path for path in files if path.suffix in (".json", ".model", ".txt"))]
+    if (pointer := _find_pointer(folder, read)) is not None:
+        return pointer
     if index.is_file() and not (folder / SAFETENSORS).is_file():
         named = _read_index(index)
         if named is None:
@@ -103,7 +109,7 @@ def _read_index(path: Path) -> list[str] | None:
 
 
 def _find_lone_shards(files: Sequence[Path]) -> ModelFormat | None:
-    shards = [path for path in files if path.match("model-*-of-*.safetensors")]
+    shards = [path for path in files if path.match(SHARDS)]
     said = f"has {len(shards)} files of weights, but no {INDEX}, which says what is in which"
     return ModelFormat("incomplete", said, "download the rest") if shards else None
 

@@ -5,6 +5,7 @@ loss           cross-entropy, in nats per text; with several label columns their
 accuracy       texts whose class is right / texts; with multi_label, texts all of whose labels are right
 micro_f1       F1 of all decisions together; of single labels it is the accuracy
 macro_f1       mean of the F1 of the classes that occur or are predicted, as scikit-learn has it; the others have none
+               (with multi_label it counts 0 for them)
 weighted_f1    the same, weighted by how often the classes occur
 ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels

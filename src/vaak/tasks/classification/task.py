@@ -25,6 +25,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Meters, Outputs
 from vaak.data.batching import largest_rows
+from vaak.engine.distributed.launcher import pick_device
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
@@ -48,6 +49,7 @@ from vaak.tasks.classification.data import (
 )
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
 from vaak.tasks.classification.metrics import (
+    EMBEDDED,
     ClassMeters,
     ScopeMeters,
     baseline_scores,
@@ -325,16 +327,27 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             raise UserError(f"{split} has no classes to predict; give --split valid or test")
         dataset, prepared, found = self.dataset(split), self.prepared, {}
         texts = [row.text for row in prepared.stores(split).texts]
-        embeddings = None
-        if self.options.pretrained_model is not None:
-            base = Pretrained.load(self._base_source(), prepared.tokenizer.vocab_size, self.options)
-            # As the texts are, without augmentation.
-            plain = TextDataset([prepared.stores("train")], self.rows)
-            embeddings = embed_texts(base, plain), embed_texts(base, dataset)
+        embeddings = self._embeddings(dataset)
         scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label, embeddings)
         for name, one in scores:
             found[name] = compute_figures(one, dataset, self.meters(split))
         return Baselines("accuracy", True, found)
+
+    def _embeddings(self, dataset: TextDataset) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the pretrained model's embeddings of the texts of training and of a dataset; None where it is missing.
+
+        That there is a pretrained model, but no longer at its place, is said: the run doesn't need it.
+        """
+        if self.options.pretrained_model is None:
+            return None
+        try:
+            base = Pretrained.load(self._base_source(), self.prepared.tokenizer.vocab_size, self.options)
+        except UserError as error:
+            log.warning("%s is left out: %s", EMBEDDED, error)
+            return None
+        base.to(pick_device(self.experiment.training.device))
+        train = TextDataset([self.prepared.stores("train")], self.rows)  # as the texts are, without augmentation
+        return embed_texts(base, train), embed_texts(base, dataset)
 
     def meters(self, split: str) -> Meters:
         protocol = {"split": split}  # figures are per text, whatever its tokens are

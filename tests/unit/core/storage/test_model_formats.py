@@ -47,6 +47,13 @@ CASES = [
     (_files(**{"config.json": "{}", SHARD: "x"}), "incomplete", "no model.safetensors.index.json"),
     (_files(**{"config.json": "{}", "model.safetensors": POINTER}), "git-lfs", "run git lfs pull"),
     (
+        _files(**{"config.json": "{}", "model.safetensors": "x", "pytorch_model.bin": POINTER, "a.msgpack": POINTER}),
+        "transformers",
+        "is a model of transformers",
+    ),
+    (_files(**{"config.json": "{}", "model.safetensors": "x", "tokenizer.json": POINTER}), "git-lfs", "tokenizer.json"),
+    (_files(**{"config.json": "{}", "pytorch_model.bin": POINTER}), "git-lfs", "run git lfs pull"),
+    (
         _files(**{"config.json": "{}", "model.bin": "x", "vocabulary.json": "[]"}),
         "ctranslate2",
         "is a model of CTranslate2 (faster-whisper), which only runs; give the folder that it was converted from",

@@ -29,7 +29,11 @@ SCIKIT_LEARN_NAMES = {
     "boruvka_kdtree": "kd_tree",
     "boruvka_balltree": "ball_tree",
 }
-"""The names of the option, those of the package hdbscan, in scikit-learn, whose tree always spans exactly."""
+"""The names of the option, those of the package hdbscan, in scikit-learn.
+
+There every tree is a minimal one, by Prim's algorithm. The package's Borůvka trees, of its ``best``, are others of the
+same edges' lengths where lengths are equal, as many are, or only nearly minimal: noise at a cluster's edge may differ.
+"""
 GENERIC_COPIES = 3
 """Square matrices of distances that HDBSCAN holds at once without a tree."""
 LIBRARY_BYTES = 256 << 20
