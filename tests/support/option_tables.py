@@ -358,7 +358,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
             ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
             ("data.tokenizer.type", ("data.tokenizer.vocab_size=320",)),
-            ("data.tokenizer.min_frequency", ()),
+            ("data.tokenizer.min_frequency", ("data.tokenizer={type: character, min_frequency: 1, vocab_size: 320}",)),
             ("data.tokenizer.options", ("data.tokenizer.type=FOLDER/own.py:Characters", *ANY_UNKNOWN)),
             ("data.augmentation.enabled", ("data.augmentation.synonyms=FOLDER/synonyms.txt",)),
             *((f"data.augmentation.{name}", AUGMENTED) for name in AUGMENTATION_OPTIONS),
