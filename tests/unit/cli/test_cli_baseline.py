@@ -87,8 +87,9 @@ def test_a_pretrained_models_embeddings_are_a_baseline(
         lines = [json.dumps({"text": text, "label": label}) for text, label in zip(own, labels[split], strict=True)]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
     (tmp_path / "tiny.yml").write_text(
-        "name: tiny\ntask: classification\nmodel: {pretrained_model: ./bert}\ndata: {max_length: 16, corpus: {type: files"
-        f", train: train.jsonl, valid: test.jsonl, test: test.jsonl}}}}\n{LOOP}"
+        "name: tiny\ntask: classification\nmodel: {pretrained_model: ./bert}\n"
+        "data: {max_length: 16, corpus: {type: files,"
+        f" train: train.jsonl, valid: test.jsonl, test: test.jsonl}}}}\n{LOOP}"
     )
     code, out, errors = vaak("baseline", "tiny.yml", "--split", "test", "--json")
     assert code == 0, errors
