@@ -63,9 +63,13 @@ def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -
         values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
         print_line({"kind": "result", **values, **outcome.metrics})
         return
-    if outcome.metrics:
-        print_figures(outcome.metrics)
+    from vaak.report.start import compare_with_start
     from vaak.runs.evaluate import below_baselines
+
+    if outcome.metrics:
+        # None where the run ended after another step than the last evaluation's.
+        changes = compare_with_start(outcome.directory, outcome.step)
+        print_figures(outcome.metrics, {one.name: one.cells for one in changes})
 
     for line in below_baselines(outcome.directory, outcome.metrics):
         print(line)
@@ -134,11 +138,16 @@ def failed_to_json(failed: Mapping[Path, UserError]) -> list[dict[str, str]]:
     return [{"file": str(path), "reason": str(error)} for path, error in failed.items()]
 
 
-def print_figures(figures: dict[str, Any]) -> None:
-    """A headed table of names and values, with the values of chance where known."""
-    rows = [("figure", "value", "chance")]
+def print_figures(figures: dict[str, Any], changes: Mapping[str, tuple[str, str]] | None = None) -> None:
+    """A headed table of names and values, with those of chance, and those before training, where they are known.
+
+    ``changes`` has the figure before the first step, and the difference with its interval of 95 %, by name.
+    """
+    rows = [("figure", "value", "chance", "before", "difference")]
     for name, value in figures.items():
-        rows.append((name, in_words(name, value) if isinstance(value, float) else str(value), chance_in_words(name)))
-    if not any(chance for _, _, chance in rows[1:]):
-        rows = [(name, value, "") for name, value, _ in rows]
-    print("\n".join(aligned(rows, left=1)))
+        shown = in_words(name, value) if isinstance(value, float) else str(value)
+        rows.append((name, shown, chance_in_words(name), *(changes or {}).get(name, ("", ""))))
+    # A column that is empty but for its heading is left out.
+    filled = [place for place in range(len(rows[0])) if place < 2 or any(row[place] for row in rows[1:])]
+    rows_shown = [tuple(row[place] for place in filled) for row in rows]
+    print("\n".join(aligned(rows_shown, left=1)))

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import tiny_listener
+from vaak.cli.output import print_outcome
 from vaak.engine.metrics_file import read_history
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
 from vaak.report.start import compare_with_start
+from vaak.runs.start import Outcome
 
 pytestmark = pytest.mark.usefixtures("pictures")
 STEPS = ("training.max_steps=2", "training.validation.interval=1", "training.checkpoint.interval=1")
@@ -69,6 +71,16 @@ def test_the_report_and_the_card_have_the_row_before_with_the_difference(adapted
     assert "| figure | before | value | difference |" in " ".join(card.split(" "))
     assert wer.cells[0] in card
     assert "Before training and after it" in run_page(read_facts(adapted))
+
+
+def test_the_command_ends_with_the_figures_before_and_the_difference(adapted: Path, capsys: pytest.CaptureFixture[str]):
+    last = [one for one in read_history(adapted) if one["kind"] == "evaluation"][-1]
+    metrics = {name: value for name, value in last.items() if name.startswith("val_") and isinstance(value, float)}
+    print_outcome(Outcome("finished", adapted, 2, 2, metrics, [], is_main=True), as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["figure", "value", "before", "difference"]
+    wer = next(one for one in compare_with_start(adapted, 2) if one.name == "val_wer")
+    assert next(line for line in lines if line.startswith("val_wer")).endswith("  ".join(("", *wer.cells)))
 
 
 def test_verify_takes_it_for_no_scheduled_one(adapted: Path, vaak: Any):
