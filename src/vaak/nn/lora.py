@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from vaak.core.errors import UserError, optional_import
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
-from vaak.nn.lora_experts import Gate, LoraExperts
+from vaak.nn.lora_experts import Gate, LoraExperts, is_target
 from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -48,9 +49,12 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
         return model
     own = [model.get_submodule(name) for name in also_trained]
     linear = linear_layers(model, also_trained)
-    adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
     require_layers("model.lora", linear, options)
-    _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
+    adapted = [name for name in linear if is_target(name, options.targets)]
+    with warnings.catch_warnings():
+        # of a tied output layer that is adapted, which exports write as untied
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
+        _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
     for module in own:
         module.requires_grad_(True)
     keep_frozen_weights_in(DTYPES[options.base_dtype], model)
@@ -131,6 +135,10 @@ class NF4Linear(FrozenLinear):
         return product
 
 
+HEADS = ("head", "lm_head")
+"""Names of the output layer, in models of ours and of transformers."""
+
+
 def _product_dtype(inputs: Tensor) -> torch.dtype:
     kind = inputs.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
@@ -145,9 +153,11 @@ def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     if dtype == torch.float32:
         return
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
+    # An adapted head has its own weight one level further down.
+    in_heads = [one for name, one in model.named_modules() if name.rpartition(".")[2] in HEADS]
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
-            if type(layer) is not nn.Linear or name in ("head", "lm_head") or owners[id(layer.weight)] > 1:
+            if type(layer) is not nn.Linear or name in HEADS or owners[id(layer.weight)] > 1 or parent in in_heads:
                 continue
             if layer.weight.requires_grad or (dtype == "nf4" and layer.weight.numel() % BLOCK):
                 continue
@@ -177,9 +187,6 @@ def require_layers(section: str, linear: Iterable[str], options: LoraConfig) -> 
     names = list(linear)
     layers = sorted({name.rpartition(".")[2] for name in names})
 
-    def is_meant(target: str, name: str) -> bool:
-        return f".{name}".endswith(f".{target}")
-
     # the last part of a name, which every layer matches by, is the nearest that a user would write
     require_known(
         options.targets,
@@ -187,7 +194,7 @@ def require_layers(section: str, linear: Iterable[str], options: LoraConfig) -> 
         f"{section}.targets: no layer is called",
         remedy=f"there are {list_names(layers)}",
         error=UserError,
-        matches=is_meant,
+        matches=lambda target, name: is_target(name, [target]),
     )
 
 

@@ -123,6 +123,15 @@ class Gate(nn.Module):
             balance(self.bias, use, self.bias_rate)
 
 
+def is_target(name: str, targets: Iterable[str]) -> bool:
+    """Return whether a layer's name is one of the ``targets``, or ends in one, as peft reads them.
+
+    >>> is_target("decoder.0.query", ["query"]), is_target("decoder.0.query", ["0.query"]), is_target("query", ["ery"])
+    (True, True, False)
+    """
+    return f".{name}".endswith(tuple(f".{target}" for target in targets))
+
+
 def add_experts(
     model: nn.Module,
     targets: Sequence[str],
@@ -142,7 +151,7 @@ def add_experts(
     routing = Routing()
     for name, layer in list(model.named_modules()):
         parent, _, own = name.rpartition(".")
-        if isinstance(layer, nn.Linear) and own in targets and layer not in whole:
+        if isinstance(layer, nn.Linear) and is_target(name, targets) and layer not in whole:
             setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, scale, dropout, routing))
     for module in whole:
         module.requires_grad_(True)

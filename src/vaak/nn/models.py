@@ -73,7 +73,7 @@ class TransformerModel(nn.Module):
 
         ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
         computed. It may be their places instead, rows one after the other: a GPU needn't be waited for to count them.
-        Without ``project``, none are computed: the inputs of the output layer are returned.
+        Without ``project``, none are computed: the inputs of the output layer are returned, unless it has adapters.
         """
         hidden = self.hidden(
             input_ids,
@@ -86,7 +86,7 @@ class TransformerModel(nn.Module):
         )
         if select is not None:
             hidden = hidden[select] if select.dtype == torch.bool else hidden.flatten(0, 1)[select]
-        return self.logits(hidden) if project else HeadInputs(hidden, self._head_weight)
+        return self.logits(hidden) if project or _adapted(self.head) else HeadInputs(hidden, self._head_weight)
 
     def hidden(
         self,
@@ -115,11 +115,19 @@ class TransformerModel(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*shape d_model"]) -> Float[Tensor, "*shape vocab"]:
         """Return the scores of every token."""
-        return F.linear(hidden, self._head_weight)
+        adapted = _adapted(self.head)
+        scores: Tensor = F.linear(hidden, self._head_weight) if adapted is None else adapted(hidden)
+        return scores
 
     @property
     def _head_weight(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
+
+    def add_tied_head(self) -> None:
+        """Make the tied output layer one that can be adapted: its frozen weight is the embedding's."""
+        width, size = self.embedding.embedding_dim, self.embedding.num_embeddings
+        self.head = nn.Linear(width, size, bias=False, device="meta")
+        self.head.weight = self.embedding.weight
 
     def new_cache(self) -> StackCache | InputCache | StateCache:
         """An empty cache, for decoding token by token."""
@@ -186,7 +194,8 @@ class EncoderDecoderModel(nn.Module):
 
         ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
         enters feature maps, of the source's tokens and of the target's. Without ``project``, what scores are the
-        product of is returned, except where tokens may be copied: then they aren't a product. Experts count tokens
+        product of is returned, except where tokens may be copied or the output layer has adapters: then they aren't a
+        product. Experts count tokens
         where ``target_mask`` is True.
         """
         source_norms, target_norms = norms or (None, None)
@@ -194,7 +203,7 @@ class EncoderDecoderModel(nn.Module):
         tallies = None if source_norms is None or target_norms is None else (target_norms, source_norms)
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden = self.decoder(embedded, mask=target_mask, memory=memory, memory_mask=source_mask, norms=tallies)
-        if project or self.copying is not None:
+        if project or self.copying is not None or _adapted(self.head):
             return self.logits(hidden, source, memory, source_mask)
         return self._head_inputs(hidden)
 
@@ -236,7 +245,10 @@ class EncoderDecoderModel(nn.Module):
         Where tokens may be copied, they come from ``source`` by way of its ``memory``.
         """
         inputs = self._head_inputs(hidden)
-        scores = inputs.logits()
+        adapted = _adapted(self.head)
+        scores: Tensor = inputs.logits() if adapted is None else adapted(inputs.hidden)
+        if adapted is not None and inputs.bias is not None:
+            scores = scores + inputs.bias
         return scores if self.copying is None else self.copying(scores, inputs.hidden, memory, source, source_mask)
 
     def _head_inputs(self, hidden: Tensor) -> HeadInputs:
@@ -248,6 +260,11 @@ class EncoderDecoderModel(nn.Module):
     def new_cache(self) -> StackCache | InputCache | StateCache:
         """An empty cache, for decoding token by token."""
         return self.decoder.new_cache()
+
+
+def _adapted(head: nn.Linear | None) -> nn.Module | None:
+    """Return an output layer that adds to the product with its weight, so that it has to be called; None for others."""
+    return None if head is None or type(head) is nn.Linear else head
 
 
 def embed(

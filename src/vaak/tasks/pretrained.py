@@ -257,6 +257,15 @@ def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = N
     write_json(folder / BASE_FOLDER / "config.json", {**config.to_dict(), **(changed or {})})
 
 
+def tell_untied(network: Any) -> None:
+    """Have a network's configuration say so where its output layer isn't its embedding (any more).
+
+    A tied one that was adapted has its own weight once the adapter is merged; other tools would tie it again.
+    """
+    if network.get_output_embeddings().weight is not network.get_input_embeddings().weight:
+        network.config.tie_word_embeddings = False
+
+
 def write_generation(source: str, folder: Path) -> None:
     """Put in prepared data how a model generates in transformers, where it says so."""
     try:

@@ -24,7 +24,7 @@ pytest.importorskip("peft")
 def translator(seed: int, lora: LoraConfig | None = None) -> EncoderDecoderModel:
     torch.manual_seed(seed)
     sizes = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
-    config = EncoderDecoderConfig.model_validate({"encoder": sizes, "decoder": sizes})
+    config = EncoderDecoderConfig.model_validate({"encoder": sizes, "decoder": sizes, "tie_embeddings": False})
     return add_lora(EncoderDecoderModel(config, 20, 20), lora, also_trained=("decoder.norm",))
 
 
@@ -129,6 +129,20 @@ def test_a_base_in_bf16_computes_what_its_rounded_weights_do(autocast: bool):
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         assert torch.equal(scores(half), scores(rounded))
     assert torch.equal(scores(merged(half)), scores(half))  # adapters change nothing yet
+
+
+def test_an_adapted_output_layer_of_ours_changes_the_scores_and_is_trained():
+    in_bf16 = translator(0, LoraConfig(rank=2, targets=("head",), base_dtype="bf16"))
+    assert type(in_bf16.get_submodule("head.base_layer")) is torch.nn.Linear, "the output layer is kept whole"
+    plain, adapted = (translator(0, lora) for lora in (None, LoraConfig(rank=2, targets=("head",))))
+    assert torch.equal(scores(adapted), scores(plain))
+    changed_at_random(adapted)
+    tokens = torch.arange(12).view(2, 6)
+    found = adapted(tokens, tokens >= 0, tokens, project=False)
+    assert (found - scores(plain)).abs().max() > 0.01
+    found.square().sum().backward()
+    assert all(one.grad is not None and one.grad.any() for name, one in adapted.named_parameters() if "lora_" in name)
+    torch.testing.assert_close(scores(merged(adapted)), found.detach(), rtol=0, atol=1e-5)
 
 
 def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):

@@ -82,6 +82,12 @@ def test_a_model_is_changed_where_its_layers_are_called_so():
     }
 
 
+def test_a_target_may_say_which_of_several_layers_it_means():
+    model = nn.ModuleDict({side: nn.ModuleDict({"q_proj": nn.Linear(4, 4)}) for side in ("encoder", "decoder")})
+    add_experts(model, ("decoder.q_proj",), 2, 1, 1.0, 0.0)
+    assert {name for name, one in model.named_modules() if isinstance(one, LoraExperts)} == {"decoder.q_proj"}
+
+
 def balance_of(logits: Tensor) -> Tensor:
     """Of one batch, which is the whole step."""
     return load_balancing(logits, count_uses(top_k_weights(logits, 1))) / len(logits)

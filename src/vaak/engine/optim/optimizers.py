@@ -355,10 +355,18 @@ def parameter_groups(
 
 
 def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) -> None:
-    """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter."""
+    """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter.
+
+    Warns where ``layer_decay`` can change no rate, as no trained parameter is in a layer with a number.
+    """
     names = [item.name for item in parameters]
+    if config.layer_decay != 1 and not count_layers(parameters):
+        log.warning("training.optimizer.layer_decay has no effect: no trained parameter is in a layer with a number")
     for group in config.groups:
         compile_pattern(group.match, names, "training.optimizer.groups", "trained parameter")
+
+
+log = logging.getLogger("vaak")
 
 
 class Lion(Optimizer):
@@ -398,9 +406,6 @@ class Lion(Optimizer):
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
             torch._foreach_lerp_(momenta, gradients, 1 - second)
         return loss
-
-
-log = logging.getLogger("vaak")
 
 
 def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folder: Path) -> Optimizer:

@@ -55,10 +55,10 @@ class WithExperts(nn.Module):
         """
         if options is None:
             return []
-        linear, sizes = linear_layers(base, also_trained), (options.num_experts, options.rank, options.scale)
+        require_layers("model.experts", linear_layers(base, also_trained), options)
+        sizes = options.num_experts, options.rank, options.scale
         self.experts, self.routing = options, add_experts(base, options.targets, *sizes, options.dropout, also_trained)
         layers = [name for name, one in base.named_modules() if isinstance(one, LoraExperts)]
-        require_layers("model.experts", linear, options)
         keep_frozen_weights_in(DTYPES[options.base_dtype], base)
         self.gate = Gate(width, options.num_experts, options.gate_width, options.balancing_bias)
         return layers

@@ -48,7 +48,7 @@ from vaak.tasks.asr.vocabulary import ABOUT, NO_TIMES, START, TOKENIZER, Vocabul
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.ct2 import write_ct2
-from vaak.tasks.pretrained import config_of_tokenizer, import_transformers
+from vaak.tasks.pretrained import config_of_tokenizer, import_transformers, tell_untied
 from vaak.text.tokenizer import BYTES
 
 log = logging.getLogger("vaak")
@@ -92,6 +92,7 @@ def write_whisper(transcriber: Transcriber, folder: Path, expert: int | None = N
     model, vocabulary = transcriber.model, transcriber.vocabulary
     require_one(model, expert)
     merged = lora.merged(model.whisper, expert, weight)
+    tell_untied(merged)
     with whole_folder(folder) as temporary:
         merged.save_pretrained(temporary)
         make_generation_config(model, vocabulary, transcriber.decoding).save_pretrained(temporary)

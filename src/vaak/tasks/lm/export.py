@@ -48,7 +48,7 @@ from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family, older_rope
-from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config, tell_untied
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
@@ -123,6 +123,7 @@ def _write_network(
     network.config.update({name: theirs[name] for name in (*DROPOUTS, *ATTENTION_DROPOUTS) if name in theirs})
     network.config.update(dict(stops))
     network.config.use_cache = theirs.get("use_cache", True)
+    tell_untied(network)
     network.save_pretrained(folder)
     written = read_json(folder / "config.json")
     # Not where each kind of layer has its own (Gemma 3): transformers 4 has other names for those.
@@ -193,7 +194,9 @@ def ct2_logits(model: AnyLanguageModel, longest: int, folder: Path) -> tuple[np.
 def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | None = None) -> dict[str, Any]:
     """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-    return exported_config(model.config, family or find_family(model.config), model.vocab_size, max_length, dtype)
+    # A tied output layer that was adapted has its own weight once the adapter is merged.
+    config = model.config.model_copy(update={"tie_embeddings": model.head is None})
+    return exported_config(config, family or find_family(model.config), model.vocab_size, max_length, dtype)
 
 
 def hf_weights(model: LanguageModel, family: DecoderFamily | None = None) -> dict[str, torch.Tensor]:

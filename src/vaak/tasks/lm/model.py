@@ -27,9 +27,12 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import unwatched
+from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
+from vaak.nn.lora import add_lora
+from vaak.nn.lora_experts import is_target
 from vaak.nn.models import TransformerModel
 from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
@@ -307,6 +310,16 @@ class DecoderCache:
 
 
 AnyLanguageModel = LanguageModel | TransformersDecoder
+
+
+def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None) -> AnyLanguageModel:
+    """The model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too."""
+    if isinstance(model, TransformersDecoder):
+        add_lora(model.network, lora)
+        return model
+    if lora is not None and model.head is None and is_target("head", lora.targets):
+        model.add_tied_head()
+    return add_lora(model, lora)
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -33,7 +33,6 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
-from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
 from vaak.nn.own_network import OwnNetwork
 from vaak.runs.open_run import begin_with_weights
@@ -63,7 +62,7 @@ from vaak.tasks.lm.metrics import (
     ngram_figures,
     read_pairs,
 )
-from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
 from vaak.tasks.lm.predict import WordScores, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
@@ -300,13 +299,16 @@ class LanguageModelTask(ExportableTask):
         )
         return self._adapted(model)
 
+    def add_adapters(self, model: AnyLanguageModel) -> AnyLanguageModel:
+        return add_adapters(model, self.own.lora)
+
     def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
         """A pretrained model with its trainable parts. Raises UserError where it can't be trained as requested."""
+        self.add_adapters(model)
         if not isinstance(model, TransformersDecoder):
-            return self.add_adapters(model)
+            return model
         if self.experiment.training.batching.type == "packed":
             model.require_packing("training.batching.type is packed")
-        add_lora(model.network, self.own.lora)
         if self.own.lora is not None and self.own.lora.base_dtype != "fp32":
             model.require_dtype(f"model.lora.base_dtype is {self.own.lora.base_dtype}")
         return model

@@ -22,7 +22,7 @@ from vaak.engine import precision
 from vaak.engine.checkpoint.conditions import conditions
 from vaak.engine.optim import optimizers
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optim.optimizers import Lion
+from vaak.engine.optim.optimizers import Lion, check_groups, trained_parameters
 from vaak.engine.step import set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
@@ -138,6 +138,13 @@ def test_a_module_may_say_that_it_is_a_head():
     head.is_output_head = True
     muon, _ = build_optimizers(model, OptimizerConfig(type="muon"))
     assert "sometimes.weight" not in {name for group in muon.param_groups for name in group["names"]}
+
+
+def test_rates_by_layers_of_a_model_without_any_are_said_to_do_nothing(caplog: pytest.LogCaptureFixture):
+    for model in (tiny_model(), nn.ModuleDict({"body": nn.Linear(2, 2)})):
+        check_groups(trained_parameters(model), OptimizerConfig(layer_decay=0.5))
+    (said,) = caplog.messages
+    assert said.startswith("training.optimizer.layer_decay has no effect")
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -218,13 +219,14 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+@pytest.mark.filterwarnings("default:Model has `tie_word_embeddings=True`:UserWarning")  # of peft, to its own users
 @pytest.mark.parametrize("kind", ["lora", "experts"])
 def test_exports_have_the_same_logits_in_transformers_and_peft(
     whisper_folder: Path, vocabulary: Vocabulary, tmp_path: Path, kind: str
 ):
     import peft
 
-    sizes: dict[str, Any] = {"rank": 3, "alpha": 4.5, "targets": ("q_proj", "fc1")}
+    sizes: dict[str, Any] = {"rank": 3, "alpha": 4.5, "targets": ("q_proj", "fc1", "proj_out")}
     made: Any = ExpertsConfig(**sizes, num_experts=3) if kind == "experts" else WhisperLoraConfig(**sizes)
     options = AsrModelConfig(base=str(whisper_folder), **{kind: made})
     model = AsrModel(loaded_whisper(str(whisper_folder), 30.0), options.lora, options.experts).eval()
@@ -235,6 +237,8 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
                 value.normal_(0, 0.2)
     transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
     write_whisper(transcriber, tmp_path / "hf", expert)
+    said = json.loads((tmp_path / "hf" / "config.json").read_text())["tie_word_embeddings"]
+    assert said is False, "or other tools would tie the adapted output layer again"
     write_adapter(model, options, tmp_path / "peft", expert)
     features, tokens = compute_features(1), torch.tensor([[*vocabulary.ids.prompt, 7, 8]])
     whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()

@@ -25,7 +25,7 @@ from vaak.nn.lora import add_lora, merged
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
-from vaak.tasks.lm.model import TransformersDecoder
+from vaak.tasks.lm.model import TransformersDecoder, add_adapters
 from vaak.tasks.lm.predict import generate, generate_batch
 from vaak.tasks.lm.pretrained import (
     exported_config,
@@ -250,6 +250,39 @@ def test_low_rank_changes_are_merged_or_written_for_peft(tmp_path: Path):
     with torch.no_grad():
         torch.testing.assert_close(adapted(ids).logits, changed, rtol=0, atol=1e-4)
         torch.testing.assert_close(whole(ids).logits, changed, rtol=0, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+@pytest.mark.filterwarnings("default:Model has `tie_word_embeddings=True`:UserWarning")  # of peft, to its own users
+@pytest.mark.parametrize(("kind", "target"), [("qwen2", "head"), ("gemma3_text", "lm_head"), ("gemma", "lm_head")])
+def test_a_tied_output_layer_that_is_adapted_goes_out_as_untied(kind: str, target: str, tmp_path: Path):
+    peft = pytest.importorskip("peft")
+    base = write_folder(tmp_path / "theirs", kind, tie_word_embeddings=True)
+    lora = LoraConfig(rank=3, alpha=4.5, targets=(target,))
+    source, prepared = tmp_path / "theirs", tmp_path / "prepared"
+    model, tokenizer = ours(source, prepared, lora=lora)
+    add_adapters(model, lora).eval()
+    ids = torch.randint(1, 257, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3)
+        changed = model(ids)
+        assert (changed - base(ids).logits).abs().max() > 0.1
+    names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    file, kept = prepared / "tokenizer" / "tokenizer.json", KeptBase.of(prepared)
+    export_hf(model, RunTokenizer(file, names), read_max_length(prepared), tmp_path / "hf", kept)
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["tie_word_embeddings"] is False
+    export_peft(model, str(source), tmp_path / "peft")
+    whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(whole(ids).logits, changed, rtol=0, atol=1e-4)
+        torch.testing.assert_close(adapted(ids).logits, changed, rtol=0, atol=1e-4)
+    if kind != "gemma3_text":  # what CTranslate2 doesn't convert
+        write_ct2(
+            lambda to: shutil.copytree(tmp_path / "hf", to), tmp_path / "ct2", None, partial(ct2_logits, model, 48)
+        )
 
 
 CONVERTED = ("llama", "qwen3", "qwen2", "mistral", "gpt2", "gpt2, erf", "llama, biases", "gemma", "opt", "bloom")
