@@ -128,7 +128,7 @@ def _files_are_not_forced_to_the_disk() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _evaluations_draw_nothing() -> Iterator[None]:
     """Pictures take longer than all else in a tiny run; tests of them have the fixture ``pictures``."""
-    with evaluations_show(lambda self, step, draw: None):
+    with evaluations_show(lambda self, step, draw, best=None: None):
         yield
 
 

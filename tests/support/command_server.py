@@ -106,7 +106,7 @@ def _without_pictures() -> None:
     from vaak.engine.evaluation import Pictures
     from vaak.runs import start
 
-    setattr(Pictures, "show", lambda self, step, draw: None)  # noqa: B010 (mypy refuses the assignment)
+    setattr(Pictures, "show", lambda self, step, draw, best=None: None)  # noqa: B010 (mypy refuses the assignment)
     start.shown_samples = lambda task, model: []
 
 

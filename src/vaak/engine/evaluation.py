@@ -2,9 +2,9 @@
 
 Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process. So is
 their ``audio``, WAV files, and their ``summary``, JSON: single examples and what the report shows of them. The newest
-of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``, ``.json``); one that hasn't changed is not
-written again. Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be
-drawn or written doesn't stop a run.
+of each name are kept, and the best: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``, ``.json``); a recording that
+hasn't changed is not written again. Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one
+that can't be drawn or written doesn't stop a run.
 """
 
 from __future__ import annotations
@@ -312,8 +312,11 @@ class Pictures:
         """Have ``listener`` called with every step and its pictures, PNG by name, from now on."""
         self.listeners.append(listener)
 
-    def show(self, step: int, draw: Callable[[], Mapping[str, bytes]]) -> None:
-        """Draw the pictures of a step, write them, and pass them on. The first failure is logged."""
+    def show(self, step: int, draw: Callable[[], Mapping[str, bytes]], best: int | None = None) -> None:
+        """Draw the pictures of a step, write them, and pass them on. The first failure is logged.
+
+        The newest of each name are kept, and those of the ``best`` step.
+        """
         try:
             drawn = draw()
             new = {name: content for name, content in drawn.items() if self._is_new(name, step, content)}
@@ -321,10 +324,8 @@ class Pictures:
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / f"step-{step:08d}.{_ending(content)}", content)
-                for earlier, path in _pictures_by_step(folder)[:-KEPT]:
-                    # the summary from before the first step is what the last one is compared with
-                    if earlier > 0 or path.suffix != ".json":
-                        path.unlink()
+                for path in _list_superseded(folder, best):
+                    path.unlink()
         # drawing calls the task's own code, and a picture isn't worth a run
         except Exception as error:
             if not self.fails:
@@ -363,6 +364,15 @@ class Pictures:
                 else:
                     (aside / folder.name).mkdir(parents=True, exist_ok=True)
                     path.rename(aside / folder.name / path.name)
+
+
+def _list_superseded(folder: Path, best: int | None) -> list[Path]:
+    """Return the pictures of a folder that are not among the newest, nor of the best step, nor a first summary."""
+    found = _pictures_by_step(folder)
+    # A sound that didn't change at the best step is under an earlier one.
+    of_best = max((step for step, _ in found if best is not None and step <= best), default=None)
+    # The summary from before the first step is what the last one is compared with.
+    return [path for step, path in found[:-KEPT] if step != of_best and (step > 0 or path.suffix != ".json")]
 
 
 def _pictures_by_step(folder: Path) -> list[tuple[int, Path]]:

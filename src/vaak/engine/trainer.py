@@ -102,7 +102,7 @@ class Trainer:
             config,
             self.ranks,
             skip_bad_examples,
-            lambda draw: pictures.show(state.position.step, draw),
+            lambda draw: pictures.show(state.position.step, draw, state.best.step),
             self.precision,
         )
         self.requests, self.agreed = StepMessage(), StepMessage()

@@ -20,11 +20,21 @@ from vaak.config.metrics import get_chance_level, is_fraction
 from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, to_html
 from vaak.report.model_card import read_json_object
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries, summaries_at, to_number
+from vaak.report.run_facts import (
+    RunFacts,
+    choose_summary,
+    figure_in_words,
+    is_own,
+    summaries,
+    summaries_at,
+    to_number,
+)
 from vaak.scoring.word_errors import rate_with_interval
 
 Player = Callable[[str], Html]
-"""Gives the player of a sound of the run, by its name; empty where it isn't in the report."""
+"""Gives the player of a sound, by its name; empty where it isn't in the report."""
+PlayerAtStep = Callable[[str, int], Html]
+"""Likewise, by the sound's whole name and the step of the model that made it."""
 MOST_SHOWN, MOST_CELLS, MOST_LANES = 60, 40, 12
 FIGURES = {"sentence_chrf": "mean chrF of sentences"}
 
@@ -89,25 +99,40 @@ def chances(facts: RunFacts, step: int) -> dict[str, float]:
     return found
 
 
-def sections_of_examples(facts: RunFacts, player: Player) -> list[Html]:
-    """The parts of the page that show examples, of the newest evaluation of each split."""
+def sections_of_examples(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
+    """The parts of the page that show examples: of the checkpoint that the page's figures are of, for each split.
+
+    Where a split kept no summary of it, its newest is shown, and its title says so.
+    """
     parts: list[Html] = []
     for prefix, steps in summaries(facts).items():
-        step, summary = steps[-1]
+        step, summary = choose_summary(steps, facts.shown_step)
         split = {"val_": "validation"}.get(prefix, prefix.rstrip("_"))
+        title = f"{split}, step {step:,}" + _name_checkpoint(facts, step)
+
+        def play(name: str, prefix: str = prefix, step: int = step) -> Html:
+            return player(prefix + name, step)
+
         own = [
-            *_samples_by_step(steps),
+            *_samples_by_step(steps, step),
             *_pairs_by_phenomenon(summary),
-            # The default holds this turn's prefix; a closure would see the last one's.
-            *_examples(summary, lambda name, prefix=prefix: player(prefix + name)),  # type: ignore[misc]
+            *_examples(summary, play),
             *_by_group(summary),
             *_confusions(summary),
             *_calibration(summary),
             *_attention(summary),
         ]
         if own:
-            parts += [element("h3", f"{split}, step {step:,}"), *own]
+            parts += [element("h3", title), *own]
     return [*parts, *_routing(facts), *_of_pipeline(facts)]
+
+
+def _name_checkpoint(facts: RunFacts, step: int) -> str:
+    if step == facts.best_step:
+        return " (the best checkpoint)"
+    if step == facts.shown_step or not facts.evaluations:
+        return ""
+    return f" (the newest; of step {facts.shown_step:,}, which the figures are of, none were kept)"
 
 
 def bar(value: float, limits: tuple[float, float] | None = None, mark: float | None = None) -> Html:
@@ -136,12 +161,13 @@ def _list(value: Any) -> list[Any]:
 # lm
 
 
-def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Html]:
-    written = [(step, [text for text in _list(one.get("samples")) if isinstance(text, str)]) for step, one in steps]
-    for number, (step, texts) in enumerate(reversed([one for one in written if one[1]])):
-        lines = element("ul", *(element("li", text) for text in texts[:MOST_SHOWN]), css="samples")
-        summary = element("summary", f"Written at step {step:,}")
-        yield element("details", summary, lines, **({} if number else {"open": ""}))
+def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]], shown: int) -> Iterator[Html]:
+    """The texts that were written at each step, the newest first; those of the step ``shown`` are open."""
+    for step, one in reversed(steps):
+        if texts := [text for text in _list(one.get("samples")) if isinstance(text, str)]:
+            lines = element("ul", *(element("li", text) for text in texts[:MOST_SHOWN]), css="samples")
+            summary = element("summary", f"Written at step {step:,}")
+            yield element("details", summary, lines, **({"open": ""} if step == shown else {}))
 
 
 def read_phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -458,16 +484,16 @@ def _attention(summary: Mapping[str, Any]) -> Iterator[Html]:
 
 
 def _routing(facts: RunFacts) -> Iterator[Html]:
-    """Yield how much each expert is used and how well it does in the newest evaluation."""
-    newest = facts.evaluations[-1][1] if facts.evaluations else {}
-    uses = {name.rpartition("/")[2]: value for name, value in newest.items() if name.startswith("val_expert_use/")}
+    """Yield how much each expert is used and how well it does in the shown evaluation."""
+    step, figures, _ = facts.shown_evaluation
+    uses = {name.rpartition("/")[2]: value for name, value in figures.items() if name.startswith("val_expert_use/")}
     rows: list[Sequence[object]] = [("expert", "use", "", "mean weight", "WER of its utterances")]
     for expert, use in sorted(uses.items(), key=lambda one: (len(one[0]), one[0]))[:MOST_CELLS]:
-        weight, errors = (newest.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
+        weight, errors = (figures.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
         cells = (f"{100 * (use or 0):.1f} %", bar(use or 0.0), "" if weight is None else f"{weight:.3f}")
         rows.append((expert, *cells, "" if errors is None else figure_in_words("val_wer", errors)))
     if len(rows) > 1:
-        yield element("h3", "Routing")
+        yield element("h3", f"Routing, step {step:,}")
         yield data_table(rows, "Experts that the gate chooses", folded=30)
 
 

@@ -1,7 +1,7 @@
 """The page of a run, or of several: ``vaak report``.
 
     head        the result in a sentence, the data, the figures of the best checkpoint (``vaak.report.head``)
-    examples    of the newest evaluation (``vaak.report.examples``)
+    examples    of the same checkpoint (``vaak.report.examples``)
     charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence next to it)
     evaluations, pictures and sound, options, how to resume, use and cite it, lineage, sessions, log
 
@@ -51,6 +51,7 @@ from vaak.report.run_facts import (
     Media,
     RunFacts,
     Table,
+    choose_summary,
     compared_options,
     figure_in_words,
     media,
@@ -147,9 +148,8 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
         names = list(dict.fromkeys(name for _, figures in newest for name in figures if "/" not in name))
         rows: list[Sequence[object]] = [("step", *names)]
         for step, figures in reversed(newest):
-            rows.append(
-                (f"{step:,}", *(figure_in_words(name, figures[name]) if name in figures else "" for name in names))
-            )
+            place = f"{step:,} (best)" if step == facts.best_step else f"{step:,}"
+            rows.append((place, *(figure_in_words(name, figures[name]) if name in figures else "" for name in names)))
         found.append(data_table(rows, "Evaluations in training, the newest first"))
         found.append(_changes(facts))
         found.append(_baselines(facts))
@@ -170,18 +170,18 @@ def _changes(facts: RunFacts) -> Html:
 
 
 def _baselines(facts: RunFacts) -> Html:
-    """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the newest figure."""
+    """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the run's figure."""
     about = read_json_object(facts.directory / "baselines.json").get("valid")
     figures = about.get("figures") if isinstance(about, dict) else None
     if not isinstance(figures, dict) or not isinstance(about, dict):
         return Html("")
     name = f"val_{about.get('figure')}"
-    reached = facts.evaluations[-1][1].get(name)
+    step, reached = facts.shown_evaluation[0], facts.shown_evaluation[1].get(name)
     rows: list[Sequence[object]] = [("method", name)]
     for method, one in figures.items():
         value = to_number(one.get(about.get("figure"))) if isinstance(one, dict) else None
         rows.append((method, "" if value is None else figure_in_words(name, value)))
-    rows.append(("this run", "" if reached is None else figure_in_words(name, reached)))
+    rows.append((f"this run, step {step:,}", "" if reached is None else figure_in_words(name, reached)))
     return data_table(rows, "Without a network (vaak baseline), and this run")
 
 
@@ -196,14 +196,14 @@ class Gallery:
     """The pictures and the sound of a run, each shown once: next to its example, or else with the others."""
 
     def __init__(self, facts: RunFacts) -> None:
-        found, self.left_out = media(facts.directory, facts.pipeline)
+        found, self.left_out = media(facts)
         self.media = {(one.name, one.step): one for one in found}
         self.shown: set[tuple[str, int | None]] = set()
 
-    def player(self, name: str) -> Html:
-        """The player of the newest sound of this name; empty where there is none."""
-        steps = [step for own, step in self.media if own == name]
-        key = (name, max((step for step in steps if step is not None), default=None))
+    def player(self, name: str, step: int) -> Html:
+        """The player of the sound that a name had at a step, unchanged since then; empty where there is none."""
+        steps = [at for own, at in self.media if own == name and at is not None and at <= step]
+        key = (name, max(steps, default=None))
         one = self.media.get(key)
         if one is None or not one.content.startswith(b"RIFF"):
             return Html("")
@@ -367,10 +367,10 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
 
 
 def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
-    """Compare each run with the first on the examples of their newest evaluations: the difference, its interval."""
+    """Compare each run with the first on the examples of their best checkpoints: the difference, its interval."""
     scores: list[Scored | None] = []
     for run in runs:
-        found = [scored(steps[-1][1]) for steps in summaries(run).values()]
+        found = [scored(choose_summary(steps, run.shown_step)[1]) for steps in summaries(run).values()]
         scores.append(next((one for one in found if one is not None and len(one.sums) > 1), None))
     first = scores[0]
     if first is None:
@@ -391,7 +391,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
         p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
         figure = figure_in_words(one.figure, _mean_score(one))
         rows.append((name, figure, shown[0], f"{shown[1]} to {shown[2]}", p_value, str(len(one.sums))))
-    what = "The newest evaluation of each, by paired bootstrap over its examples"
+    what = "Each run's best checkpoint, by paired bootstrap over the examples"
     return [*([data_table(rows, what)] if len(rows) > 2 else []), *remarks]
 
 

@@ -98,6 +98,11 @@ class RunFacts:
         return *self.evaluations[-1], "the newest evaluation"
 
     @property
+    def shown_step(self) -> int:
+        """The step of ``shown_evaluation``; without an evaluation, one after all others."""
+        return self.shown_evaluation[0] if self.evaluations else LARGEST_STEP
+
+    @property
     def best_step(self) -> int:
         """The step of the best checkpoint; -1 where none is marked."""
         pointer = self.directory / "checkpoints" / "best"
@@ -246,8 +251,9 @@ def read_log_tail(run: Path) -> str:
 # Pictures, sound and tables
 
 
-def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[str]]:
-    """Pictures and sound of a run, the newest of each name first, then its first; and reasons for omissions."""
+def media(facts: RunFacts) -> tuple[list[Media], list[str]]:
+    """Pictures and sound of a run: of each name that of the shown step, then its first; and reasons for omissions."""
+    run, pipeline = facts.directory, facts.pipeline
     by_name: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(run.glob("pictures/*/step-*.*")):
         match = PICTURE.fullmatch(path.name)
@@ -260,14 +266,14 @@ def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[st
     for path in sorted(whole.glob("*/*.png")) if pipeline else ():
         if is_own(whole, path):
             by_name.setdefault(str(path.relative_to(whole).with_suffix("")), []).append((None, path))
-    newest = [(name, *paths[-1]) for name, paths in by_name.items()]
-    first = [(name, *paths[0]) for name, paths in by_name.items() if len(paths) > 1]
+    chosen = [(name, *_choose_path(paths, facts.shown_step)) for name, paths in by_name.items()]
+    first = [(name, *paths[0]) for name, paths in by_name.items() if (name, *paths[0]) not in chosen]
     # By the first bytes of a file: its name is a stranger's.
     taken = {b"\x89PNG": 0, b"RIFF": 0}
     most = {b"\x89PNG": PICTURE_BYTES, b"RIFF": AUDIO_BYTES}
     found, left_out = [], []
-    # The newest come first, so what doesn't fit is rather what is old.
-    for name, step, path in [*newest, *first]:
+    # Those of the shown step come first, so what doesn't fit is rather what is old.
+    for name, step, path in [*chosen, *first]:
         with open(path, "rb") as file:
             kind, size = file.read(4), path.stat().st_size
             if kind not in most:
@@ -278,8 +284,13 @@ def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[st
             taken[kind] += size
             # A file that grows meanwhile is read no further than it was counted.
             found.append(Media(name, step, path, kind + file.read(size)))
-    others = sum(len(paths) for paths in by_name.values()) - len(newest) - len(first)
-    return found, left_out + ([f"{others} of steps in between"] if others else [])
+    others = sum(len(paths) for paths in by_name.values()) - len(chosen) - len(first)
+    return found, left_out + ([f"{others} of other steps"] if others else [])
+
+
+def _choose_path(paths: Sequence[tuple[int | None, Path]], step: int) -> tuple[int | None, Path]:
+    """The path of a step: a sound that didn't change then is under an earlier one, or, failing that, the first."""
+    return next((one for one in reversed(paths) if one[0] is None or one[0] <= step), paths[0])
 
 
 def read_samples(run: Path) -> tuple[int, list[str]]:
@@ -313,11 +324,16 @@ def summaries_at(facts: RunFacts, step: int) -> Iterator[tuple[str, Mapping[str,
         yield from ((prefix, summary) for at, summary in steps if at == step)
 
 
+def choose_summary(steps: Sequence[tuple[int, dict[str, Any]]], step: int) -> tuple[int, dict[str, Any]]:
+    """The summary of a step, or, where none was kept, the newest; with its step."""
+    return next((one for one in steps if one[0] == step), steps[-1])
+
+
 def tables_of_groups(facts: RunFacts) -> list[Table]:
-    """Figures of groups (``val_wer/GROUP``) of the newest evaluation that has some, a row for each group."""
+    """Figures of groups (``val_wer/GROUP``), a row for each: of the shown evaluation, or the newest that has some."""
     rows: dict[str, dict[str, float | None]] = {}
-    newest = (one for one in reversed(facts.evaluations) if any("/" in name for name in one[1]))
-    step, figures = next(newest, (0, {}))
+    candidates = (facts.shown_evaluation[:2], *reversed(facts.evaluations))
+    step, figures = next((one for one in candidates if any("/" in name for name in one[1])), (0, {}))
     for name, value in figures.items():
         figure, slash, group = name.partition("/")
         if slash:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ OPTIONS: dict[str, Any] = {
     "validation": {"interval": 2},
     "checkpoint": {"interval": 4, "save_total_limit": None},
 }
+
+
+RECORDING = b"RIFF" + bytes(40)
 
 
 class DrawingMeters(ToyMeters):
@@ -109,6 +113,20 @@ def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert steps_in(tmp_path) == [4, 6, 8]
 
 
+def test_the_best_are_kept_too_and_a_sound_that_has_not_changed_since_an_earlier_step(tmp_path: Path):
+    pictures = Pictures(tmp_path / "pictures")
+    for step in range(1, 31):
+        sound = RECORDING + (b"a" if step < 5 else bytes([step]))
+        made = {"val_tokens": b"%d" % step, "val_sound": sound, "val_examples": b"{}"}
+        pictures.show(step, partial(dict, made), best=min(step, 4))
+    names = {"val_tokens": [4, *range(11, 31)], "val_examples": [4, *range(11, 31)], "val_sound": [1, *range(11, 31)]}
+    kept = {
+        name: sorted(int(path.stem.removeprefix("step-")) for path in (tmp_path / "pictures" / name).iterdir())
+        for name in names
+    }
+    assert kept == names
+
+
 def test_what_fails_is_said_once_and_training_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     assert trainer.fit() == "finished"
@@ -129,9 +147,6 @@ def test_an_evaluator_alone_draws_nothing(tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     evaluator = Evaluator(Unable(), trainer.config, Ranks(torch.device("cpu")))
     assert evaluator.evaluate(trainer.model, "valid")["val_loss"] > 0
-
-
-RECORDING = b"RIFF" + bytes(40)
 
 
 class KeepingMeters(DrawingMeters):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from html import unescape
 from pathlib import Path
@@ -153,6 +154,75 @@ def test_a_diarizer_with_its_recordings(tmp_path: Path):
     )
     assert "2235.00 %" in shown  # of two speakers: two recordings
     assert "3150.00 %" in shown
+
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "asr": {"examples": [{"index": [0], "error": 1, "reference": "said", "hypothesis": "TAG", "audio": "sound"}]},
+    "classification": {"examples": [{"index": [0], "error": 1, "text": "TAG", "class": "a", "predicted": "b"}]},
+    "diarization": {
+        "examples": [
+            {
+                "index": [0],
+                "error": 1,
+                "name": "TAG",
+                "speakers": 2,
+                "reference": [],
+                "hypothesis": [],
+                "audio": "sound",
+            }
+        ]
+    },
+    "lm": {"samples": ["TAG"], "phenomena": {"of TAG": [1, 2]}},
+    "seq2seq": {"examples": [{"index": [0], "error": 1, "source": "s", "hypothesis": "TAG", "references": ["r"]}]},
+    "tts": {"examples": [{"index": [0], "error": 1, "text": "TAG"}], "spoken": ["also TAG"]},
+}
+"""What a summary of each task shows; TAG is told apart by step."""
+SOUNDS = {"asr": "sound", "diarization": "sound", "tts": "spoken-1"}
+
+
+@pytest.mark.parametrize("task", SHOWN)
+def test_examples_sounds_pictures_and_groups_are_of_the_checkpoint_that_the_figures_are_of(task: str, tmp_path: Path):
+    """The best of three evaluations is the first: nothing on the page is of the last one without saying so."""
+    summary = json.dumps(SHOWN[task])
+    run = write_run(tmp_path / "run", task, json.loads(summary.replace("TAG", "BEST")), {"val_loss": 1.0})
+    (run / "pictures" / "val_examples" / "step-00000008.json").write_text(summary.replace("TAG", "NEWEST"))
+    later = {"kind": "evaluation", "step": 8, "scheduled": True, "val_loss": 2.0, "val_wer/en": 0.5}
+    first = {**later, "step": 4, "val_loss": 1.0, "val_wer/en": 0.25, "val_expert_use/0": 0.125}
+    records = [first, {**later, "val_expert_use/0": 0.75}]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    baselines = {"valid": {"figure": "loss", "figures": {"the commonest class": {"loss": 3.0}}}}
+    (run / "baselines.json").write_text(json.dumps(baselines))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "best").write_text("step-00000004\n")
+    files = {"val_drawn": ("png", b"\x89PNG"), f"val_{SOUNDS.get(task, 'sound')}": ("wav", b"RIFF")}
+    for name, (ending, head) in files.items():
+        (run / "pictures" / name).mkdir()
+        for step, content in ((2, b"unchanged since"), (8, b"of the newest")):
+            (run / "pictures" / name / f"step-{step:08d}.{ending}").write_bytes(head + content)
+    page = run_page(read_facts(run))
+    shown = get_text(page)
+    assert "validation, step 4 (the best checkpoint)" in shown
+    assert "BEST" in shown
+    assert "NEWEST" not in shown.replace("Written at step 8NEWEST", "")
+    assert page.count('<details open="">') == (task == "lm")
+    assert "4 (best)" in shown
+    assert "By group, at step 4groupval_wer" in shown
+    assert "Routing, step 4" in shown
+    assert "012.5 %" in shown
+    assert "this run, step 41" in shown
+    for _, head in files.values():
+        assert base64.b64encode(head + b"unchanged since").decode() in page
+        assert base64.b64encode(head + b"of the newest").decode() not in page
+
+
+def test_examples_of_another_step_than_the_figures_say_so(tmp_path: Path):
+    run = write_run(tmp_path / "run", "lm", {"samples": ["some text"]}, {"val_loss": 1.0})
+    record = {"kind": "evaluation", "step": 3, "scheduled": True, "val_loss": 0.5}
+    (run / "metrics.jsonl").write_text(json.dumps(record) + "\n" + (run / "metrics.jsonl").read_text())
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "best").write_text("step-00000003\n")
+    title = "validation, step 4 (the newest; of step 3, which the figures are of, none were kept)"
+    assert title in get_text(run_page(read_facts(run)))
 
 
 def test_runs_are_compared_on_the_same_examples_alone(tmp_path: Path):
