@@ -45,13 +45,13 @@ from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dro
 from vaak.nn.lora_experts import choices_by
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
-from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.stages.clustering import cluster
 from vaak.tasks.asr.stages.options import ClusteringConfig
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.asr.whisper.features import WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import random_whisper, scratch_config
+from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 
 PARTS = ("routing", "embeddings", "decoding", "files", "beams")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -196,7 +196,7 @@ def decoding(options: argparse.Namespace) -> None:
     ids = SpecialIds((BEGIN,), END, PAD, options.vocab, (END,))  # so that none ends early
     model = AsrModel(copy.deepcopy(whisper)).eval()
     decoding = AsrDecodingConfig(max_new_tokens=options.tokens, batch_size=options.rows)
-    transcriber = Transcriber(model, Vocabulary("", ids), WhisperFeatures(80, options.seconds), decoding)
+    transcriber = WhisperTranscriber(model, Vocabulary("", ids), WhisperFeatures(80, options.seconds), decoding)
     settings = SamplingSettings(options.tokens, temperature=0)
 
     def with_cache(rows: Tensor) -> list[list[int]]:
@@ -257,7 +257,7 @@ def files(options: argparse.Namespace) -> None:
     ids = SpecialIds((BEGIN,), END, PAD, options.vocab, (END,))
     model, rng = AsrModel(whisper_of(options)).eval(), np.random.default_rng(3)
     decoding = AsrDecodingConfig(max_new_tokens=options.tokens)
-    transcriber = Transcriber(model, Numbers("", ids), WhisperFeatures(80, options.seconds), decoding)
+    transcriber = WhisperTranscriber(model, Numbers("", ids), WhisperFeatures(80, options.seconds), decoding)
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{number}.wav" for number in range(options.rows)]
         for path in paths:
@@ -286,7 +286,7 @@ def beams(options: argparse.Namespace) -> None:
             method="beam", max_new_tokens=longest, batch_size=options.rows, early_stopping=early_stopping
         )
         with torch.inference_mode():
-            found = Transcriber(model, Vocabulary("", ids), audio, decoding).written(model.encode(features))
+            found = WhisperTranscriber(model, Vocabulary("", ids), audio, decoding).written(model.encode(features))
             return [list(one.tokens) for one in found]
 
     make: Any = GenerationConfig  # it has no types

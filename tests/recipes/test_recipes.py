@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(
     str(path.relative_to(REPOSITORY))
     for path in (REPOSITORY / "configs").rglob("*.yml")
-    if "pipelines" not in path.parts  # options of pipelines (tests/unit/tasks/asr/test_stage_options.py)
+    if "pipelines" not in path.parts  # options of pipelines (tests/unit/tasks/asr/stages/test_stage_options.py)
 )
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
 ALL_OPTIONS = "configs/comprehensive_all_options.yml"

@@ -35,7 +35,7 @@ OPTIONS = {
     "init_except": "vaak.engine.trained:initialise",
     "init_rename": "vaak.engine.trained:_rename_weights",
     "label_columns": COLUMN,
-    "language": "vaak.tasks.asr.predict:require_decoding",
+    "language": "vaak.tasks.asr.whisper.predict:require_decoding",
     "log_metrics": "vaak.config.checks:_unknown_logged",
     "loss_weights": "vaak.tasks.multitask.spec:_model",
     "match": WEIGHTS,

@@ -17,7 +17,7 @@ from tiny_whisper import write_whisper
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.runs.start import prepare
-from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.whisper.task import WhisperTask
 from vaak.tasks.classification.task import ClassificationTask
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.tasks.seq2seq.task import Seq2SeqTask
@@ -131,4 +131,4 @@ def test_of_a_whisper(tmp_path: Path):
     tiny_listener.write_listener(tmp_path / "corpus")
     data = {"language": "en", "max_duration": 2}
     values = tiny_listener.options(tmp_path / "corpus", model={"base": str(tmp_path / "base")}, data=data)
-    assert_same(tmp_path / "base", exported(AsrTask, values, tmp_path))
+    assert_same(tmp_path / "base", exported(WhisperTask, values, tmp_path))

@@ -1,18 +1,10 @@
-"""The examples that are made of utterances: Whisper's features, and the transcript.
-
-features   log-mel of the audio, padded to the whole of what the encoder reads
-inputs     prompt … t1 t2 … tn
-targets    -100 …   t1 t2 … tn end      (the prompt is given, not learned)
-
-With data.timestamps, some examples have the times of their segments among their tokens: <|0.00|> so it is<|1.20|>.
-"""
+"""The examples made of utterances: features of audio, and the transcript. Each model makes its batches of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,16 +21,12 @@ from vaak.audio.augmentation.pipeline import (
 )
 from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.sources import BoundedCache, CutSource
-from vaak.audio.segments import Alignment, Interval, LabelledAudio
-from vaak.core.batch import Batch
+from vaak.audio.segments import Alignment, LabelledAudio
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import Dataset, Padding
-from vaak.nn.cross_entropy import IGNORED
-from vaak.tasks.asr.utterances import SEGMENT, Utterances
+from vaak.core.task import Dataset
+from vaak.tasks.asr.features import AudioFeatures
+from vaak.tasks.asr.utterances import Utterances
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.asr.whisper.features import AudioFeatures
-from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND, count_positions
-from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME
 from vaak.tasks.base import pad_rows
 
 
@@ -61,24 +49,10 @@ class AsrExample:
     """Whether there are times among its ids, so that the prompt doesn't say that there are none."""
 
 
-class Timing(NamedTuple):
-    """The ``share`` of examples that have the times of segments in them, where they then have ``most_tokens``."""
-
-    share: float
-    most_tokens: int
-
-
-PAUSE = 0.5
-"""Seconds without a word after which another segment begins."""
-
-
 class AsrDataset(Dataset):
-    """A split's utterances; the length of each is the seconds that the encoder reads (all that Whisper reads)."""
+    """A split's utterances; the length of each is the seconds that the encoder reads."""
 
     draws_globally, length_of_position = False, 0.0
-    timing: Timing | None = None
-    max_target_positions: int | None = None
-    """The maximum number of tokens that the decoder reads."""
 
     def __init__(
         self,
@@ -119,7 +93,7 @@ class AsrDataset(Dataset):
 
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         """Utterance ``index``. Raises DataError, naming the file, where it can't be read."""
-        changes, timing = self.augmentation, self.timing
+        changes = self.augmentation
         place = self.source.place(int(self.utterances.used[index]), rng)
         spoken = self.source.spoken(place)
         ids = np.array(self.vocabulary.encode(spoken.text or ""), np.int64)
@@ -137,14 +111,15 @@ class AsrDataset(Dataset):
         elif spec_augment is not None:
             features = masked(features.T, spec_augment, self.features.frame_shift, rng).T
         group = self.utterances.group_names[self.utterances.groups[index]]
-        has_times = timing is not None and rng.random() < timing.share
-        if timing is not None and has_times:
-            timed = timed_ids(self.vocabulary, split_segments(spoken.text or "", alignment or {}, seconds))
-            # Its times may make a text longer than the decoder's table of positions; it is then trained without them.
-            has_times = len(timed) <= timing.most_tokens
-            ids = np.array(timed, np.int64) if has_times else ids
+        ids, has_times = self.add_times(ids, spoken.text or "", alignment or {}, seconds, rng)
         is_transcribed = index < self.num_transcribed
         return AsrExample(spoken.name, spoken.text or "", group, features, ids, is_transcribed, masks, has_times)
+
+    def add_times(
+        self, ids: np.ndarray, text: str, alignment: Alignment, seconds: float, rng: np.random.Generator
+    ) -> tuple[np.ndarray, bool]:
+        """The tokens of a text, with times among them if the model learns to write them here; and whether it does."""
+        return ids, False
 
     def compute_features(self, example: AsrExample) -> np.ndarray:
         """Return an example's features ``(bin, frame)``, made here where a device would make them."""
@@ -160,16 +135,6 @@ class AsrDataset(Dataset):
         found = augmented(audio, changes, rng, self._voices)
         return found if found.duration <= max(self.features.seconds, audio.duration) else audio
 
-    def collate(self, rows: list[list[AsrExample]]) -> Batch:
-        """A batch; each row is one utterance."""
-        examples = [row[0] for row in rows]
-        return collate(examples, self.vocabulary, round(self.features.seconds * FRAMES_PER_SECOND))
-
-    def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        """How a batch's transcripts are made longer, which Whisper's decoder reads; all audio is equally long."""
-        fills = {"inputs": self.vocabulary.ids.pad, "targets": IGNORED}
-        return {name: Padding(fill, longest=self.max_target_positions) for name, fill in fills.items()}
-
     def difficulty(self, measure: str) -> np.ndarray:
         return self.utterances.durations if measure == "length" else super().difficulty(measure)
 
@@ -183,78 +148,6 @@ class AsrDataset(Dataset):
     def _wav(self, index: int) -> bytes:
         samples = self.source.load(int(self.utterances.used[index]), np.random.default_rng(0)).samples
         return encode_wav(samples[: LONGEST_HEARD * self.features.sampling_rate], self.features.sampling_rate)
-
-
-def split_segments(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
-    """The segments of an utterance of ``seconds``: the utterances of which it was made, or its phrases.
-
-    >>> words = {"word": (Interval(0.1, 0.3, "so"), Interval(0.3, 0.5, "it"), Interval(1.4, 1.9, "is"))}
-    >>> split_segments("So it is.", words, 2.0)
-    [Interval(start=0.1, end=0.5, text='So it'), Interval(start=1.4, end=1.9, text='is.')]
-    >>> split_segments("So it is.", {}, 2.0)
-    [Interval(start=0.0, end=2.0, text='So it is.')]
-    """
-    if SEGMENT in alignment:
-        return list(alignment[SEGMENT])
-    words, texts = [word for word in alignment.get("word", ()) if word.text], text.split()
-    if not words:
-        return [Interval(0.0, seconds, text)]
-    begins = [0, *(place for place in range(1, len(words)) if words[place].start - words[place - 1].end >= PAUSE)]
-    if len(texts) != len(words):  # then it isn't known which word is which
-        return [Interval(words[0].start, words[-1].end, text)]
-    return [
-        Interval(words[first].start, words[last - 1].end, " ".join(texts[first:last]))
-        for first, last in zip(begins, [*begins[1:], len(words)], strict=True)
-    ]
-
-
-def timed_ids(vocabulary: Vocabulary, segments: Sequence[Interval]) -> list[int]:
-    """The tokens of segments, each between those of its times, which never go back."""
-    times, ids, last = vocabulary.times, list[int](), 0
-    for start, end, text in segments:
-        first = min(max(last, round(start / SECONDS_OF_A_TIME)), len(times) - 2)
-        last = min(max(first + 1, round(end / SECONDS_OF_A_TIME)), len(times) - 1)
-        ids += [times[first], *vocabulary.encode(text), times[last]]
-    return ids
-
-
-def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: int) -> Batch:
-    """A batch of utterances, transcripts padded on the right.
-
-    Its tensors: ``inputs`` and ``targets`` ``(row, token)``; ``features`` ``(row, bin, frame)``, or what examples have
-    in their place: ``samples`` ``(row, time)``, padded with zeros, and ``masks`` ``(row, mask, 4)``.
-    """
-    whole, end, pad = list(vocabulary.ids.prompt), vocabulary.ids.end, vocabulary.ids.pad
-    longest = max(len(one.ids) for one in examples) + len(whole)
-    inputs = torch.full((len(examples), longest), pad)
-    targets = torch.full((len(examples), longest), IGNORED)
-    for row, one in enumerate(examples):
-        prompt = whole[:-1] if one.has_times else whole  # without <|notimestamps|>
-        first, ids = len(prompt) - 1, torch.from_numpy(one.ids)
-        inputs[row, : len(prompt)] = torch.tensor(prompt)
-        inputs[row, len(prompt) : len(prompt) + len(ids)] = ids
-        # The last token of the prompt predicts the first of the text; the prompt itself isn't predicted.
-        targets[row, first : first + len(ids)] = ids
-        targets[row, first + len(ids)] = end
-    numbers = torch.tensor([len(one.ids) + 1 for one in examples])
-    of_audio = count_positions(num_frames / FRAMES_PER_SECOND)
-    counts = {
-        "token": numbers,
-        # The encoder's positions, and what the decoder reads: the prompt and the text. numbers count the end, which is
-        # not read.
-        "position": of_audio + len(whole) - 1 + numbers,
-        "example": torch.ones(len(examples)),
-    }
-    extra: dict[str, Any] = {
-        name: [getattr(one, attribute) for one in examples]
-        for name, attribute in {"names": "name", "texts": "text", "groups": "group"}.items()
-    }
-    extra["transcribed"] = [one.is_transcribed for one in examples]
-    if examples[0].features.ndim > 1:
-        audio = {"features": torch.from_numpy(np.stack([one.features for one in examples]))}
-    else:
-        audio = stack_samples(examples)
-    return Batch({**audio, "inputs": inputs, "targets": targets}, counts, extra=extra)
 
 
 def stack_samples(examples: Sequence[AsrExample]) -> dict[str, Tensor]:

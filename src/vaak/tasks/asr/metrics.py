@@ -17,21 +17,18 @@ Not every utterance needs to be transcribed (data.decoding.valid_examples).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, read_together, send
+from vaak.core.batch import Batch, send
 from vaak.core.errors import optional_import
 from vaak.core.summaries import ExampleLog, make_summary
 from vaak.core.task import Meters
-from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import count_uses
 from vaak.scoring.normalisers import Normaliser
 from vaak.scoring.word_errors import count_errors
-from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.base import compute_means
 
 # At the top of the module, so that a run says it before it trains.
@@ -43,7 +40,7 @@ Transcribe = Callable[[Any, Any], list[str]]
 
 
 class AsrMeters(Meters):
-    """Loss and accuracy of true transcripts, and error rates of the model's."""
+    """Error rates of the model's transcripts; a kind of model adds what it has of true ones."""
 
     def __init__(
         self,
@@ -51,30 +48,17 @@ class AsrMeters(Meters):
         normalise: Normaliser,
         transcribe: Transcribe,
         groups: Sequence[str],
-        compute_features: Callable[[Batch], Tensor] = itemgetter("features"),
         heard: Sequence[Callable[[], bytes]] = (),
     ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
-        ``protocol`` has the conditions; both sides are compared as ``normalise`` has them. ``compute_features``
-        gives the input of a model, and ``heard`` the audio of the first utterances, as WAV.
+        ``protocol`` has the conditions; both sides are compared as ``normalise`` has them. ``heard`` reads the audio of
+        the first utterances, as WAV.
         """
         self._log, self._heard = ExampleLog("wer"), heard
         self.protocol, self.groups, self._transcribe = {**protocol, "normaliser": normalise.name}, groups, transcribe
-        self._features_of = compute_features
         self._normalise = normalise
         self._sums: dict[str, float] = {}
-
-    def update(self, model: nn.Module, batch: Batch) -> None:
-        model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
-        encoded, targets = model.encode(self._features_of(batch)), batch["targets"]
-        scored = model.head_inputs if unless_many(model, targets) else model.decode
-        tokens = batch.totals()["token"]
-        predicted = target_losses(scored(batch["inputs"], encoded), targets, tokens)
-        chosen = [] if encoded.gate is None or encoded.weights is None else [encoded.gate, encoded.weights]
-        nats, right, *routed = read_together(*predicted, *chosen)
-        found = [("loss", float(nats.double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
-        self.add([*found, *self.errors(model, batch, encoded, *routed)])
 
     def add(self, found: Iterable[tuple[str, float, float]]) -> None:
         """Add sums and counts by name."""

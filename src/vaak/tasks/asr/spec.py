@@ -291,7 +291,7 @@ def sherpa_code(exported: ExportedFolder) -> str:
 HUB_TAG = "automatic-speech-recognition"
 
 SPEC = TaskSpec(
-    task="vaak.tasks.asr.task:AsrTask",
+    task="vaak.tasks.asr.whisper.task:WhisperTask",
     task_where={f"model.architecture={CTC}": "vaak.tasks.asr.ctc.task:CtcTask"},
     model=AsrModelConfig,
     data=AsrDataConfig,

@@ -1,261 +1,212 @@
-"""The speech recognition task, as the engine calls it.
+"""The speech recognition task, as the engine calls it, where all architectures are alike: data, and use.
 
-- ``prepare``: corpora as utterances, and the vocabulary of transcripts, once (prepare.py)
-- ``dataset``: Whisper's features and tokens of transcripts (data.py)
-- ``losses``: cross-entropy of each token given the audio and the true tokens before it; per token
-- ``count_choices``: the first pass, which balancing a mixture's experts by a loss needs
-- ``meters``: loss and accuracy, WER and CER in total and by group (metrics.py)
-- ``predict``: audio files as transcripts (predict.py)
+whisper/task.py and ctc/task.py have the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term
+from vaak.audio.augmentation.pipeline import longest_factor
+from vaak.audio.formats.annotation_lines import name_recordings
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
-from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import Outputs as TaskOutputs
-from vaak.data.batching import largest_rows
-from vaak.nn.cross_entropy import IGNORED
-from vaak.nn.losses import losses_of_logits
-from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
-from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
-from vaak.tasks.asr.export import (
-    write_adapter,
-    write_mixture,
-    write_mixture_onnx,
-    write_whisper,
-    write_whisper_ct2,
-)
-from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import name_base, resolve_base
-from vaak.tasks.asr.predict import Transcriber, require_decoding
-from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
-from vaak.tasks.asr.sherpa import write_whisper_sherpa
-from vaak.tasks.asr.spec import ONLY_WHISPERS
-from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
-from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
-from vaak.tasks.asr.whisper.model import AsrModel, AsrOutputs, Encoded
-from vaak.tasks.asr.whisper.network import (
-    config_before,
-    count_positions,
-    loaded_whisper,
-    random_whisper,
-    scratch_config,
-)
-from vaak.tasks.pretrained import load_or_init
-from vaak.tasks.speech_task import Datasets
+from vaak.engine.checkpoint.files import resolve_checkpoint
+from vaak.nn.lora_experts import USE, count_uses, load_balancing
+from vaak.scoring.normalisers import Normaliser, normaliser
+from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.data import AsrDataset
+from vaak.tasks.asr.export import mean_weight
+from vaak.tasks.asr.features import AudioFeatures
+from vaak.tasks.asr.model import find_run, resolve_base
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
+from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
+from vaak.tasks.asr.transcripts import Transcript
+from vaak.tasks.asr.utterances import TOLERANCE
+from vaak.tasks.base import refuse_other_options
+from vaak.tasks.speech_task import SpeechTask, results_of_files
+
+SHOWN = 5
+"""Validation utterances whose transcripts are shown after training."""
+HEARD = "heard"
+"""The tensor of a batch that has what the gate of experts reads."""
 
 
-class AsrTask(SpeechRecognitionTask):
-    """Trains a Whisper model to transcribe speech; experiments with ``model.architecture: ctc`` are of ``CtcTask``."""
+class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
+    """Transcribes speech.
 
-    OF_BEAMS = (*SpeechRecognitionTask.OF_BEAMS, "length_penalty", "early_stopping")
+    OF_BEAMS
+        Options of ``data.decoding`` that a beam search reads.
+    """
 
-    # Data.
+    options: AsrModelConfig
+    data: AsrDataConfig
+    SPEC = SPEC
+    PREPARED = PreparedUtterances
+    MAY_DIFFER = READING
+    OF_BEAMS: ClassVar[tuple[str, ...]] = ("beam_size",)
+    grouped_by = "speaker"
+    auxiliary_losses = (LOAD_BALANCING,)
 
-    def make_recipe(
-        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
-    ) -> Recipe:
-        return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
-
-    def make_dataset(self, split: str) -> AsrDataset:
-        found = AsrDataset(
-            self.prepared.utterances(split),
-            self.prepared.vocabulary,
-            self.read_by(split),
-            self.audio,
-            self.data.augmentation if split == "train" else None,
-            self.data.decoding.valid_examples if split == "valid" else None,
-        )
-        if self.options.base == SCRATCH:
-            found.max_target_positions = self.options.scratch.max_target_length
-        else:
-            found.max_target_positions = self.prepared.base_config.max_target_positions
-        if split == "train" and self.data.timestamps:
-            if not self.prepared.vocabulary.times:
-                raise UserError("data.timestamps: the base has no tokens for times")
-            # A text with times is read without <|notimestamps|>, the last token of the prompt.
-            prompt = len(self.prepared.vocabulary.ids.prompt) - 1
-            found.timing = Timing(self.data.timestamps, found.max_target_positions - prompt)
-        return found
+    def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        experts = experiment.model.experts
+        if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+            self.first_pass = self.count_choices
+        if experts is not None and experts.balancing_bias:
+            self.logged_terms = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     @property
-    def features(self) -> WhisperFeatures:
+    def begins_pretrained(self) -> bool:  # type: ignore[override]
+        return self.options.base != SCRATCH
+
+    def sources(self) -> list[Path]:
+        """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
+        path = self.data.tokenizer.path
+        if self.options.base == SCRATCH:
+            return [*super().sources(), *([Path(path).expanduser()] if path else [])]
+        run = find_run(self.options.base, self.folder)
+        base = Path(resolve_base(self.options, self.folder)) if run is None else resolve_checkpoint(run)
+        return [*super().sources(), *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        cuts = None if self.data.too_long == "split" else self.training_cuts()
+        return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
+
+    def longest_example(self) -> float:
+        augmentation = self.data.augmentation
+        return (self.data.max_duration + TOLERANCE) * (1.0 if augmentation is None else longest_factor(augmentation))
+
+    def refuse_other_inputs(self, own: AsrExperiment) -> None:
+        super().refuse_other_inputs(own)
+        refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
+
+    def has_other_corpora(self, own: AsrExperiment) -> bool:
+        return super().has_other_corpora(own) or self.data.group != own.data.group
+
+    @property
+    def normalise(self) -> Normaliser:
+        """The normaliser, which brings references and transcripts into the form in which they are compared."""
+        return normaliser(self.data.normaliser)
+
+    def protocol(self, split: str) -> dict[str, str]:
+        """Return the conditions under which a split is evaluated."""
+        decoding, dataset = self.data.decoding, self.dataset(split)
+        found = {"split": split, "normaliser": self.normalise.name, "decoding": decoding.method}
+        if decoding.method == "beam":
+            found |= {name: str(getattr(decoding, name)) for name in self.OF_BEAMS}
+        return {**found, "transcribed": str(min(dataset.num_transcribed, len(dataset.utterances)))}
+
+    @property
+    def features(self) -> AudioFeatures:
         """The features that the model reads."""
-        scratch = self.options.base == SCRATCH
-        num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
-        return WhisperFeatures(num_bins, self.data.max_duration)
+        raise NotImplementedError
 
-    @cached_property
-    def feature_maker(self) -> WhisperSamples:
-        """The samples of which a device makes features."""
-        return WhisperSamples(self.features.num_mel_bins, self.features.seconds)
+    @property
+    def feature_maker(self) -> AudioFeatures:
+        """Makes features on the device."""
+        raise NotImplementedError
 
-    # Training.
+    def read_by(self, split: str) -> AudioFeatures:
+        """Return what the loader makes of a split's audio."""
+        return self.feature_maker if split == "train" and self.data.features_on == "device" else self.features
 
-    def meta_model(self, fetches: bool = False) -> AsrModel | None:
-        config = config_before(self.experiment, self.folder, fetches)
-        return None if config is None else AsrModel(random_whisper(config), self.options.lora, self.options.experts)
+    def compute_features(self, batch: Batch) -> Tensor:
+        """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
+        return batch["features"] if "features" in batch.tensors else self.feature_maker.of_batch(batch.tensors)
 
-    def meta_batch(self) -> Batch | None:
-        """Return a microbatch of silence, as large as one may become; None for a base of the Hub."""
-        config, seconds = config_before(self.experiment, self.folder), self.data.max_duration
-        if config is None:
-            return None
-        features = np.zeros((config.num_mel_bins, 2 * count_positions(seconds)), np.float32)
-        example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
-        rows = largest_rows(self.experiment.training, seconds)
-        return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
-
-    def model(self) -> AsrModel:
-        """The base, with adapters or experts.
-
-        Where a run has checkpoints, which have all weights, its base may have gone.
-        """
-        options, seconds = self.options, self.data.max_duration
-        require_decoding(self.prepared.vocabulary, self.data.decoding)
-        if options.base == SCRATCH:
-            ids = self.prepared.vocabulary.ids
-            whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
-            return AsrModel(whisper)
-
-        def random() -> Any:
-            config = self.prepared.base_config
-            # The saved sizes are the base's, whose encoder reads 30 s.
-            config.max_source_positions = count_positions(seconds)
-            return random_whisper(config)
-
-        whisper = load_or_init(
-            self.directory,
-            lambda: loaded_whisper(resolve_base(options, self.folder), seconds),
-            random,
-        )
-        return AsrModel(whisper, options.lora, options.experts)
+    def get_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what of a batch the model's encoder reads."""
+        return (self.compute_features(batch),)
 
     @property
     def states_shape(self) -> tuple[int, int]:
-        return self.features.num_frames // 2, self.prepared.base_config.d_model
+        """The positions of the longest utterance, and the width, of what the encoder makes of it."""
+        raise NotImplementedError
 
     def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
-        rows = torch.from_numpy(np.stack(features)).to(next(model.parameters()).device)
-        return cast("AsrModel", model).encode(rows).states, None
+        """The encoder's states ``(row, position, width)`` of features, and how many are real; None where all are."""
+        raise NotImplementedError
 
-    def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
-        outputs: AsrOutputs = model(self.compute_features(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
-        return outputs
+    def require_transcribing_base(self) -> None:
+        """Raises UserError where the base has no tokenizer, as a Whisper always has."""
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        outputs = self._outputs(model, batch, **self.main_loss.model_options(model, batch["targets"]))
-        auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
-        terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
-        return terms | self.routing_terms(encoded.gate, encoded.weights, batch)
+    def meta_model(self, fetches: bool = False) -> nn.Module | None:
+        """Return a model like the trained one, before its vocabulary is known.
 
-    def row_names(self) -> dict[str, Sequence[str]]:
-        return {"tokens": self.prepared.vocabulary.tokens()}
-
-    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
-        whisper = cast("AsrModel", model).whisper
-        for part in (whisper.get_input_embeddings(), whisper.get_output_embeddings()):
-            yield part.weight, "tokens"
-
-    def outputs(self) -> TaskOutputs:
-        vocabulary, features = self.prepared.vocabulary, self.features
-        ids = asdict(vocabulary.ids)
-        reading = compute_fingerprint([vocabulary.content, ids, features.num_mel_bins, features.seconds])
-        return TaskOutputs({"token": vocabulary.tokens()}, "token", reading)
-
-    def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = self._outputs(model, batch).logits
-        assert isinstance(logits, Tensor)
-        return {"token": logits[batch["targets"] != IGNORED]}
-
-    def protocol(self, split: str) -> dict[str, str]:
-        decoding = self.data.decoding
-        values = {name: getattr(decoding, name) for name in ONLY_WHISPERS}
-        differs = {
-            name: str(value) for name, value in values.items() if value != type(decoding).model_fields[name].default
-        }
-        return super().protocol(split) | differs
-
-    def meters(self, split: str) -> AsrMeters:
-        def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
-            return self.transcriber(model).decode_texts(encoded)
-
-        groups = self.dataset(split).utterances.group_names
-        return AsrMeters(
-            self.protocol(split), self.normalise, transcribe, groups, self.compute_features, self.dataset(split).heard()
-        )
-
-    # Use.
-
-    def transcriber(self, model: nn.Module, **options: Any) -> Transcriber:
-        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
-        decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
-        vocabulary = self.prepared.vocabulary
-        require_decoding(vocabulary, decoding)
-        heads = () if self.options.base == SCRATCH else getattr(self.prepared.base_config, ALIGNMENT_HEADS, None) or ()
-        # a GPU makes the features of a batch in less time than a processor those of one recording
-        features = self.feature_maker if next(model.parameters()).device.type == "cuda" else self.features
-        return Transcriber(
-            cast("AsrModel", model), vocabulary, features, decoding, self.audio.channels, tuple(map(tuple, heads))
-        )
-
-    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
-        """Write a Whisper that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
-        write_whisper(self.transcriber(model), folder, expert, weight)
-
-    def export_ct2(
-        self,
-        model: nn.Module,
-        folder: Path,
-        expert: int | None = None,
-        weight: float = 1.0,
-        quantization: str | None = None,
-    ) -> None:
-        """Write a Whisper that faster-whisper and CTranslate2 load, as ``export_hf`` does."""
-        write_whisper_ct2(self.transcriber(model), folder, expert, weight, quantization)
-
-    def export_sherpa_onnx(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
-        """Write a Whisper that sherpa-onnx loads, low-rank adapters merged."""
-        write_whisper_sherpa(self.transcriber(model), folder, quantization)
+        None for a base of the Hub, unless this ``fetches`` its sizes.
+        """
+        raise NotImplementedError
 
     def export_peft(
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
-        options = self.options.model_copy(update={"base": base or name_base(self.options.base, self.folder)})
-        write_adapter(cast("AsrModel", model), options, folder, expert, weight)
+        """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``.
 
-    def export_mixture(self, model: nn.Module, folder: Path) -> None:
-        """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
-        base = name_base(self.options.base, self.folder)
-        write_mixture(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
+        ``base`` is its name for peft, unless that is where this run found it.
+        """
+        raise NotImplementedError
 
-    def export_onnx(self, model: nn.Module, folder: Path) -> None:
-        """Write the encoder and the decoder of a mixture, gate and base in them, for onnxruntime."""
-        base = name_base(self.options.base, self.folder)
-        write_mixture_onnx(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
+    def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
+        """Return how often each expert is chosen, and what the gate reads."""
+        listener: Any = model
+        heard = listener.hear(*self.get_inputs(batch))
+        return FirstPass(count_uses(listener.route(heard).weights), {HEARD: heard})
 
-    def refused_exports(self) -> dict[str, str]:
-        reason = "only a mixture of experts (model.experts) is written so"
-        reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
-        if self.options.experts is not None:
-            reasons["sherpa-onnx"] = "sherpa-onnx's Whispers have no gate; use onnx, mixture, or hf with --expert"
-        if not self.prepared.vocabulary.is_whispers:
-            prompt = (
-                "begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with a tokenizer of its "
-                "own (model.base: scratch) wasn't trained with"
+    def routing_terms(self, gate: Tensor | None, weights: Tensor | None, batch: Batch) -> dict[str, Term]:
+        """Return what balances experts: the loss, and how often each was chosen, by the gate's logits and weights."""
+        terms: dict[str, Term] = {}
+        if gate is None or weights is None:
+            return terms
+        if LOAD_BALANCING in self.experiment.training.loss.auxiliary:
+            alone = batch.step_sums is None  # outside of a step, a batch is all of it
+            uses = count_uses(weights) if batch.step_sums is None else batch.step_sums
+            terms[LOAD_BALANCING] = Term(load_balancing(gate, uses), "example", splittable=not alone)
+        if self.logged_terms:
+            terms |= {name: Term(times, per="example") for name, times in count_uses(weights).items()}
+        return terms
+
+    def expert_weight(self, expert: int, checkpoint: Path) -> float:
+        """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""
+        known = self.options.experts
+        if known is None or not 0 <= expert < known.num_experts:
+            raise UserError(
+                f"--expert {expert}: choose one of the experts, 0 to {known.num_experts - 1 if known else 0}"
             )
-            reasons |= {"ct2": f"faster-whisper {prompt}", "sherpa-onnx": f"sherpa-onnx {prompt}"}
-        return reasons
+        return mean_weight(self.directory, checkpoint, expert)
+
+    def show(self, batch: Batch) -> list[str]:
+        """The name and the transcript of each row."""
+        return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
+
+    def transcriber(self, model: nn.Module, **options: Any) -> Transcriber:
+        """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
+        raise NotImplementedError
+
+    def predict(
+        self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
+    ) -> Iterator[Transcript]:
+        """The transcript of each audio file. Raises UserError for one that can't be read."""
+        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+
+    def predict_files(
+        self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
+    ) -> Iterator[tuple[Path, Transcript | UserError]]:
+        """The transcript of each audio file, or why it can't be read."""
+        names = name_recordings(paths)
+        for path, found in zip(paths, self.transcriber(model).transcribe_files(paths, batch_size), strict=True):
+            yield path, found if isinstance(found, UserError) else replace(found, name=names[path])
+
+    def samples(self, model: nn.Module) -> list[str]:
+        """Return the model's transcripts of the first validation utterances, with the true ones."""
+        dataset, rng = self.dataset("valid"), np.random.default_rng(0)
+        examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
+        texts = self.transcriber(model).texts([one.features for one in examples])
+        return [f"{one.name}: {text} (reference: {one.text})" for one, text in zip(examples, texts, strict=True)]

@@ -22,9 +22,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.long_form import cut_windows, quietest
-from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.utterances import split_at_silences
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE
+from vaak.tasks.asr.whisper.task import WhisperTask
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def make_task(corpus: Path, folder: Path, **more: Any) -> Any:
     file = folder / "case.yml"
     file.write_text(yaml_text(tiny_listener.options(corpus, **more)))
     experiment: Any = load([file]).experiment
-    task = AsrTask(experiment, folder, folder)
+    task = WhisperTask(experiment, folder, folder)
     task.prepare()
     return task
 
@@ -121,13 +121,17 @@ def test_windows_are_cut_where_it_is_quiet_and_cover_all_speech():
     def read(start: float, end: float) -> np.ndarray:
         return samples[round(start * SAMPLING_RATE) : round(end * SAMPLING_RATE)]
 
-    windows = list(cut_windows(read, 10.0, 2.0))
+    windows = list(cut_windows(read, 10.0, 2.0, SAMPLING_RATE))
     assert sum(len(window) for *_, window in windows) == len(samples)
     assert all(len(window) <= 2 * SAMPLING_RATE for *_, window in windows)
     assert windows[0][2] == pytest.approx(1.5, abs=0.1)
     assert 1.5 * SAMPLING_RATE < len(windows[0][3]) < 1.8 * SAMPLING_RATE
-    assert list(cut_windows(lambda start, end: np.zeros(round((end - start) * SAMPLING_RATE)), 10.0, 2.0)) == []
-    assert 0 <= quietest(np.zeros(10)) <= 10
+
+    def silence(start: float, end: float) -> np.ndarray:
+        return np.zeros(round((end - start) * SAMPLING_RATE))
+
+    assert list(cut_windows(silence, 10.0, 2.0, SAMPLING_RATE)) == []
+    assert 0 <= quietest(np.zeros(10), SAMPLING_RATE) <= 10
 
 
 def test_a_run_transcribes_where_its_corpus_is_gone(run: Path, corpus: Path, tmp_path: Path):
@@ -339,7 +343,7 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
         options["datasets"][0]["columns"] = columns
         (tmp_path / "case.yml").write_text(yaml_text(options))
         experiment: Any = load([tmp_path / "case.yml"]).experiment
-        task = AsrTask(experiment, tmp_path / "run", tmp_path)
+        task = WhisperTask(experiment, tmp_path / "run", tmp_path)
         task.prepare()
         return task
 

@@ -13,7 +13,7 @@ import pytest
 import tiny_listener
 from vaak.config.load import load_layers
 from vaak.core.errors import DataError
-from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.whisper.task import WhisperTask
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def prepared(corpus: Path, whisper_folder: Path, tmp_path: Path, caplog: pytest.
         }
         loaded: Any = load_layers([values])
         with caplog.at_level(logging.WARNING):
-            AsrTask(loaded.experiment, tmp_path / "run", loaded.folder).prepare()
+            WhisperTask(loaded.experiment, tmp_path / "run", loaded.folder).prepare()
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         return [line for line in said if "are in train, too" not in line]  # of these recordings, they are
 

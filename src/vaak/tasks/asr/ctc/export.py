@@ -29,7 +29,7 @@ from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import decode_tokens
-from vaak.tasks.asr.export import ChosenExperts, gathered
+from vaak.tasks.asr.export import NEVER, ChosenExperts, gathered
 from vaak.tasks.asr.vocabulary import Vocabulary
 
 Run = Callable[[CtcModel, Tensor, Tensor], CtcOutputs]
@@ -101,8 +101,6 @@ SHERPA = {
 }
 """The options of features that sherpa-onnx has for such a model; rate and number of filters are told to it."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-NEVER = 30.0
-"""Subtracted from the log-probability of a token that is never said."""
 
 
 def refused_by_sherpa(audio: AudioConfig) -> str | None:

@@ -3,7 +3,7 @@
 - ``prepare``: transcripts that don't fit the encoder's frames are left out (data.py)
 - ``dataset``: features of any number of frames and tokens of transcripts (data.py)
 - ``losses``: the negative log-probability of each transcript, summed over all its places in the frames; per token
-- ``meters``: the same, and error rates as of a Whisper (vaak.tasks.asr.metrics)
+- ``meters``: the same, and error rates (vaak.tasks.asr.metrics)
 - ``predict``: audio files as transcripts (predict.py)
 """
 
@@ -57,7 +57,7 @@ from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import HEARD, SpeechRecognitionTask
+from vaak.tasks.asr.task import HEARD, SpeechRecognitionTask
 from vaak.tasks.pretrained import load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 

@@ -32,7 +32,7 @@ from vaak.tasks.asr.stages.runs import (
 )
 
 if TYPE_CHECKING:
-    from vaak.tasks.asr.recogniser import SpeechRecognitionTask
+    from vaak.tasks.asr.task import SpeechRecognitionTask
 
 log = logging.getLogger("vaak")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,34 +18,6 @@ from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
 from vaak.tasks.pretrained import import_transformers
 
 SAMPLING_RATE = 16_000
-
-
-class AudioFeatures(Protocol):
-    """A Whisper's features of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
-
-    ``key`` is what they depend on, and ``lengths`` are the seconds that a model reads of utterances of ``durations``.
-    """
-
-    seconds: float
-    sampling_rate: int
-    frame_shift: float
-    key: list[Any]
-    on_device: bool
-    """Whether a device makes them, ``of_batch``; then this gives ``(time,)``, what they are made of."""
-
-    def __call__(self, samples: np.ndarray) -> np.ndarray: ...
-
-    def shape(self, found: np.ndarray) -> tuple[int, int]:
-        """Frames and bins of what this gave."""
-        ...
-
-    def of_batch(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Return the features ``(row, bin, frame)`` of a batch's samples and masks, on their device."""
-        ...
-
-    def lengths(self, durations: np.ndarray) -> np.ndarray: ...
-
-    def num_bytes(self, durations: np.ndarray) -> float: ...
 
 
 class WhisperFeatures:

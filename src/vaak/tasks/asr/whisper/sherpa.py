@@ -24,9 +24,9 @@ from torch import Tensor
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
-from vaak.tasks.asr.ctc.export import NEVER
-from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.export import NEVER
 from vaak.tasks.asr.vocabulary import NO_TIMES, Vocabulary
+from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.text.tokenizer import BYTES
 
 SILENCE = 2.0
@@ -94,7 +94,7 @@ def decoded(
     return logits, torch.stack(keys), torch.stack(values)
 
 
-def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: str | None) -> None:
+def write_whisper_sherpa(transcriber: WhisperTranscriber, folder: Path, quantization: str | None) -> None:
     """Write ``folder``, completely or not at all, low-rank adapters merged.
 
     With ``quantization`` int8, there are files with weights of matrices in 8 bits, too. Raises UserError as

@@ -22,8 +22,8 @@ from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
 from vaak.tasks.asr.stages.pipeline import PIPELINE
-from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.whisper.model import AsrModel
+from vaak.tasks.asr.whisper.task import WhisperTask
 
 BALANCED: dict[str, Any] = {"loss": {"auxiliary": {"load_balancing": 0.5}}, "gradient_clipping": {"norm": None}}
 SMALL = 2
@@ -66,7 +66,7 @@ def test_a_step_of_sixteen_has_one_gradient(corpus: Path, whisper_folder: Path, 
             yaml_text(tiny_listener.options(corpus, model=model_on(whisper_folder), training=training))
         )
         experiment: Any = load([folder / "case.yml"]).experiment
-        task = AsrTask(experiment, folder, folder)
+        task = WhisperTask(experiment, folder, folder)
         task.prepare()
         trainer = Trainer(task, experiment.training, folder, ())
         if pieces > 1:

@@ -23,17 +23,17 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.data import Timing
-from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
-from vaak.tasks.asr.predict import Transcriber, compression_ratio, require_decoding
-from vaak.tasks.asr.sherpa import written_tokens
-from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import joined
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.asr.whisper.data import Timing, WhisperDataset
 from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.asr.whisper.network import loaded_whisper
+from vaak.tasks.asr.whisper.predict import WhisperTranscriber, compression_ratio, require_decoding
+from vaak.tasks.asr.whisper.seeking import Listener, listen_on, open_listener
+from vaak.tasks.asr.whisper.sherpa import written_tokens
+from vaak.tasks.asr.whisper.task import WhisperTask
 from vaak.tasks.asr.whisper.times import median_filtered, read_words, warped, words_by_token
 
 SECONDS, SEEDS = 2.0, (0, 2, 4)
@@ -49,9 +49,9 @@ class Made:
     vocabulary: Vocabulary
     features: WhisperFeatures
 
-    def transcriber(self, **options: Any) -> Transcriber:
+    def transcriber(self, **options: Any) -> WhisperTranscriber:
         decoding = AsrDecodingConfig(**options)
-        return Transcriber(AsrModel(self.original).eval(), self.vocabulary, self.features, decoding, heads=HEADS)
+        return WhisperTranscriber(AsrModel(self.original).eval(), self.vocabulary, self.features, decoding, heads=HEADS)
 
     def generate(self, features: torch.Tensor, **options: Any) -> Any:
         self.original.set_attn_implementation("eager")
@@ -155,7 +155,7 @@ LONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def listened(transcriber: Transcriber, path: Path) -> Any:
+def listened(transcriber: WhisperTranscriber, path: Path) -> Any:
     listener = open_listener(transcriber, path)
     assert isinstance(listener, Listener)
     while listener.frames_left > 0:
@@ -362,7 +362,7 @@ def experiment_on_pairs(folder: Path, *more: str) -> Any:
 
 def test_times_in_training_are_targets_as_in_transformers(tmp_path: Path):
     lines = write_pairs(tmp_path, np.random.default_rng(0))["train"]
-    task = AsrTask(experiment_on_pairs(tmp_path).experiment, tmp_path / "run", tmp_path)
+    task = WhisperTask(experiment_on_pairs(tmp_path).experiment, tmp_path / "run", tmp_path)
     task.prepare()
     dataset, vocabulary = task.dataset("train"), task.prepared.vocabulary
     assert len(dataset.lengths) == len(lines)
@@ -384,6 +384,7 @@ def test_times_in_training_are_targets_as_in_transformers(tmp_path: Path):
         theirs = model.whisper(batch["features"], decoder_input_ids=batch["inputs"], labels=batch["targets"])
     torch.testing.assert_close(term.total / batch.counts["token"].sum(), theirs.loss)
     # A text that doesn't fit with its times is learned without.
+    assert isinstance(dataset, WhisperDataset)
     dataset.timing = Timing(1.0, 3)
     assert not dataset.example(0, np.random.default_rng(0)).has_times
     assert not task.dataset("valid").example(0, np.random.default_rng(0)).has_times

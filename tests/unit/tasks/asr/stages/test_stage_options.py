@@ -29,7 +29,7 @@ from vaak.tasks.asr.stages.runs import (
     make_training_section,
 )
 
-PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
+PRESETS = Path(__file__).parents[5] / "configs" / "pipelines" / "moe-asr"
 READING = ("embeddings", "experts", "joint")
 Command = Callable[..., tuple[int, str, str]]
 

@@ -24,14 +24,15 @@ from vaak.nn.decoding.sampling import Hypothesis
 from vaak.nn.lora import iterate_adapters
 from vaak.nn.lora_experts import choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
-from vaak.tasks.asr.data import AsrExample, collate
-from vaak.tasks.asr.export import write_adapter, write_whisper
+from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.model import resolve_base
-from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
 from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.data import collate
+from vaak.tasks.asr.whisper.export import write_adapter, write_whisper
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import loaded_whisper
+from vaak.tasks.asr.whisper.predict import TranscriptWriter, WhisperTranscriber
 
 EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 
@@ -94,7 +95,7 @@ def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vo
 def test_greedy_transcripts_are_those_of_generate(original: Any, vocabulary: Vocabulary):
     features = compute_features(3)
     expected = original.generate(features, language="hi", task="transcribe", return_timestamps=False, num_beams=1)
-    transcriber = Transcriber(AsrModel(original), vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
+    transcriber = WhisperTranscriber(AsrModel(original), vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
     special = {*vocabulary.ids.prompt, vocabulary.ids.end}
     with torch.no_grad():
         found = transcriber.written(transcriber.model.encode(features))
@@ -147,14 +148,14 @@ def test_the_cache_changes_nothing(original: Any, vocabulary: Vocabulary, method
         for name, value in model.named_parameters():
             if name.endswith("lora_b"):
                 value.normal_(0, 0.3)
-    transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), options)
+    transcriber = WhisperTranscriber(model, vocabulary, WhisperFeatures(80, 30.0), options)
 
     def written() -> list[Hypothesis]:
         with torch.no_grad():
             return transcriber.written(transcriber.model.encode(compute_features(3)))
 
     cached = written()
-    monkeypatch.setattr("vaak.tasks.asr.predict.TranscriptWriter", Recomputing)
+    monkeypatch.setattr("vaak.tasks.asr.whisper.predict.TranscriptWriter", Recomputing)
     for one, other in zip(cached, written(), strict=True):
         assert one.tokens == other.tokens
         assert one.log_probability == pytest.approx(other.log_probability, abs=1e-3)
@@ -235,7 +236,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
         for name, value in model.named_parameters():
             if value.requires_grad and "gate" not in name:
                 value.normal_(0, 0.2)
-    transcriber = Transcriber(model, vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
+    transcriber = WhisperTranscriber(model, vocabulary, WhisperFeatures(80, 30.0), AsrDecodingConfig())
     write_whisper(transcriber, tmp_path / "hf", expert)
     said = json.loads((tmp_path / "hf" / "config.json").read_text())["tie_word_embeddings"]
     assert said is False, "or other tools would tie the adapted output layer again"

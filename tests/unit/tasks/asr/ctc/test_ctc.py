@@ -35,7 +35,7 @@ from vaak.runs.use import require_format
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
-from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.whisper.task import WhisperTask
 
 SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
 MODEL = {"architecture": "ctc", "conformer": SIZES}
@@ -563,10 +563,10 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
 
 
 def test_the_class_of_a_task_follows_from_its_experiment_and_makes_only_itself(corpus: Path, tmp_path: Path) -> None:
-    """``AsrTask(experiment)`` gave a CtcTask, whatever class was asked for."""
+    """``WhisperTask(experiment)`` gave a CtcTask, whatever class was asked for."""
     (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=MODEL)))
     experiment: Any = load([tmp_path / "case.yml"]).experiment
     assert type(task_class("asr")(experiment, tmp_path, tmp_path)) is CtcTask
-    assert type(AsrTask(experiment, tmp_path, tmp_path)) is AsrTask
+    assert type(WhisperTask(experiment, tmp_path, tmp_path)) is WhisperTask
     whisper = experiment.model_copy(update={"model": experiment.model.model_copy(update={"architecture": "whisper"})})
-    assert type(task_class("asr")(whisper, tmp_path, tmp_path)) is AsrTask
+    assert type(task_class("asr")(whisper, tmp_path, tmp_path)) is WhisperTask

@@ -18,10 +18,11 @@ from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
-from vaak.tasks.asr.export import exported_vocabulary, write_processor
-from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper.export import write_processor
 from vaak.tasks.asr.whisper.features import WhisperFeatures
+from vaak.tasks.asr.whisper.task import WhisperTask
 from vaak.text.config import TokenizerConfig
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -180,7 +181,7 @@ def test_an_exported_whisper_is_a_base_with_the_same_tokens(
     own: Any = open_run(run, device="cpu").task.prepared.vocabulary
     again = own.load(tmp_path / "again" / "prepared" / "vocabulary")
     assert (again.ids, again.encode("ba do")) == (own.ids, own.encode("ba do"))
-    task: Any = AsrTask(loaded.experiment, tmp_path / "again", tmp_path)
+    task: Any = WhisperTask(loaded.experiment, tmp_path / "again", tmp_path)
     task.export_hf(task.model(), tmp_path / "out")
     for name in ("tokenizer.json", "generation_config.json", "preprocessor_config.json"):
         assert (tmp_path / "out" / name).read_text() == (folders(run) / name).read_text(), name

@@ -1,0 +1,368 @@
+"""Transcripts of audio of any length, by a trained Whisper.
+
+audio ──cut at silences──▶ windows ──features──▶ encoder ──search, token by token──▶ transcripts, in order
+
+How a recording becomes windows is in ../long_form.py, before the search, or in seeking.py, during it. A window whose
+text fails a threshold is written again, at a higher temperature. Source: Radford et al. 2022, "Robust Speech
+Recognition via Large-Scale Weak Supervision", section 4.5; the output equals that of transformers.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaak.core.batch import send
+from vaak.core.errors import UserError
+from vaak.core.names import nearest_name
+from vaak.core.random_keys import Purpose, draw_key
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
+from vaak.tasks.asr.config import AsrDecodingConfig
+from vaak.tasks.asr.long_form import Window
+from vaak.tasks.asr.model import PURPOSE
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.transcripts import Segment, Transcript
+from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
+from vaak.tasks.asr.whisper.features import WhisperFeatures
+from vaak.tasks.asr.whisper.model import AsrModel, Encoded
+from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
+from vaak.tasks.asr.whisper.seeking import Heard, count_frames, transcripts_by_seeking
+from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, Piece, TimeRules, read_words, split_segments, token_times
+from vaak.tasks.base import pad_rows
+from vaak.tasks.pretrained import import_transformers
+
+AUTO = "auto"
+"""The language that is found in the audio."""
+
+
+@dataclass(frozen=True)
+class WhisperTranscriber(Transcriber):
+    """A Whisper with its features and vocabulary, and the search for transcripts.
+
+    ``heads`` are the layers and heads of attention that follow the words in the audio; empty: those of the last half.
+    """
+
+    model: AsrModel
+    features: WhisperFeatures
+    heads: tuple[tuple[int, int], ...] = ()
+
+    def transcribe_files(
+        self, paths: Iterable[Path], batch_size: int | None = None
+    ) -> Iterator[Transcript | UserError]:
+        if self.decoding.long_form == "seek":
+            yield from transcripts_by_seeking(self, iter(paths), batch_size)
+        else:
+            yield from super().transcribe_files(paths, batch_size)
+
+    def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
+        """The segments of each window, all computed at once."""
+        encoded = self.encoded([window.features for window in windows])
+        # The seed of what is drawn is the window's place in its recording, so the size of a batch changes no text.
+        keys = [round(window.begin * FRAMES_PER_SECOND) for window in windows]
+        found = list[list[Segment]]()
+        for row, (window, heard) in enumerate(zip(windows, self.heard(encoded, keys), strict=True)):
+            if heard.is_silence:
+                found.append([])
+            elif not self.decoding.writes_times:
+                text, language = self.vocabulary.decode(heard.tokens), self._found_language(heard)
+                found.append([Segment(window.start, window.end, text, language=language)])
+            else:
+                frames = count_frames(window.num_samples)
+                seconds = min(frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
+                pieces = _complete_pieces(heard.tokens, self.vocabulary.times, seconds)
+                found.append(self.segments_of_pieces(heard, pieces, window.begin, encoded, row, frames))
+        return found
+
+    def _found_language(self, heard: Heard) -> str | None:
+        """The language, where it is one that was found."""
+        return heard.language if self.decoding.language == AUTO else None
+
+    def segments_of_pieces(
+        self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
+    ) -> list[Segment]:
+        """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has ``frames`` of audio.
+
+        It is that of a ``row`` of encoded audio.
+        """
+        times, segments = list[float](), list[Segment]()
+        if self.decoding.timestamps == "word":
+            times = [begin + one for one in self._token_times(heard, encoded.rows(slice(row, row + 1)), frames)]
+        for first, last, start, end in pieces:
+            tokens = heard.tokens[first:last]
+            words = (
+                read_words(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
+            )
+            segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
+            segments.append(Segment(*segment, words, self._found_language(heard)))
+        return segments
+
+    def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
+        """The time at which each token is spoken, in seconds from the beginning of the window."""
+        config, read = self.model.whisper.config, len(heard.prompt)
+        # where nobody has chosen some: all of the last half, as OpenAI's
+        layers = range(config.decoder_layers // 2, config.decoder_layers)
+        heads = self.heads or list(product(layers, range(config.decoder_attention_heads)))
+        # Where the text didn't end by itself, its last token was written but never read.
+        tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]
+        with without_dropout(self.model), torch.inference_mode():
+            weights = self.model.cross_attention(torch.tensor([tokens], device=self.device), encoded, heads)[0]
+        found = token_times(weights[:, read:, : frames // 2], config.median_filter_width) or [0.0]
+        return [*found, *found[-1:] * (len(heard.tokens) - len(found))]
+
+    def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
+        """The encoder's states of features ``(bin, frame)``, all computed at once.
+
+        Of samples ``(time,)`` the device makes features first.
+        """
+        with without_dropout(self.model), torch.inference_mode():
+            if features[0].ndim > 1:
+                return self.model.encode(torch.from_numpy(np.stack(features)).to(self.device))
+            samples = torch.from_numpy(pad_rows(features))
+            return self.model.encode(self.features.of_batch({"samples": samples.to(self.device)}))
+
+    def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
+        """The words of each window's features ``(bin, frame)``, all computed at once."""
+        return self._texts(self.heard(self.encoded(features)))
+
+    def _texts(self, heard: Iterable[Heard]) -> list[str]:
+        return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in heard]
+
+    def decode_texts(self, encoded: Any) -> list[str]:
+        """The transcript of each row of encoded audio."""
+        size = self.decoding.batch_size
+        parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
+        return [text for some in parts for text in self._texts(self.heard(some))]
+
+    def heard(
+        self,
+        encoded: Encoded,
+        keys: Sequence[int] | None = None,
+        languages: Sequence[str | None] | None = None,
+        before: Sequence[Sequence[int]] | None = None,
+    ) -> list[Heard]:
+        """Write each row of encoded audio, again at a higher temperature while the text fails a threshold.
+
+        ``keys`` decide what is drawn; ``languages`` that are known aren't looked for; ``before`` are tokens that are
+        read as said before (default: the prompt of the options).
+        """
+        number, options = len(encoded.states), self.decoding
+        keys, before = keys or [0] * number, before or [self.first_prompt] * number
+        languages = self.languages(encoded) if languages is None else languages
+        prompts = [self.prompt(*one) for one in zip(languages, before, strict=True)]
+        silence = [0.0] * number if options.no_speech_threshold is None else self._silence(encoded, prompts)
+        found, open_rows = dict[int, Heard](), list(range(number))
+        for attempt, temperature in enumerate(options.temperatures):
+            # Only rows whose text failed a threshold are written again, hotter each time.
+            some = encoded if len(open_rows) == number else encoded.rows(torch.tensor(open_rows))
+            draws = [draw_key(Purpose.TRANSCRIBE, keys[row], attempt) for row in open_rows]
+            written = self.written(some, [prompts[row] for row in open_rows], temperature, draws)
+            failed = []
+            for row, best in zip(open_rows, written, strict=True):
+                fails, is_silence = self._judge(best, silence[row])
+                found[row] = Heard(
+                    best.tokens, best.ended, tuple(prompts[row]), temperature, languages[row], is_silence
+                )
+                failed += [row] if fails else []
+            open_rows = failed
+            if not open_rows:
+                break
+        return [found[row] for row in range(number)]
+
+    def _judge(self, best: Hypothesis, silence: float) -> tuple[bool, bool]:
+        """Whether the text fails a threshold, and whether the window is silent, by the probability ``silence``."""
+        options, tokens = self.decoding, [*best.tokens, *([self.vocabulary.ids.end] if best.ended else [])]
+        most, least, loudest = (
+            options.compression_ratio_threshold, options.logprob_threshold, options.no_speech_threshold,
+        )  # fmt: skip
+        repeats = most is not None and compression_ratio(tokens, self.vocabulary.ids.size) > most
+        is_improbable = least is not None and best.log_probability / max(1, len(tokens)) < least
+        is_silence = is_improbable and loudest is not None and silence > loudest
+        return (repeats or is_improbable) and not is_silence, is_silence
+
+    def _silence(self, encoded: Encoded, prompts: Sequence[Sequence[int]]) -> list[float]:
+        """The probability of silence in each row, after the first token of its prompt proper."""
+        first = self.vocabulary.ids.prompt[0]
+        token = self.vocabulary.no_speech
+        assert token is not None, "require_decoding asked for it"
+        found = list[float]()
+        with without_dropout(self.model), torch.inference_mode():
+            for row, prompt in enumerate(prompts):
+                read = torch.tensor([prompt[: prompt.index(first) + 1]], device=self.device)
+                logits = self.model.decode(read, encoded.rows(slice(row, row + 1)))[0, -1]
+                found.append(float(logits.float().softmax(-1)[token]))
+        return found
+
+    def languages(self, encoded: Encoded) -> list[str | None]:
+        """The language of each row: that of the options, or the most probable one."""
+        number, known = len(encoded.states), self.vocabulary.languages
+        if self.decoding.language != AUTO:
+            return [self.decoding.language or self.vocabulary.trained_language] * number
+        with without_dropout(self.model), torch.inference_mode():
+            begin = torch.full((number, 1), self.vocabulary.ids.prompt[0], device=self.device)
+            logits = self.model.decode(begin, encoded)[:, -1]
+            best = logits[:, torch.tensor([*known.values()], device=self.device)].argmax(1).tolist()
+        return [[*known][place] for place in best]
+
+    def prompt(self, language: str | None, before: Sequence[int] = ()) -> list[int]:
+        """The tokens that are read before the first one is written; ``before`` is the preceding text."""
+        ids, options = self.vocabulary.ids, self.decoding
+        found = list(ids.prompt)
+        if self.vocabulary.languages and language is not None:
+            found[1:3] = self.vocabulary.languages[language], self.vocabulary.token(f"<|{options.task}|>")
+        if options.writes_times:
+            found = [token for token in found if token != self.vocabulary.token(NO_TIMES)]
+        if not before:
+            return found
+        kept = before[-(self.model.max_target_length // 2 - 1) :]
+        return [self.vocabulary.token(BEFORE), *kept, *found]
+
+    @cached_property
+    def first_prompt(self) -> list[int]:
+        """The tokens of the options' prompt."""
+        return self.vocabulary.encode(self.decoding.prompt) if self.decoding.prompt else []
+
+    def written(
+        self,
+        encoded: Encoded,
+        prompts: Sequence[Sequence[int]] | None = None,
+        temperature: float = 0.0,
+        keys: Sequence[int] = (),
+    ) -> list[Hypothesis]:
+        """The most probable tokens that were found for each row of encoded audio, or those that were drawn.
+
+        They follow ``prompts`` (default: that of training); rows with prompts of one length are written together.
+        """
+        number, found = len(encoded.states), dict[int, Hypothesis]()
+        prompts = [list(self.vocabulary.ids.prompt)] * number if prompts is None else prompts
+        with without_dropout(self.model), torch.inference_mode():
+            for length in sorted({len(one) for one in prompts}):
+                rows = [row for row in range(number) if len(prompts[row]) == length]
+                some = encoded if len(rows) == number else encoded.rows(torch.tensor(rows))
+                read = torch.tensor([list(prompts[row]) for row in rows])
+                drawn = [keys[row] for row in rows] if temperature else []
+                found |= zip(rows, self._write_rows(some, read, temperature, drawn), strict=True)
+        return [found[row] for row in range(number)]
+
+    def _write_rows(
+        self, encoded: Encoded, prompts: Tensor, temperature: float, keys: Sequence[int]
+    ) -> list[Hypothesis]:
+        ids, options = self.vocabulary.ids, self.decoding
+        # transformers, whose texts with times these are, counts the last token, which isn't read
+        room = self.model.max_target_length - prompts.shape[1] + (not options.writes_times)
+        longest = max(1, min(room, options.max_new_tokens or room))
+        rules = None
+        if options.writes_times:
+            latest = options.max_initial_timestamp
+            latest_index = None if latest is None else round(latest / SECONDS_OF_A_TIME)
+            rules = TimeRules(self.vocabulary.times, ids.end, latest_index)
+        writer = TranscriptWriter(self.model, encoded, self.vocabulary, prompts, rules)
+        begin = send(prompts[:, -1].contiguous(), encoded.states.device)
+        if options.method == "beam" and not temperature:
+            settings = BeamSettings(
+                ids.end, longest, options.beam_size, options.length_penalty, early_stopping=options.early_stopping
+            )
+            return [best[0] for best in beam_search(writer, begin, settings)]
+        return write(writer, begin, SamplingSettings(longest, temperature=temperature, stop_ids=(ids.end,)), keys)
+
+
+def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
+    """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
+    known, key = vocabulary.languages, "data.decoding"
+    if options.language not in (None, AUTO, *known) or (options.language == AUTO and not known):
+        expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
+        named = f"{options.language}{nearest_name(str(options.language), known)}"
+        raise UserError(f"{key}.language: the base doesn't know {named}; {expected}")
+    if options.task == "translate" and not known:
+        raise UserError(f"{key}.task: the base can't translate: it knows one language only")
+    needs = {"timestamps": options.timestamps != "none", "long_form": options.long_form == "seek"}
+    needs |= {"no_speech_threshold": options.no_speech_threshold is not None, "prompt": bool(options.prompt)}
+    for name in needs:
+        is_there = vocabulary.no_speech is not None if name == "no_speech_threshold" else bool(vocabulary.times)
+        if needs[name] and not is_there:
+            raise UserError(f"{key}.{name}: the base has no tokens for it; only OpenAI's Whispers have, and their like")
+
+
+def _complete_pieces(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:
+    """The segments of a window's tokens, with the last one where it isn't complete; none is beyond its ``seconds``."""
+    pieces, end = split_segments(tokens, times, seconds)
+    first = pieces[-1].last - 1
+    if end is not None and any(token not in times for token in tokens[first:]):
+        pieces[-1] = pieces[-1]._replace(last=first)
+        pieces.append(Piece(first, len(tokens), (tokens[first] - times.start) * SECONDS_OF_A_TIME, seconds))
+    return [Piece(first, last, min(start, seconds), min(end, seconds)) for first, last, start, end in pieces]
+
+
+def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
+    """How many times smaller zlib makes tokens: a text that repeats itself becomes much smaller.
+
+    >>> compression_ratio([5, 6] * 50, 300) > 5 > compression_ratio(range(100), 300)
+    True
+    """
+    size = int(math.log2(vocab_size) / 8) + 1
+    content = b"".join(token.to_bytes(size, "little") for token in tokens)
+    return len(content) / len(zlib.compress(content))
+
+
+class TranscriptWriter:
+    """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.sampling.Writer``)."""
+
+    def __init__(
+        self,
+        model: AsrModel,
+        encoded: Encoded,
+        vocabulary: Vocabulary,
+        prompts: Tensor | None = None,
+        rules: TimeRules | None = None,
+    ) -> None:
+        """``prompts`` ``(row, token)``, on the CPU, are read first (default: that of training), but for the last token.
+
+        With ``rules``, times are written.
+        """
+        self.model, self.encoded, device = model, encoded, encoded.states.device
+        self.rows = torch.arange(len(encoded.states))
+        """The row that each hypothesis belongs to."""
+        dynamic = import_transformers(PURPOSE, "asr")
+        self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
+        self.rules, self.written = rules, torch.empty(len(encoded.states), 0, dtype=torch.long, device=device)
+        never = [one for one in vocabulary.ids.never if rules is None or one not in rules.times]
+        self.never = send(torch.tensor(never, dtype=torch.long), device)
+        self.never_first = send(torch.tensor(vocabulary.ids.never_first, dtype=torch.long), device)
+        self.is_first = True
+        if prompts is None:
+            prompts = torch.tensor([vocabulary.ids.prompt]).expand(len(encoded.states), -1)
+        # The prompt's last token is left for the search, which begins with it and asks for what follows.
+        if prompts.shape[1] > 1:
+            model.decode(send(prompts[:, :-1].contiguous(), device), encoded, self.cache)
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        logits = self.model.decode(tokens[:, None], self.encoded, self.cache)[:, -1]
+        # In 32 bits at least: scores of a beam are sums over many tokens.
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.never, -torch.inf)
+        if self.is_first:
+            logits = logits.index_fill(1, self.never_first, -torch.inf)
+        if self.rules is not None:
+            if not self.is_first:
+                self.written = torch.cat((self.written, tokens[:, None]), 1)
+            logits = self.rules(logits, self.written)
+        self.is_first = False
+        return logits
+
+    def select(self, rows: Tensor) -> None:
+        own, rows = self.rows[rows], send(rows, self.encoded.states.device)
+        # In a beam search, hypotheses are exchanged within their row, whose audio stays.
+        if not torch.equal(own, self.rows):
+            self.encoded = self.encoded.rows(rows)
+            self.cache.cross_attention_cache.batch_select_indices(rows)
+        self.rows, self.written = own, self.written[rows]
+        self.cache.self_attention_cache.batch_select_indices(rows)
