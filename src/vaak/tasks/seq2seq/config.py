@@ -106,6 +106,12 @@ class ParallelCorpusConfig(TextSourceSection):
     num_sentences: int = option("grammar: number of pairs to use.", 20000, gt=0, le=LARGEST_COUNT)
     seed: int = option("grammar: random seed of the selection; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
+    evaluation_overlap: Literal["source", "pair", "target"] = option(
+        "Training pairs to drop, so that no evaluation asks what was learned: those whose source an evaluation split "
+        "has, too; those of which it has the same pair; or those of which it has the source or the target, which drops "
+        "nearly everything where targets repeat, such as names of classes.",
+        "source",
+    )
     train_fraction: float = option("Fraction of the pairs for train, if valid and test are not given.", 0.9, gt=0, lt=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.05, gt=0, lt=1)
     max_length_ratio: float | None = option(

@@ -42,7 +42,8 @@ from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.pretrained import save_base
-from vaak.text.corpora.parallel import Pair, ParallelCorpus, script_of_language, script_of_texts
+from vaak.text.corpora.parallel import EVALUATED, Pair, ParallelCorpus, script_of_language, script_of_texts
+from vaak.text.corpora.statistics import Overlap
 from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_tokens
 from vaak.text.coverage import measure
 from vaak.text.difficulties import MEASURES, kept_difficulties
@@ -53,7 +54,10 @@ from vaak.text.word_dictionary import WordDictionary, translations_by_others
 log = logging.getLogger("vaak")
 ROUND_TRIP_PAIRS = 2000
 SIDES = ("source", "target")
+MANY_DROPPED = 0.1
+"""Fraction of the training pairs from which on those dropped for an evaluation's sake are a warning."""
 DICTIONARY = "dictionary.json"
+OVERLAP = "evaluation_overlap"
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,10 @@ class PreparedPairs(PreparedFolder):
         return tuple(self.about["cut_splits"])
 
 
-def _skips(data: Seq2SeqDataConfig) -> dict[str, bool]:
+def _leaves_out(data: Seq2SeqDataConfig) -> dict[str, Any]:
     """The part of the fingerprint that stands for rows that are left out."""
-    return {"skips": True} if data.on_bad_example == "skip" and data.corpus.type in ("tsv", "json") else {}
+    skips = {"skips": True} if data.on_bad_example == "skip" and data.corpus.type in ("tsv", "json") else {}
+    return skips | {OVERLAP: data.corpus.evaluation_overlap}
 
 
 def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:
@@ -99,12 +104,12 @@ def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None 
     if base is not None:
         of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json", *sentencepiece_pair.FILES)]
         options = {**_decides(data, {}), "tokenizer": "pretrained", "pretrained": base.source}
-        return fingerprint_with_files({**options, **_skips(data)}, [*ParallelCorpus(data.corpus).files, *of_base])
+        return fingerprint_with_files({**options, **_leaves_out(data)}, [*ParallelCorpus(data.corpus).files, *of_base])
     factories = tokenizer_factories(data, code)
     paths = {name: one.options.path for name, one in factories.items()}
     files = [*ParallelCorpus(data.corpus).files, *(Path(path) for path in paths.values() if path)]
     tokenizers = {name: {**one.data_options(), "path": paths[name]} for name, one in factories.items()}
-    return fingerprint_with_files({**_decides(data, tokenizers), **_skips(data)}, files)
+    return fingerprint_with_files({**_decides(data, tokenizers), **_leaves_out(data)}, files)
 
 
 _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
@@ -137,7 +142,10 @@ def recipe(
 
 def _decides(data: Seq2SeqDataConfig, tokenizers: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The options that determine the data, with what decides its ``tokenizers``."""
-    return data.model_dump(mode="json", include=set(_DECIDING)) | {"target_tokenizer": None} | tokenizers
+    decides = data.model_dump(mode="json", include=set(_DECIDING)) | {"target_tokenizer": None} | tokenizers
+    # A run of before this option continues with its own data: its options don't have it.
+    decides["corpus"].pop(OVERLAP)
+    return decides
 
 
 Factories = dict[str, TokenizerFactory]
@@ -277,11 +285,13 @@ def _figures(split: str, stores: SplitStores, selection: Selection, data: Seq2Se
 
 
 def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
+    """Log how many pairs and tokens a split has, what was dropped, and what it shares with evaluation splits."""
     pairs, source, target = (about[name] for name in ("pairs", "source_tokens", "target_tokens"))
     log.info("%s: %s pairs, %s source tokens, %s target tokens", split, f"{pairs:,}", f"{source:,}", f"{target:,}")
     if about["dropped"]:
         say = log.info if split == "train" else log.warning
         say("%s: dropped %s", split, _dropped_in_words(about["dropped"]))
+    _tell_overlap(split, about, data.corpus.evaluation_overlap)
     if about["shortened_targets"]:
         log.warning(
             "%s: %s targets are longer than data.max_target_length (%s): the loss uses their beginning, "
@@ -289,6 +299,23 @@ def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
             split,
             f"{about['shortened_targets']:,}",
             data.max_target_length,
+        )
+
+
+def _tell_overlap(split: str, about: dict[str, Any], overlap: Overlap) -> None:
+    """Log what a split shares with evaluation splits: many dropped pairs, and targets that are kept."""
+    dropped, pairs = about["dropped"].get(EVALUATED[overlap], 0), about["pairs"]
+    option = f"data.corpus.{OVERLAP}"
+    if dropped > MANY_DROPPED * (pairs + dropped):
+        message = f"{split}: {dropped:,} of {pairs + dropped:,} pairs were dropped: {EVALUATED[overlap]}"
+        fewer = {"target": "source", "source": "pair"}.get(overlap)
+        log.warning("%s", f"{message}; {option}: {fewer} drops fewer" if fewer else message)
+    if number := about["shared_targets"]:
+        log.info(
+            "%s: %s pairs are kept whose target an evaluation split has with another source (%s: target drops them)",
+            split,
+            f"{number:,}",
+            option,
         )
 
 

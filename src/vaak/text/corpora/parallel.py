@@ -7,8 +7,9 @@ text   two files at a time                line i of both files
 
 Evaluation must be honest. A split that is given is kept unchanged: every pair of it counts, duplicates too; a missing
 side is an error that names its place. A split that is not given is cut from the training files by a hash of the
-source, so no pair moves when others are added. A training pair whose source or target is in an evaluation split is
-dropped from *training*; so are pairs with a missing side, and duplicates (``deduplicate``); all are counted.
+source, so no pair moves when others are added. A training pair whose source is in an evaluation split is dropped from
+*training* (``evaluation_overlap``: or only the same pair, or one whose target is there, too); so are pairs with a
+missing side, and duplicates (``deduplicate``); all are counted.
 
 If a side is a list, training uses every variant of the source with every target (or the first,
 ``training_references``); evaluation uses the first source, and all targets as its references.
@@ -53,7 +54,7 @@ from vaak.text.corpora.sources import (
     files_of_split,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import PairFilter, Reason, Sides, Skipped, SplitStatistics
+from vaak.text.corpora.statistics import Overlap, PairFilter, Reason, Sides, Skipped, SplitStatistics
 from vaak.text.tokenizer import normalise
 
 
@@ -221,11 +222,13 @@ def _texts(value: Any, column: str, where: str) -> list[str]:
 UNREADABLE = "a row can't be read"
 GRAMMAR_COLUMNS = ("en", "hi")
 COLUMN_OPTIONS = ("source_column", "target_column")
-DROPPED: dict[Reason, str] = {
-    "empty": "a side is empty",
-    "also_in_evaluation": "also in an evaluation split",
-    "duplicates": "duplicate",
+DROPPED: dict[Reason, str] = {"empty": "a side is empty", "duplicates": "duplicate"}
+EVALUATED: dict[Overlap, str] = {
+    "source": "its source is also in an evaluation split",
+    "pair": "also in an evaluation split",
+    "target": "its source or target is also in an evaluation split",
 }
+"""What is said of training pairs dropped, by ``evaluation_overlap``."""
 
 
 class ParallelOptions(ColumnOptions, SourceOptions, Protocol):
@@ -241,6 +244,8 @@ class ParallelOptions(ColumnOptions, SourceOptions, Protocol):
     def seed(self) -> int: ...
     @property
     def training_references(self) -> str: ...
+    @property
+    def evaluation_overlap(self) -> Overlap: ...
 
 
 class Pair(NamedTuple):
@@ -253,13 +258,18 @@ class Pair(NamedTuple):
 
 @dataclass
 class PairStatistics:
-    """The contents of a split for each side (of the targets the first), and what was dropped, by reason."""
+    """The contents of a split for each side (of the targets the first), and what was dropped, by reason.
 
+    ``shared_targets`` are the training pairs kept of which an evaluation split has the target, with another source.
+    """
+
+    overlap: Overlap = "source"
     source: SplitStatistics = field(default_factory=SplitStatistics)
     target: SplitStatistics = field(default_factory=SplitStatistics)
     references: int = 0
     replaced_bytes: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    shared_targets: int = 0
 
     @property
     def pairs(self) -> int:
@@ -274,7 +284,8 @@ class PairStatistics:
         self.references += len(pair.targets)
 
     def drop(self, reason: Reason) -> None:
-        self.dropped[DROPPED[reason]] = self.dropped.get(DROPPED[reason], 0) + 1
+        said = DROPPED.get(reason, EVALUATED[self.overlap])
+        self.dropped[said] = self.dropped.get(said, 0) + 1
 
     def to_json(self) -> dict[str, Any]:
         """The values for a JSON file."""
@@ -282,7 +293,7 @@ class PairStatistics:
         sides = {"source": self.source.to_json(), "target": self.target.to_json()}
         figures = {side: {name: counts[name] for name in names} for side, counts in sides.items()}
         others = {"references": self.references, "replaced_bytes": self.replaced_bytes, "dropped": self.dropped}
-        return {"pairs": self.pairs, **figures, **others}
+        return {"pairs": self.pairs, **figures, **others, "shared_targets": self.shared_targets}
 
 
 class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
@@ -299,7 +310,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         super().__init__(source, options, "corpus")
 
     def new_statistics(self) -> PairStatistics:
-        return PairStatistics()
+        return PairStatistics(self.options.evaluation_overlap)
 
     def cleaned(self, entry: Row) -> Row:
         sources, targets = (tuple(map(cleaned, texts)) for texts in (entry.sources, entry.targets))
@@ -313,8 +324,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         return entry.sources[0] if is_pair else None, entry.where
 
     def items(self, split: str, entries: Iterator[Row], counts: PairStatistics) -> Iterator[Pair]:
-        is_cut = split in self.division.ranges
-        kept = PairFilter(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
+        kept = self._make_filter(split) if split in self.division.ranges else None
         for row in entries:
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._make_pairs(split, row):
@@ -333,8 +343,13 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
                     counts.drop(reason)
                 else:
                     yield pair
+        counts.shared_targets = kept.num_shared_targets if kept is not None else 0
         if number := self.skipped.count_in(files_of_split(self.options, split)):
             counts.dropped[UNREADABLE] = number
+
+    def _make_filter(self, split: str) -> PairFilter:
+        options = self.options
+        return PairFilter(self._evaluated(split), deduplicate=options.deduplicate, overlap=options.evaluation_overlap)
 
     def _make_pairs(self, split: str, row: Row) -> Iterator[Pair]:
         """A row's pairs: one for evaluation, all its variants for training."""

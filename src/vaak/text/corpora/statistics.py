@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,28 +138,50 @@ def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]
 Sides = tuple[tuple[str, ...], ...]
 """The texts of a document or a pair, by side: ``((text,),)``, or ``((source,), targets)``."""
 Reason = Literal["empty", "also_in_evaluation", "duplicates"]
+Overlap = Literal["source", "pair", "target"]
+"""What training must not share with an evaluation: a source, a whole pair, or either side."""
 
 
 class PairFilter:
-    """Says of each document or pair of the training files why it is dropped; 8 bytes of digest for each are kept."""
+    """Says of each document or pair of the training files why it is dropped; 8 bytes of digest for each are kept.
 
-    def __init__(self, evaluated: Iterable[Sides], *, deduplicate: bool) -> None:
+    ``num_shared_targets`` counts the pairs kept of which an evaluation has the target, with another source.
+    """
+
+    def __init__(self, evaluated: Iterable[Sides], *, deduplicate: bool, overlap: Overlap = "source") -> None:
         """``evaluated`` are the texts of evaluation splits."""
-        self._deduplicate = deduplicate
+        self._deduplicate, self._overlap = deduplicate, overlap
         self._seen: set[int] = set()
-        self._evaluated: tuple[set[int], ...] = (set(), set())
-        for sides in evaluated:
-            for digests, texts in zip(self._evaluated, sides, strict=False):
-                digests.update(map(hash_text, texts))
+        self._sources, self._targets, self._pairs = set[int](), set[int](), set[int]()
+        self.num_shared_targets = 0
+        for sources, *targets in evaluated:
+            self._sources.update(map(hash_text, sources))
+            self._targets.update(hash_text(text) for texts in targets for text in texts)
+            if overlap == "pair":
+                self._pairs.update(_hash_pairs(sources, *targets))
 
     def why_dropped(self, sides: Sides) -> Reason | None:
-        """The reason, or None for a pair that is kept, and then remembered. A side in an evaluation is enough."""
-        for digests, texts in zip(self._evaluated, sides, strict=False):
-            if any(hash_text(text) in digests for text in texts):
-                return "also_in_evaluation"
+        """The reason, or None for a document or pair that is kept, and then remembered."""
+        targets = sides[1:]
+        shares_target = any(hash_text(text) in self._targets for texts in targets for text in texts)
+        if self._is_evaluated(sides, shares_target):
+            return "also_in_evaluation"
         digest = hash_text("\0".join(text for texts in sides for text in texts))
         if digest in self._seen:
             return "duplicates"
         if self._deduplicate:
             self._seen.add(digest)
+        self.num_shared_targets += shares_target
         return None
+
+    def _is_evaluated(self, sides: Sides, shares_target: bool) -> bool:
+        if self._overlap == "pair":
+            return any(digest in self._pairs for digest in _hash_pairs(*sides))
+        if self._overlap == "target" and shares_target:
+            return True
+        return any(hash_text(text) in self._sources for text in sides[0])
+
+
+def _hash_pairs(*sides: tuple[str, ...]) -> Iterator[int]:
+    """The digests of every text of the first side with every text of the second."""
+    return (hash_text("\0".join(texts)) for texts in product(*sides))

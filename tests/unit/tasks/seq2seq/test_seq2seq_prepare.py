@@ -59,6 +59,31 @@ def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
         prepared.stores("test")
 
 
+def test_what_training_shares_with_an_evaluation_is_said_and_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    train = [(f"text {number}", "yes" if number % 2 else "no") for number in range(20)]
+    valid = [("text 1", "yes"), ("text 2", "yes"), ("text 3", "no"), ("text 91", "yes")]
+    expected = {"source": 17, "pair": 19, "target": 0}
+    fingerprints = set()
+    for overlap, number in expected.items():
+        data = make_data_section(tmp_path, train, valid, corpus={"evaluation_overlap": overlap})
+        fingerprints.add(fingerprint(data))
+        caplog.clear()
+        if not number:
+            with pytest.raises(DataError, match=r"train is empty: .*20 because its source or target is also"):
+                PreparedPairs.make(recipe(data), tmp_path / overlap)
+            continue
+        with caplog.at_level(logging.INFO, logger="vaak"):
+            prepared = PreparedPairs.make(recipe(data), tmp_path / overlap)
+        contents = prepared.contents("train")
+        assert contents is not None
+        assert (contents.number, sum(contents.left_out.values())) == (number, 20 - number)
+        said = " ".join(caplog.messages)
+        assert f"train: {number} pairs are kept whose target an evaluation split has with another source" in said
+        dropped = "train: 3 of 20 pairs were dropped: its source is also in an evaluation split; "
+        assert (dropped + "data.corpus.evaluation_overlap: pair drops fewer" in said) == (overlap == "source")
+    assert len(fingerprints) == 3
+
+
 def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path):
     prepared = PreparedPairs.make(recipe(make_data_section(tmp_path, gloss=True)), tmp_path / "prepared")
     assert prepared.dictionary is not None

@@ -152,14 +152,43 @@ def test_texts_are_normalised_and_pairs_without_a_side_and_duplicates_dropped_fr
     assert cleaned("\ufeff x\r\n") == "x"
 
 
-def test_given_evaluation_pairs_stay_and_what_they_ask_leaves_training(tmp_path: Path):
+OVERLAPS = {
+    "source": ([("new", "उत्तर"), ("other", "दूसरा"), ("उत्तर", "asked"), ("mine", "मेरा")], 2, 2),
+    "pair": ([("asked", "अलग"), ("new", "उत्तर"), ("other", "दूसरा"), ("उत्तर", "asked"), ("mine", "मेरा")], 1, 2),
+    "target": ([("उत्तर", "asked"), ("mine", "मेरा")], 4, 0),
+}
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_given_evaluation_pairs_stay_and_what_they_share_with_training_leaves_it(tmp_path: Path, overlap: Any):
+    kept, dropped, shared = OVERLAPS[overlap]
     valid = rows_of([("asked", ["उत्तर", "दूसरा"]), ("asked", ["उत्तर", "दूसरा"])])
-    train = rows_of([("asked", "अलग"), ("other", "दूसरा"), ("उत्तर", "asked"), ("mine", "मेरा")])
-    corpus = json_corpus(tmp_path, train, valid)
+    train = rows_of(
+        [("asked", "अलग"), ("asked", "दूसरा"), ("new", "उत्तर"), ("other", "दूसरा"), ("उत्तर", "asked"), ("mine", "मेरा")]
+    )
+    corpus = json_corpus(tmp_path, train, valid, evaluation_overlap=overlap)
     assert texts(corpus, "valid") == [("asked", ("उत्तर", "दूसरा"))] * 2
-    assert texts(corpus, "train") == [("उत्तर", ("asked",)), ("mine", ("मेरा",))]
-    assert corpus.statistics["train"].dropped == {"also in an evaluation split": 2}
+    assert texts(corpus, "train") == [(source, (target,)) for source, target in kept]
+    assert list(corpus.statistics["train"].dropped.values()) == [dropped]
+    assert corpus.statistics["train"].shared_targets == shared
     assert corpus.statistics["valid"].references == 4
+
+
+def test_targets_that_are_classes_stay_in_training_by_default(tmp_path: Path):
+    """All "yes" of a classifier's 400 rows left training, since an evaluation split has a "yes", too."""
+    rows = [(f"text {number}", "yes" if number % 7 < 3 else "no") for number in range(400)]
+    corpus = json_corpus(tmp_path, rows_of(rows), train_fraction=0.8, valid_fraction=0.1)
+    splits = {split: texts(corpus, split) for split in corpus.splits}
+    assert sorted(pair for pairs in splits.values() for pair in pairs) == sorted(
+        (text, (label,)) for text, label in rows
+    )
+    train = corpus.statistics["train"]
+    assert (train.dropped, train.shared_targets) == ({}, len(splits["train"]))
+    by_target = json_corpus(
+        tmp_path, rows_of(rows), train_fraction=0.8, valid_fraction=0.1, evaluation_overlap="target"
+    )
+    with pytest.raises(DataError, match=r"all its pairs .* dropped \(3\d\d because its source or target is also"):
+        texts(by_target, "train")
 
 
 def test_lists_are_variants_in_training_and_references_in_evaluation(tmp_path: Path):
@@ -179,13 +208,16 @@ ROWS = st.lists(
 
 
 @settings(max_examples=settings().max_examples // 2)
-@given(rows=ROWS, more=ROWS)
-def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_factory, rows, more):
+@given(rows=ROWS, more=ROWS, by_target=st.booleans())
+def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_factory, rows, more, by_target):
     folder = tmp_path_factory.mktemp("corpus")
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     for splits, content in ((before, rows), (after, more + rows)):
-        corpus = json_corpus(folder, rows_of(content), train_fraction=0.4, valid_fraction=0.3)
+        overlap = "target" if by_target else "source"
+        corpus = json_corpus(
+            folder, rows_of(content), train_fraction=0.4, valid_fraction=0.3, evaluation_overlap=overlap
+        )
         try:
             splits |= {split: set(texts(corpus, split)) for split in corpus.splits}
         except DataError:  # a split of so few pairs may be empty, which is a separate error
@@ -196,7 +228,8 @@ def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_f
         assert not {source for source, _ in before[split]} & {source for source, _ in before[others]}
         assert not {source for source, _ in before[split]} & {source for source, _ in before["train"]}
         references = {target for _, targets in before[split] for target in targets}
-        assert not references & {targets[0] for _, targets in before["train"]}
+        apart = {targets[0] for _, targets in before["train"]}
+        assert not by_target or not references & apart
         # a variant that only training reads (another source of a row) may be a new row's own pair: that row is judged
         assert not {pair for pair in before["train"] if pair[0] in firsts} & after[split]
 
@@ -328,7 +361,7 @@ def test_sources_that_are_not_there(tmp_path: Path):
 def test_nothing_left_is_an_error_that_says_why(tmp_path: Path):
     corpus = json_corpus(tmp_path, rows_of([("a", "b"), ("", "c")]), rows_of([("a", "x")]))
     with pytest.raises(
-        DataError, match=r"train is empty: all its pairs in .*train\.jsonl were dropped \(1 because also "
+        DataError, match=r"train is empty: all its pairs in .*train\.jsonl were dropped \(1 because its source is also "
     ):
         list(corpus.read("train"))
     one = json_corpus(tmp_path, rows_of([("a", "b")]))
