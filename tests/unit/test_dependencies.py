@@ -26,7 +26,9 @@ UNDECLARED = {
 }
 LEAVES = ("vaak.compat", "vaak.text.grammar")
 ON_DEMAND = {
-    "runs/example_data.py",  # vaak init --example
+    "tasks/classification/starter.py",  # vaak init --example
+    "tasks/lm/starter.py",
+    "tasks/seq2seq/starter.py",
     "tasks/lm/metrics.py",  # data.minimal_pairs: grammar
     "text/corpora/corpus.py",  # data.corpus.type: grammar
     "text/corpora/labelled.py",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from vaak.config.tasks import load_name, spec_by_name
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes, write_text
 
-SPLITS = {"train": 0.8, "valid": 0.1, "test": 0.1}
+SHARES = {"train": 0.8, "valid": 0.1, "test": 0.1}
 NUM_TEXTS = 4000
 NUM_SENTENCES = 60
 NUM_VOICES = 6
@@ -42,37 +40,14 @@ def write_example(task: str, folder: Path) -> None:
         raise UserError(f"{folder} can't be written: {error.strerror or error}") from error
 
 
-def write_texts(folder: Path) -> None:
-    from vaak.text.grammar.corpus import sentences
-
-    for split, share in SPLITS.items():
-        write_text(folder / f"{split}.txt", "\n".join(sentences(split, round(share * NUM_TEXTS), 0)) + "\n")
-
-
-def write_pairs(folder: Path) -> None:
-    from vaak.text.grammar.translation import grammar_pairs
-
-    for split, share in SPLITS.items():
-        rows = grammar_pairs(split, round(share * NUM_TEXTS), 0)
-        lines = (json.dumps({"source": english, "target": hindi}, ensure_ascii=False) for english, hindi in rows)
-        write_text(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
-
-
-def write_labelled(folder: Path) -> None:
-    from vaak.text.grammar import PHENOMENA, minimal_pairs
-
-    pairs = islice(minimal_pairs(2 * (NUM_TEXTS // len(PHENOMENA)), 0), 0, None, 2)  # of twins one
-    _write_table(folder / "sentences.csv", ("text", "label"), ((one.sentence_good, one.phenomenon) for one in pairs))
-
-
-def _write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> None:
+def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> None:
     text = io.StringIO()
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerows([head, *rows] if head else rows)
     write_text(path, text.getvalue())
 
 
-def _write_audio(path: Path, samples: Any, rate: int) -> None:
+def write_audio(path: Path, samples: Any, rate: int) -> None:
     with optional_import("writing audio requires soundfile", "audio"):
         import soundfile
     content = io.BytesIO()
@@ -82,7 +57,7 @@ def _write_audio(path: Path, samples: Any, rate: int) -> None:
     write_bytes(path, content.getvalue())
 
 
-def _spoken(num_voices: int, num_each: int, say_digits: bool) -> Iterator[tuple[str, str, Any, int]]:
+def utter_voices(num_voices: int, num_each: int, say_digits: bool) -> Iterator[tuple[str, str, Any, int]]:
     """Yield the voice, the text, the samples and their rate of each sentence."""
     from vaak.audio.corpora.voices import digits, make_voices, sentences, utter
 
@@ -92,36 +67,10 @@ def _spoken(num_voices: int, num_each: int, say_digits: bool) -> Iterator[tuple[
             yield voice.name, text, speech.samples, speech.sampling_rate
 
 
-def write_recordings(folder: Path) -> None:
-    """Digits of several people, in a table with columns that other toolkits have, too."""
-    rows: dict[str, list[tuple[str, str, str]]] = {split: [] for split in SPLITS}
-    for number, (speaker, text, samples, rate) in enumerate(_spoken(NUM_VOICES, NUM_SENTENCES // 2, True)):
-        split = {8: "valid", 9: "test"}.get(number % 10, "train")
-        name = f"clips/{speaker}-{number:03}.wav"
-        _write_audio(folder / name, samples, rate)
-        rows[split].append((name, text, speaker))
-    for split, lines in rows.items():
-        _write_table(folder / f"{split}.csv", ("file_name", "transcription", "speaker"), lines)
-
-
 def write_voice(folder: Path) -> None:
     """One voice, laid out as LJ Speech."""
     rows = []
-    for number, (_, text, samples, rate) in enumerate(_spoken(1, NUM_SENTENCES, False)):
-        _write_audio(folder / "wavs" / f"voice-{number:03}.wav", samples, rate)
+    for number, (_, text, samples, rate) in enumerate(utter_voices(1, NUM_SENTENCES, False)):
+        write_audio(folder / "wavs" / f"voice-{number:03}.wav", samples, rate)
         rows.append((f"voice-{number:03}", text, text))
-    _write_table(folder / "metadata.csv", (), rows, "|")
-
-
-def write_conversations(folder: Path) -> None:
-    """Conversations of two, each with an RTTM file next to it."""
-    from vaak.audio.formats.annotation_lines import write_rttm
-    from vaak.audio.simulation.conversations import simulate
-
-    said: dict[str, list[Any]] = {}
-    rate = 0
-    for speaker, _, samples, rate in _spoken(NUM_VOICES, NUM_SENTENCES // 6, False):  # noqa: B007 # the same for all
-        said.setdefault(speaker, []).append(samples)
-    for number, talk in enumerate(simulate(said, rate, NUM_CONVERSATIONS, duration=SECONDS, seed=0)):
-        _write_audio(folder / f"talk-{number:02}.wav", talk.samples, talk.sampling_rate)
-        write_rttm(folder / f"talk-{number:02}.rttm", {f"talk-{number:02}": list(talk.segments)})
+    write_table(folder / "metadata.csv", (), rows, "|")

@@ -4,7 +4,7 @@ The sizes are rules of thumb, meant to train at once and to be changed then. A l
 tokens (about one for ten; Hoffmann et al. 2022 have one for twenty, of data seen once). Steps are as many as show
 whether it learns: minutes to an hour on a processor, hours on a GPU.
 
-It has more than 500 lines because the tasks' configurations share their sizes, and are read side by side.
+Each task fills its own sections (``TaskSpec.starter``), by the choices here that several share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from vaak.config.tasks import TASKS, StarterData, built_in, load_name, spec_by_n
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
-from vaak.core.splits import SPLITS
 from vaak.core.storage.text_lines import split_lines
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
@@ -228,12 +227,12 @@ def _lines(values: dict[str, Any], indent: int = 0) -> Iterator[str]:
         yield from lines
 
 
-def _power(value: float, least: int, greatest: int) -> int:
+def floor_power_of_two(value: float, least: int, greatest: int) -> int:
     """Return the power of two at or below a value, within bounds."""
     return min(greatest, max(least, 1 << int(math.log2(max(1.0, value)))))
 
 
-def _steps(per_epoch: float, device: Device) -> dict[str, Any]:
+def choose_steps(per_epoch: float, device: Device) -> dict[str, Any]:
     """Return the length of training, with five evaluations and checkpoints, for ``per_epoch`` steps in an epoch."""
     target, most = (600, 3000) if device.kind == "cpu" else (5000, 100_000)
     # An epoch at least and 20 at most (200 steps on the smallest data), and no longer than a first run should take.
@@ -250,7 +249,7 @@ def _steps(per_epoch: float, device: Device) -> dict[str, Any]:
     }
 
 
-def _muon(width: int) -> dict[str, Any]:
+def choose_muon(width: int) -> dict[str, Any]:
     lr, adamw = (1e-2, 5e-3) if width <= 256 else (5e-3, 2e-3)
     return {
         "type": Choice("muon", "for matrices; AdamW for the rest"),
@@ -259,7 +258,7 @@ def _muon(width: int) -> dict[str, Any]:
     }
 
 
-def _choose_text_size(amounts: Amounts, device: Device) -> tuple[int, int, int, str]:
+def choose_text_size(amounts: Amounts, device: Device) -> tuple[int, int, int, str]:
     """Return width, layers and heads for so much text on such a device, and why."""
     by_data = max(number for number, least in enumerate(TOKENS) if amounts.tokens >= least)
     most = 2 if device.kind == "cpu" else 4 if device.total < 20 * GIB else 5
@@ -269,114 +268,23 @@ def _choose_text_size(amounts: Amounts, device: Device) -> tuple[int, int, int, 
     return (*SIZES[min(by_data, most)], why)
 
 
-def _vocabulary(amounts: Amounts) -> Choice:
-    size = _power(math.sqrt(amounts.tokens) * 8, 512, 32768)
+def choose_vocabulary(amounts: Amounts) -> Choice:
+    size = floor_power_of_two(math.sqrt(amounts.tokens) * 8, 512, 32768)
     return Choice(size, "so that each token is seen often enough")
 
 
-def _token_budget(amounts: Amounts, device: Device, longest: int) -> int:
+def choose_token_budget(amounts: Amounts, device: Device, longest: int) -> int:
     """Return the tokens of a step."""
-    most = 2048 if device.kind == "cpu" else _power(device.total / GIB * 700, 4096, 65536)
-    return max(longest, _power(amounts.tokens / 20, 256, most))
+    most = 2048 if device.kind == "cpu" else floor_power_of_two(device.total / GIB * 700, 4096, 65536)
+    return max(longest, floor_power_of_two(amounts.tokens / 20, 256, most))
 
 
-def _tokens_why(budget: int, device: Device) -> str:
+def explain_token_budget(budget: int, device: Device) -> str:
     memory = "a processor" if device.kind == "cpu" else format_bytes(device.total)
     return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in pieces"
 
 
-def fill_lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    corpus = dict(corpora[0].options["corpus"])
-    is_chat = corpus["type"] in ("chat", "preferences")
-    for key in ("label_columns", "target_column"):
-        corpus.pop(key, None)
-    for key in [one for one in corpus if one.endswith("_target")]:  # both sides are texts
-        corpus[key.removesuffix("_target")] = [*corpus[key.removesuffix("_target")], *corpus.pop(key)]
-    if "source_column" in corpus:
-        corpus["text_column"] = corpus.pop("source_column")
-    if corpus["type"] == "folders":
-        corpus |= {"type": "text", "document": "file"}
-    elif corpus["type"] == "lines":
-        corpus["type"] = "text"
-    elif corpus["type"] in ("files", "tsv"):
-        ending = str(next(corpus[split] for split in SPLITS if split in corpus)[0]).rpartition(".")[2]
-        corpus["type"] = {"json": "json", "jsonl": "json", "parquet": "parquet"}.get(ending, "csv")
-    width, layers, heads, why = _choose_text_size(amounts, device)
-    median = amounts.lengths[len(amounts.lengths) // 2] if amounts.lengths else 100
-    most = 256 if device.kind == "cpu" else 1024
-    longest = _power(2 * median / CHARACTERS_PER_TOKEN, 128 if is_chat else 32, most)
-    is_long = median / CHARACTERS_PER_TOKEN > longest and not is_chat
-    budget = _token_budget(amounts, device, longest)
-    data: dict[str, Any] = {
-        "corpus": corpus,
-        "tokenizer": {"type": Choice("byte_level", "reads any script"), "vocab_size": _vocabulary(amounts)},
-        "max_length": Choice(longest, f"tokens; half of the texts have up to {median:,} characters"),
-    }
-    if is_long:
-        data["layout"] = Choice("stream", "long texts, one after another, are cut into such lengths")
-        batch: dict[str, Any] = {"batch_size": Choice(max(1, budget // longest), _tokens_why(budget, device))}
-    else:
-        batch = {"batching": {"type": "bucketed", "max_tokens": Choice(budget, _tokens_why(budget, device))}}
-    if unusable := sum(len(split.broken) for split in corpora[0].splits.values()):
-        data["on_bad_example"] = Choice("skip", f"{unusable:,} texts can't be used: vaak data check names them")
-    if corpus["type"] == "preferences":
-        batch["loss"] = {"main": Choice("orpo", "learns from scratch; with a trained model as reference: dpo")}
-    return {
-        "model": {"d_model": Choice(width, why), "num_layers": layers, "num_heads": heads},
-        "data": data,
-        "training": {**batch, "optimizer": _muon(width), **_steps(amounts.tokens / budget, device)},
-    }
-
-
-def fill_seq2seq(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    width, layers, heads, why = _choose_text_size(amounts, device)
-    greatest = amounts.lengths[-1] if amounts.lengths else 200
-    longest = _power(2 * greatest / CHARACTERS_PER_TOKEN + 32, 64, 512)
-    budget = _token_budget(amounts, device, longest)
-    said = f"tokens; the longest source has {greatest:,} characters"
-    return {
-        "model": {"global_config": {"d_model": Choice(width, why), "num_layers": layers, "num_heads": heads}},
-        "data": {
-            "corpus": dict(corpora[0].options["corpus"]),
-            "tokenizer": {"type": Choice("byte_level", "reads any script"), "vocab_size": _vocabulary(amounts)},
-            "max_source_length": Choice(longest, said),
-            "max_target_length": longest,
-        },
-        "training": {
-            "batching": {"type": "bucketed", "max_tokens": Choice(budget, _tokens_why(budget, device))},
-            "optimizer": _muon(width),
-            "loss": {"label_smoothing": Choice(0.1, "against sure mistakes (Vaswani et al. 2017)")},
-            **_steps(amounts.tokens / budget, device),
-        },
-    }
-
-
-def fill_classification(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    width = 64 if amounts.examples < 10_000 else 128 if device.kind == "cpu" else 300
-    longest = _power(2 * (amounts.lengths[-1] if amounts.lengths else 200) / CHARACTERS_PER_TOKEN, 16, 512)
-    batch = _power(amounts.examples / 40, 8, 32 if device.kind == "cpu" else 128)
-    counts = amounts.labels.most_common()
-    rarest = f"the rarest of {len(counts)} labels, {counts[-1][0]!r}, has {counts[-1][1]:,} texts" if counts else ""
-    why = f"quick, and hard to beat with {amounts.examples:,} texts; pretrained models: docs/classification.md"
-    return {
-        "model": {
-            "architecture": Choice("cnn", why),
-            "embed_size": Choice(width, "by the number of texts"),
-            "num_filters": width,
-            "filter_sizes": Choice([2, 3, 4], "words that are seen together"),
-            "dropout": 0.5,
-        },
-        "data": {"corpus": Choice(dict(corpora[0].options["corpus"]), rarest), "max_length": longest},
-        "training": {
-            "batch_size": batch,
-            "batching": Choice("bucketed", "texts of like lengths together: little padding"),
-            "optimizer": {"lr": 2e-3},
-            **_steps(amounts.examples / batch, device),
-        },
-    }
-
-
-def _datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, Any]]:
+def make_datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, Any]]:
     """Return a dataset for each corpus, with a unique name."""
     found: list[dict[str, Any]] = []
     for one in corpora:
@@ -386,7 +294,7 @@ def _datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, An
     return found
 
 
-def _few(corpora: Sequence[CorpusSurvey], amounts: Amounts) -> dict[str, Any]:
+def split_few(corpora: Sequence[CorpusSurvey], amounts: Amounts) -> dict[str, Any]:
     """Return how to split off validation, where a corpus has none and so few recordings that a tenth may be nothing."""
     if all("valid" in one.splits for one in corpora) or amounts.examples >= 200:
         return {}
@@ -394,58 +302,16 @@ def _few(corpora: Sequence[CorpusSurvey], amounts: Amounts) -> dict[str, Any]:
     return {"valid_examples": number, "test_examples": number if amounts.examples > 3 else 0}
 
 
-def _seconds(amounts: Amounts, device: Device, of_cpu: int, of_gib: float) -> Choice:
+def choose_seconds(amounts: Amounts, device: Device, of_cpu: int, of_gib: float) -> Choice:
     """Return the seconds of audio in a step."""
-    most = of_cpu if device.kind == "cpu" else _power(of_gib * device.total / GIB, of_cpu, 2048)
+    most = of_cpu if device.kind == "cpu" else floor_power_of_two(of_gib * device.total / GIB, of_cpu, 2048)
     longest = math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30
     budget = max(min(longest, 30), min(most, max(8, round(amounts.hours * 3600 / 20))))
     memory = "a processor" if device.kind == "cpu" else format_bytes(device.total)
     return Choice(budget, f"seconds of audio in a step, for {memory}")
 
 
-def fill_asr(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    longest = min(30, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30)
-    data: dict[str, Any] = {"max_duration": Choice(longest, "seconds; the longest recording, or Whisper's window")}
-    gib = device.total / GIB
-    if device.kind == "cpu":
-        size = (96, 2) if amounts.hours < 2 else (144, 4)
-        why = "from scratch, as a processor allows; with a GPU, model: {base: openai/whisper-small} needs less speech"
-        model: dict[str, Any] = {
-            "architecture": Choice("ctc", why),
-            "conformer": {"d_model": Choice(size[0], f"for {amounts.hours:,.1f} hours"), "num_layers": size[1]},
-        }
-        optimizer: dict[str, Any] = {"type": "muon", "lr": 1e-2, "adamw_lr": 3e-3}
-    else:
-        base, parameters = ("openai/whisper-large-v3-turbo", "809M") if gib >= 20 else ("openai/whisper-small", "244M")
-        model = {
-            "base": Choice(base, f"{parameters} parameters, fit into {format_bytes(device.total)}; downloaded once")
-        }
-        is_little = amounts.hours < 20 or gib < 10
-        if is_little:
-            why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
-            model["lora"] = {"rank": Choice(16, why), "alpha": 32, "targets": ["q_proj", "v_proj"]}
-        optimizer = {
-            "type": "adamw",
-            "lr": Choice(1e-3, "usual for adapters") if is_little else Choice(1e-5, "Whisper's"),
-        }
-        if amounts.language is not None:
-            data["language"] = Choice(amounts.language, "most of the recordings")
-    if amounts.speakers > 1:
-        data["group"] = Choice("speaker", "figures are given for each")
-    budget = _seconds(amounts, device, 60, 10)
-    return {
-        "datasets": _datasets(corpora, **_few(corpora, amounts)),
-        "model": model,
-        "data": data,
-        "training": {
-            "batching": {"type": "bucketed", "max_duration": budget},
-            "optimizer": optimizer,
-            **_steps(amounts.hours * 3600 / budget.value, device),
-        },
-    }
-
-
-def _mel(amounts: Amounts) -> dict[str, Any]:
+def choose_mel(amounts: Amounts) -> dict[str, Any]:
     """Return mel spectrograms for the rate of the recordings: a frame of 12.5 ms, a window of 50."""
     if amounts.rate >= 22050:
         return {}
@@ -454,101 +320,3 @@ def _mel(amounts: Amounts) -> dict[str, Any]:
     sizes = {"n_fft": 2 ** math.ceil(math.log2(4 * hop)), "win_length": 4 * hop, "hop_length": hop}
     top = {"f_max": amounts.rate / 2} if amounts.rate < 16000 else {}
     return {"global_config": {"mel": {"sampling_rate": Choice(amounts.rate, why), **sizes, **top}}}
-
-
-def fill_tts(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    has_times = all(next(one.folder.rglob("*.TextGrid"), None) is not None for one in corpora)
-    width = 128 if amounts.hours < 1 or device.kind == "cpu" else 256
-    durations = "given" if has_times else "learned"
-    why = "by the TextGrids" if has_times else "text and audio are aligned while training, without TextGrids"
-    longest = min(20, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 20)
-    budget = _seconds(amounts, device, 40, 8)
-    return {
-        **_mel(amounts),
-        "datasets": _datasets(corpora, **_few(corpora, amounts)),
-        "model": {
-            "durations": Choice(durations, why),
-            "global_config": {
-                "d_model": Choice(width, f"for {60 * amounts.hours:,.0f} minutes"),
-                "num_layers": 2 if width == 128 else 4,
-                "num_heads": 2,
-                "dropout": 0.0 if width == 128 else 0.1,
-            },
-            "encoder": {"feed_forward_kernel": 3},
-            "decoder": {"feed_forward_kernel": Choice(5, "spectra change within a phoneme after little training")},
-            "duration_predictor": {"width": 128},
-        },
-        "data": {"max_duration": Choice(longest, "seconds; longer utterances are left out")},
-        "training": {
-            "batching": {"type": "bucketed", "max_duration": budget},
-            "optimizer": _muon(width),
-            **_steps(amounts.hours * 3600 / budget.value, device),
-        },
-    }
-
-
-def fill_vocoder(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    width = 128 if device.kind == "cpu" else 384
-    batch = 8 if device.kind == "cpu" else 16
-    steps = _steps(amounts.examples / batch, device)
-    start = steps["max_steps"].value * 4 // 5
-    return {
-        **_mel(amounts),
-        "datasets": _datasets(corpora, **_few(corpora, amounts)),
-        "model": {
-            "width": Choice(width, f"for {device.kind}"),
-            "num_layers": 4 if device.kind == "cpu" else 8,
-            "inner_width": 3 * width,
-            "discriminators": {
-                "period_channels": 4 if device.kind == "cpu" else 16,
-                "resolution_channels": 8 if device.kind == "cpu" else 16,
-                "start_step": Choice(start, "they cost most of a step, and help once the sound is roughly right"),
-            },
-        },
-        "data": {"crop_frames": Choice(32, "frames of an example; crops are enough to learn from")},
-        "training": {
-            "batch_size": batch,
-            "optimizer": {"lr": 2e-3 if width == 128 else 5e-4},
-            "gradient_clipping": 10,
-            "loss": {"auxiliary": {"stft": Choice(30.0, "spectra at several resolutions, besides mel")}},
-            **steps,
-        },
-    }
-
-
-def fill_diarization(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
-    is_talk = amounts.most_speakers > 1
-    if is_talk:
-        datasets = _datasets(corpora, **_few(corpora, amounts))
-        number = min(4, amounts.most_speakers)
-        why = f"a recording has up to {amounts.most_speakers}; a window keeps the {number} who speak most"
-    else:
-        if amounts.speakers < 4:
-            raise UserError(
-                f"diarization needs conversations, or four speakers to simulate some, not {amounts.speakers}"
-            )
-        number, why = 2, "the conversations are of two"
-        talk = {"train": 2000, "valid": 20, "test": 20, "num_speakers": 2, "duration": [20, 30], "train_duration": 20}
-        datasets = _datasets(corpora, split_by="speaker", conversations=talk)
-    window = min(30.0, max(4.0, amounts.seconds[-1])) if is_talk and amounts.seconds else 20.0
-    batch = 4 if device.kind == "cpu" else _power(device.total / GIB, 8, 32)
-    # An epoch of little data still has four steps.
-    batch = min(batch, max(1, round(amounts.hours * 3600 / window / 4))) if is_talk else batch
-    per_epoch = amounts.hours * 3600 / window / batch if is_talk else 2000 / batch
-    data = {"data": {"window": Choice(round(window, 1), "seconds of an example; longer recordings are cut")}}
-    return {
-        "global_config": {"num_mel_bins": 40},
-        "datasets": datasets,
-        "model": {
-            "preset": "small",
-            **({"num_layers": 2, "d_model": Choice(96, "a processor trains it in minutes")} if batch <= 4 else {}),
-            "max_speakers": Choice(number, why),
-        },
-        **(data if is_talk else {}),
-        "training": {
-            "batch_size": batch,
-            "eval_knobs": {"label_type": "multilabel"},
-            "optimizer": {"type": "muon", "lr": 5e-3, "adamw_lr": 1e-3},
-            **_steps(per_epoch, device),
-        },
-    }

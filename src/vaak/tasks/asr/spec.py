@@ -311,9 +311,9 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     follows=what_follows,
     checks=checks,
-    starter="vaak.runs.starter:fill_asr",
+    starter="vaak.tasks.asr.starter:fill_options",
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),
-    example="vaak.runs.example_data:write_recordings",
+    example="vaak.tasks.asr.starter:write_example",
     commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
     exports={
         "hf": transformers_format(HUB_TAG, "expert"),

@@ -186,11 +186,11 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
-    starter="vaak.runs.starter:fill_classification",
+    starter="vaak.tasks.classification.starter:fill_options",
     starter_data=StarterData(
         "labelled texts", "a table with a column text and a column label", usual_for="labelled texts"
     ),
-    example="vaak.runs.example_data:write_labelled",
+    example="vaak.tasks.classification.starter:write_example",
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
     hub_tag=HUB_TAG,

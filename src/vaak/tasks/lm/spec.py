@@ -219,9 +219,9 @@ SPEC = TaskSpec(
     refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
-    starter="vaak.runs.starter:fill_lm",
+    starter="vaak.tasks.lm.starter:fill_options",
     starter_data=StarterData("texts", "texts", usual_for="texts"),
-    example="vaak.runs.example_data:write_texts",
+    example="vaak.tasks.lm.starter:write_example",
     commands=commands,
     exports={
         "hf": transformers_format(HUB_TAG),

@@ -150,11 +150,11 @@ SPEC = TaskSpec(
     },
     num_parameters=num_parameters,
     checks=checks,
-    starter="vaak.runs.starter:fill_seq2seq",
+    starter="vaak.tasks.seq2seq.starter:fill_options",
     starter_data=StarterData(
         "pairs", "a table or .jsonl with columns source and target, or parallel files", usual_for="pairs"
     ),
-    example="vaak.runs.example_data:write_pairs",
+    example="vaak.tasks.seq2seq.starter:write_example",
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,

@@ -247,7 +247,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
-    starter="vaak.runs.starter:fill_tts",
+    starter="vaak.tasks.tts.starter:fill_options",
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="voice"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),

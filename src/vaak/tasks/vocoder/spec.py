@@ -107,7 +107,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
-    starter="vaak.runs.starter:fill_vocoder",
+    starter="vaak.tasks.vocoder.starter:fill_options",
     starter_data=StarterData("audio", "audio", usual_for="audio"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
