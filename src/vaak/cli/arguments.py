@@ -88,6 +88,10 @@ def require_run(path: Path | None) -> Path | None:
     """
     if path is None:
         return None
+    from vaak.runs.base import is_base
+
+    if is_base(path):
+        raise UserError(f"{path} is a pretrained model; this command needs a run, which Vaak has trained")
     around = (path, path.parent, path.parent.parent)
     signs = ("config.yml", "owner.json", "MANIFEST.json")
     # best and last are files, each of which names a checkpoint.
@@ -103,15 +107,25 @@ def require_run(path: Path | None) -> Path | None:
     raise UserError(f"{path} {problem}; give a run directory or a checkpoint in it{near}")
 
 
-def run_argument(about: str, metavar: str | None = None) -> Any:
+def require_model(path: Path | None) -> Path | None:
+    """Return a path, unless it can't be a run, a checkpoint or a pretrained model: then raise UserError."""
+    from vaak.runs.base import is_base
+
+    return path if path is not None and is_base(path) else require_run(path)
+
+
+def run_argument(about: str, metavar: str | None = None, look: Callable[[Path], Any] = require_run) -> Any:
     """Return the argument of a command that takes a run: completed, and looked at before anything is imported."""
 
-    def look(context: typer.Context, path: Path | None) -> Path | None:
-        return path if context.resilient_parsing else require_run(path)  # completion parses what isn't whole yet
+    def looked_at(context: typer.Context, path: Path | None) -> Path | None:
+        if path is not None and not context.resilient_parsing:  # completion parses what isn't whole yet
+            look(path)
+        return path
 
-    return typer.Argument(help=about, metavar=metavar, callback=look, autocompletion=complete_runs)
+    return typer.Argument(help=about, metavar=metavar, callback=looked_at, autocompletion=complete_runs)
 
 
+A_MODEL = "A run (its best checkpoint), a checkpoint, or a pretrained model: a folder, a file, OWNER/NAME on the Hub."
 FILES_AND_OPTIONS = "YAML files or recipes, later ones override earlier ones, and options that override both."
 Arguments = Annotated[
     list[str],
@@ -193,7 +207,7 @@ def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None
 class ChosenRun:
     """The trained model that a command uses, and how: each field is an argument or an option of every such command."""
 
-    run: Annotated[Path, run_argument("A run (its best checkpoint) or a checkpoint.")]
+    run: Annotated[Path, run_argument(A_MODEL, look=require_model)]
     device: Device = "auto"
     weights: Weights = WhichWeights.auto
     trust_code: TrustCode = False
@@ -208,8 +222,11 @@ class ChosenRun:
 
     def require_task(self, opened: OpenedRun, task: str, required: str) -> None:
         """Raise UserError, which says what is ``required``, where the opened run isn't of a ``task``."""
+        from vaak.runs.base import is_base
+
         if opened.experiment.task != task:
-            raise UserError(f"{self.run} is a run of task {opened.experiment.task}; {required}")
+            kind = "a model" if is_base(self.run) else "a run"
+            raise UserError(f"{self.run} is {kind} of task {opened.experiment.task}; {required}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ from vaak.cli.arguments import (
     complete_runs,
     files_and_overrides,
     on_a_run,
-    require_run,
+    require_model,
 )
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
@@ -40,7 +40,8 @@ def evaluate(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.",
+            help="A run (its best checkpoint), a checkpoint (a folder step-…, best or last), or a pretrained model: a "
+            "folder, a file, OWNER/NAME on the Hub.",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -51,7 +52,14 @@ def evaluate(
     split: Annotated[
         list[str] | None,
         typer.Option(
-            help="The split to evaluate on; may be repeated. Default: valid; test with --model-path or --data-config."
+            help="The split to evaluate on; may be repeated. Default: valid; test with --data, --model-path or "
+            "--data-config."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="A file or folder to evaluate on: a manifest, a table, texts; recognised as by vaak init."
         ),
     ] = None,
     output: Annotated[
@@ -73,18 +81,19 @@ def evaluate(
         list[str] | None, typer.Option("--data-config", help="A YAML of data; the same as DATA.yml; may be repeated.")
     ] = None,
 ) -> None:
-    """Evaluate a run in fp32 and print its metrics with the evaluation protocol.
+    """Evaluate a run, or a pretrained model, in fp32 and print its metrics with the evaluation protocol.
 
     Example: vaak eval runs/quickstart --split test --output evaluation
+    Example: vaak eval openai/whisper-base --data test.jsonl data.language=hi
     """
     given = [*(data_config or []), *(arguments or [])]
     if model_path is not None:  # so that the first argument is data
         run, given = model_path, [*([] if run is None else [str(run)]), *given]
     if run is None:
         raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
-    require_run(run)  # before torch is imported
+    require_model(run)  # before torch is imported
 
-    from vaak.cli.output import create_folder, print_contents, print_figures
+    from vaak.cli.output import create_folder
     from vaak.config.metrics import percents
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
@@ -94,7 +103,8 @@ def evaluate(
     paths = [Path(file) for file in files]
     # these two are the research kit's "test set evaluation"
     named = [flag for flag, value in (("--model-path", model_path), ("--data-config", data_config)) if value]
-    splits = split or ["test" if named else "valid"]
+    splits = split or ["test" if named or data else "valid"]
+    overrides = [*_name_data(run, data, splits), *overrides]
     if named and not split:
         print(f"{' and '.join(named)}: test is evaluated; --split valid evaluates the other", file=sys.stderr)
     _require_evaluated(overrides, splits)
@@ -114,6 +124,23 @@ def evaluate(
     if as_json:
         print(json.dumps(report, ensure_ascii=False))
         return
+    _print_report(report)
+
+
+def _name_data(run: Path, data: Path | None, splits: list[str]) -> list[str]:
+    """Return the options that name the ``data`` for the evaluation of a split; none where there are no such data."""
+    if data is None:
+        return []
+    if len(splits) > 1:
+        raise UserError(f"--data: it is one split; give --split {splits[0]} alone, or a YAML of data")
+    from vaak.runs.evaluate import options_of_data
+
+    return options_of_data(run, data, splits[0])
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from vaak.cli.output import print_contents, print_figures
+
     print(f"{report['checkpoint']}")
     print_figures(report["metrics"])
     for name, protocol in report["protocol"].items():

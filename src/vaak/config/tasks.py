@@ -213,6 +213,10 @@ class TaskSpec:
         ``module:Name``: of the folders, and the file to write.
     hub_tag
         The Hugging Face Hub's name for what its models do (``pipeline_tag``).
+    opens
+        Options with which a pretrained model is used untrained, as nested sections; from a function of the model's
+        configuration (``config.json``, or a vocoder's ``config.yaml``), and of its folder or its name on the Hub. A
+        text completes "MODEL …" and says why it can't be used so; None: it isn't one of this task's.
     """
 
     task: str | None = None
@@ -250,6 +254,7 @@ class TaskSpec:
     exports: Mapping[str, ExportFormat] = field(default_factory=dict)
     drawings: Mapping[str, str] = field(default_factory=dict)
     hub_tag: str | None = None
+    opens: Callable[[Mapping[str, Any], str], Mapping[str, Any] | str | None] = lambda about, source: None
 
     @property
     def stand_ins(self) -> SectionShortcuts:

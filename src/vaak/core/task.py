@@ -283,6 +283,9 @@ class Task:
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
 
+    def prepare_base(self) -> None:
+        """Prepare what a pretrained model that is used untrained brings, such as its tokens, without any data."""
+
     def prepare_eval_data(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
         """Prepare ``splits`` of this task's data in ``folder``, where they aren't the data that a run was trained on.
 

@@ -11,19 +11,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vaak.config.load import Loaded
+from vaak.config.load import Loaded, load
 from vaak.config.metrics import in_words
+from vaak.config.tasks import load_name, spec_by_name
+from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
 from vaak.core.left_out import files_to_json, noting_files
+from vaak.core.splits import SPLITS
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
 from vaak.engine.precision import keeping_kernels, make_deterministic, precision_on
+from vaak.runs.base import Base, is_base
 from vaak.runs.folder.directory import holds_a_run
-from vaak.runs.open_run import OpenedRun, open_run
+from vaak.runs.open_run import OpenedRun, list_layers, open_run, resolve_run
+from vaak.runs.preflight.doctor.devices import Device
+from vaak.runs.preflight.doctor.folder import survey_folder
 from vaak.runs.start import prepare
+from vaak.runs.starter import GIB, Choice, add_up_amounts, select_corpora, select_usable
 
 
 def evaluate_run(
@@ -79,6 +86,49 @@ def contents_of_splits(task: Any, splits: Iterable[str]) -> dict[str, Any]:
     """How much a task read of each split and what it left out, where that is known (``vaak.core.left_out``)."""
     found = {split: task.split_contents(split) for split in splits}
     return {split: one.to_json() for split, one in found.items() if one is not None}
+
+
+def options_of_data(path: Path, data: Path, split: str) -> list[str]:
+    """Return the options by which the run or the pretrained model at ``path`` is evaluated on all of a file or folder.
+
+    What the data are is recognised as ``vaak init`` does. They are ``split``, unless they name one that is called so.
+    Raises UserError for data that aren't recognised, or that the task can't be evaluated on.
+    """
+    task = Base.find(path).task if is_base(path) else load([*list_layers(resolve_run(path))]).experiment.task
+    fill = spec_by_name(task).starter
+    if fill is None:
+        raise UserError(f"--data: what a run of task {task} reads isn't recognised; give a YAML of data")
+    corpora = select_corpora(select_usable(survey_folder(data)), task)
+    processor = Device("cpu", "cpu", GIB, GIB)
+    sections = _plain(load_name(fill)(corpora, add_up_amounts(corpora), processor))
+    if "datasets" in sections:
+        return [f"datasets={flow_text([_as_split(one, split) for one in sections['datasets']])}"]
+    # Files of other splits that the run's own corpus names would be read in place of what is asked for.
+    corpus: dict[str, Any] = {name: [] for name in SPLITS} | _as_split(sections["data"]["corpus"], split)
+    return [f"data.corpus.{key}={flow_text(value)}" for key, value in corpus.items()]
+
+
+def _plain(value: Any) -> Any:
+    """Sections without the reasons for their values."""
+    if isinstance(value, Choice):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _as_split(options: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """The options of a corpus with the files of ``split`` alone; where none is called so, all files are.
+
+    >>> _as_split({"type": "json", "train": ["a.jsonl"], "valid": ["b.jsonl"]}, "test")
+    {'type': 'json', 'test': ['a.jsonl', 'b.jsonl']}
+    """
+    found = dict(options)
+    for ending in ("", "_target"):
+        named = {name: found.pop(f"{name}{ending}") for name in SPLITS if f"{name}{ending}" in found}
+        files = named.get(split, [file for one in named.values() for file in one])
+        found |= {f"{split}{ending}": files} if files else {}
+    return found
 
 
 FILE = "baselines.json"

@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -41,7 +41,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
 from vaak.core.names import require_known
-from vaak.core.storage.files import write_text
+from vaak.core.storage.files import in_temporary_folder, write_text
 from vaak.core.task import Task
 from vaak.engine.checkpoint.bundled_files import report_damaged
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
@@ -52,6 +52,7 @@ from vaak.engine.snapshot import load_weights
 from vaak.engine.trained import NamedRows, initialise, make_model
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
+from vaak.runs.base import Base, is_base
 from vaak.runs.folder.directory import TASKS, owner_at_home, require_known_format, require_own_run
 from vaak.runs.folder.user_code import require_secrets, require_trust, require_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
@@ -133,7 +134,7 @@ def open_run(
     splits: tuple[str, ...] = (),
     trust_code: bool = False,
 ) -> OpenedRun:
-    """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint.
+    """Open a run, or one checkpoint of it; a run alone stands for its best checkpoint. Or open a pretrained model.
 
     RUN/tuned.yml, where ``vaak tune`` left one, overrides its configuration, and both are overridden by ``files`` and
     ``overrides``, as for training. Where these name other data, its ``splits`` are prepared in
@@ -142,10 +143,19 @@ def open_run(
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
     ``precision`` is auto, fp32, bf16 or fp16; in 16 bits, linear layers keep their weights so, too.
 
-    ``path`` is that of the run or the checkpoint, and ``device`` is cpu, cuda, mps or auto.
+    ``path`` is that of the run or the checkpoint, or it is a pretrained model (``vaak.runs.base``): then ``checkpoint``
+    is where that is, and evaluations have the data that ``files`` and ``overrides`` name.
+    ``device`` is cpu, cuda, mps or auto.
 
     Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
     """
+    used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
+    if is_base(path):
+        if weights == "average":
+            raise UserError(f"{path} has no averaged weights: it is a pretrained model")
+        base, task = _open_base(path, files, overrides, trust_code, temporary_folder, splits)
+        model = _to_be_used(_build_model(task, device), used_in)
+        return OpenedRun(task.experiment, task.directory, Path(base.source), task, model, "own", used_in)
     directory = resolve_run(path)
     layers = list_layers(directory)
     of_run = dict.fromkeys(layers, directory)
@@ -168,25 +178,81 @@ def open_run(
         report_damaged(checkpoint)
     _refuse_another_model(own, experiment)
     _warn_of_unread_options(own, experiment)
-    task: Task = task_class(experiment.reference)(experiment, directory, directory)
+    task = task_class(experiment.reference)(experiment, directory, directory)
     differ = any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS)
     if temporary_folder is not None:
         if differ:
             task.prepare_eval_data(own, temporary_folder, splits)
         elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
             _prepare_again(task, own, temporary_folder, splits)
+    model = _build_model(task, device)
+    weights = _load_checkpoint(model, checkpoint, experiment, weights)
+    return OpenedRun(experiment, directory, checkpoint, task, _to_be_used(model, used_in), weights, used_in)
+
+
+def _build_model(task: Any, device: str) -> torch.nn.Module:
+    """The model of a task on its device."""
     model = make_model(task).to(pick_device(device))
-    set_variable_length(model, experiment.training.performance.attention == "auto")
+    set_variable_length(model, task.experiment.training.performance.attention == "auto")
+    return model
+
+
+def _load_checkpoint(
+    model: torch.nn.Module, checkpoint: Path, experiment: Experiment[Any, Any], weights: str
+) -> Literal["own", "average"]:
+    """Load the ``weights`` that are asked for, and return which these are."""
     snapshot = load_checkpoint(checkpoint, weights_only=True, base=model)
     if weights == "auto":
-        ema = own.training.ema
+        ema = experiment.training.ema
         weights = "average" if ema is not None and ema.evaluate and snapshot.average else "own"
     if weights == "average" and not snapshot.average:
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     # Only trained parameters have an average; frozen ones and buffers come from the model itself.
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
-    used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
-    return OpenedRun(experiment, directory, checkpoint, task, _to_be_used(model, used_in), weights, used_in)
+    return "average" if weights == "average" else "own"
+
+
+def _open_base(
+    path: Path,
+    files: Sequence[Path],
+    overrides: Sequence[str],
+    trust_code: bool,
+    temporary_folder: Path | None,
+    splits: tuple[str, ...],
+) -> tuple[Base, Any]:
+    """Return a pretrained model, and the task that uses it; its folder is there as long as the task.
+
+    Raises UserError where no task can use it untrained, and where ``splits`` are asked for without data.
+    """
+    base = Base.find(path)
+
+    def make(directory: Path) -> Any:
+        layer = base.write_options(directory)
+        loaded = load([layer, *files], overrides, trust_code=trust_code)
+        experiment = loaded.experiment
+        if experiment.task != base.task:
+            raise UserError(f"task is {experiment.task}, but {path} is a model of task {base.task}; leave it out")
+        require_trust(loaded)
+        require_secrets(loaded, only=("model", "data", *experiment.spec.used_by_models))
+        made = task_class(experiment.reference)(experiment, directory, Path())
+        made.prepare_base()
+        return made
+
+    task = in_temporary_folder(make)
+    if splits and temporary_folder is not None:
+        without = _without_data(task.experiment, load([task.directory / "config.yml"]).experiment)
+        if without == task.experiment:
+            raise UserError(f"{path} is a pretrained model without data of its own; name some: --data FILE, or a YAML")
+        task.prepare_eval_data(without, temporary_folder, splits)
+    return base, task
+
+
+def _without_data(experiment: Experiment[Any, Any], own: Experiment[Any, Any]) -> Experiment[Any, Any]:
+    """The experiment with the data of ``own``, and all of its other options."""
+    data = experiment.data
+    if "corpus" in type(data).model_fields:
+        data = data.model_copy(update={"corpus": own.data.corpus})
+    return experiment.model_copy(update={"datasets": own.datasets, "data": data})
 
 
 def _to_be_used(model: torch.nn.Module, precision: Precision) -> torch.nn.Module:

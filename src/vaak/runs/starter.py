@@ -154,7 +154,7 @@ def starter(
     fill = spec_by_name(task).starter
     if fill is None:
         raise UserError(f"{task}: no YAML is made for it; vaak init {task}/quickstart copies one to start from")
-    chosen = _select_corpora(select_usable(corpora), task)
+    chosen = select_corpora(select_usable(corpora), task)
     amounts = add_up_amounts(chosen)
     sections = load_name(fill)(chosen, amounts, device)
     name = (folder or chosen[0].folder).resolve().name.lower() or "data"
@@ -162,8 +162,8 @@ def starter(
     return "\n".join([*_head(amounts, device, task), *_lines(body)]) + "\n"
 
 
-def _select_corpora(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
-    """Return the corpora that a task reads: all of audio, the first of texts."""
+def select_corpora(corpora: Sequence[CorpusSurvey], task: str) -> list[CorpusSurvey]:
+    """Return the corpora that a task reads: all of audio, the first of texts. Raises UserError where there are none."""
     spec = spec_by_name(task)
     usual = StarterData("texts", "texts") if spec.audio is None else StarterData("audio", "audio")
     needed = spec.starter_data or usual

@@ -6,10 +6,8 @@ Figures that any task can have: the mean of each loss, and the means of what fun
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
@@ -32,10 +30,9 @@ from vaak.nn.config import own_networks
 from vaak.nn.lora import write_own_adapter
 from vaak.nn.losses import Loss, make_loss
 from vaak.nn.own_network import OwnNetwork
-from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
+from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder, prepare_for_run, prepared_folder
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
-Made = TypeVar("Made")
 AnySection = TypeVar("AnySection", bound=Section)
 Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
 
@@ -79,6 +76,11 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         if curriculum is not None:
             # Measured once, here, and not by every process of a training.
             self.dataset("train").difficulty(curriculum.difficulty)
+
+    def prepare_base(self) -> None:
+        """Prepare what a pretrained model brings (tokens, sizes), for its use untrained, without any data."""
+        without_data = replace(self.recipe(()), fingerprint=lambda: "without data")
+        prepare_folder(without_data, prepared_folder(self.directory))
 
     @cached_property
     def prepared(self) -> Folder:
@@ -144,19 +146,6 @@ def pad_rows(rows: Sequence[np.ndarray], fill: float = 0, length: int | None = N
     for whole, row in zip(padded, rows, strict=True):
         whole[: len(row)] = row
     return padded
-
-
-def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
-    """Return the result of ``make`` in a temporary folder; its files are deleted with the result."""
-    folder = Path(tempfile.mkdtemp(prefix="vaak-examples-"))
-    try:
-        made = make(folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    # What was made reads these files later, so they stay as long as it does.
-    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
-    return made
 
 
 def refuse_other_options(own: Any, other: Any, section: str, may_differ: frozenset[str] = frozenset()) -> None:

@@ -29,6 +29,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
+from vaak.config.yaml.text import read_yaml
+from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.model_formats import TRANSFORMERS, recognise
@@ -96,6 +98,35 @@ def resolve_source(key: str, name: str, folder: Path) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UserError(f"{key}: no such folder: {name}")
     return name
+
+
+def read_about(name: str) -> tuple[str, dict[str, Any]]:
+    """Return where a model is, its path or its name on the Hub, and its configuration; nothing else of it is fetched.
+
+    That of a published vocoder may be a ``config.yaml``. A model in another form is converted, where that is possible.
+    Raises UserError, which says what is there, where there is no configuration.
+    """
+    path = Path(name).expanduser()
+    if not path.exists():
+        hub: Any = importlib.import_module("huggingface_hub")
+        found = fetch_model("pretrained model", name, lambda: hub.hf_hub_download(name, "config.json"))
+        return name, dict(read_json(Path(found)))
+    form = recognise(path)
+    if form.name in READABLE:
+        path = convert("pretrained model", form)
+    folder = path if path.is_dir() else path.parent
+    file = next((folder / one for one in ("config.json", "config.yaml") if (folder / one).is_file()), None)
+    if file is None:
+        raise UserError(form.describe(path))
+    try:
+        about = read_json(file) if file.suffix == ".json" else to_plain(read_yaml(file))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} can't be read: {error}") from error
+    if not isinstance(about, dict):
+        raise UserError(f"{file} isn't the configuration of a model")
+    if form.name not in (TRANSFORMERS, *READABLE) and "model_type" in about:
+        raise UserError(form.describe(path))
+    return str(path.resolve()), about
 
 
 PROBE_SECONDS = 3.0

@@ -16,9 +16,10 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from vaak.core.errors import UserError
 from vaak.core.storage.links import open_in_place, open_parent, require_no_link
@@ -29,6 +30,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("vaak")
+Made = TypeVar("Made")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -215,6 +217,19 @@ def _remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
+    """Return the result of ``make`` in a temporary folder; its files are deleted with the result."""
+    folder = Path(tempfile.mkdtemp(prefix="vaak-made-"))
+    try:
+        made = make(folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # What was made reads these files later, so they stay as long as it does.
+    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    return made
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from vaak.tasks.asr import METRICS
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
+    CTC_FAMILIES,
     DEFAULTS,
     SCRATCH,
     VERSIONS,
@@ -290,6 +291,21 @@ def sherpa_code(exported: ExportedFolder) -> str:
 
 HUB_TAG = "automatic-speech-recognition"
 
+
+def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
+    """Return the options with which a Whisper, or a base with an output layer of CTC, is used untrained."""
+    kind = about.get("model_type")
+    # What a model can't write counts as errors, as it does for a trained one.
+    data = {"max_unknown": 101}
+    if kind == "whisper":
+        return {"model": {"base": source}, "data": data}
+    if kind not in CTC_FAMILIES:
+        return None
+    if not any(str(name).endswith("ForCTC") for name in about.get("architectures") or ()):
+        return f"is a {kind} without an output layer of CTC, which writes nothing before it is trained"
+    return {"model": {"architecture": CTC, "base": source}, "data": data}
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.asr.whisper.task:WhisperTask",
     task_where={f"model.architecture={CTC}": "vaak.tasks.asr.ctc.task:CtcTask"},
@@ -329,4 +345,5 @@ SPEC = TaskSpec(
         "asr": "vaak.report.experts:plot_joint_training",
     },
     hub_tag=HUB_TAG,
+    opens=opens,
 )

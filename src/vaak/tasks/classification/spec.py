@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from vaak.config.experiment import Experiment
@@ -168,6 +168,22 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
 
 
 HUB_TAG = "text-classification"
+ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
+"""How transformers' names of encoders end."""
+
+
+def opens(about: Mapping[str, Any], source: str) -> str | None:
+    """Return why a model of text has no classes before it is trained."""
+    names = [str(name) for name in about.get("architectures") or ()]
+    if any(name.endswith("ForSequenceClassification") for name in names):
+        return "is a classifier of transformers, whose output layer and classes aren't read"
+    return "is an encoder, which has no classes before it is trained" if _is_encoder(about, names) else None
+
+
+def _is_encoder(about: Mapping[str, Any], names: list[str]) -> bool:
+    reads_text = isinstance(about.get("vocab_size"), int) and not about.get("is_encoder_decoder")
+    return reads_text and any(name.endswith(ENCODERS) for name in names)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.classification.task:ClassificationTask",
@@ -194,4 +210,5 @@ SPEC = TaskSpec(
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
     hub_tag=HUB_TAG,
+    opens=opens,
 )

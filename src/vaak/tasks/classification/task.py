@@ -23,13 +23,14 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.storage.files import in_temporary_folder
 from vaak.core.task import Baselines, Meters, Outputs
 from vaak.data.batching import largest_rows
 from vaak.engine.distributed.launcher import pick_device
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import in_temporary_folder, without_unread_files
+from vaak.tasks.base import without_unread_files
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassificationExperiment
 from vaak.tasks.classification.data import (
     OUT_OF_SCOPE,

@@ -34,7 +34,7 @@ from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
-from vaak.core.storage.files import compute_fingerprint
+from vaak.core.storage.files import compute_fingerprint, in_temporary_folder
 from vaak.core.task import Baselines, Outputs
 from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan, largest_rows
@@ -48,7 +48,6 @@ from vaak.report.audio import draw_timelines
 from vaak.runs.prepared import Recipe
 from vaak.runs.use import require_format
 from vaak.scoring.diarization_errors import diarization_error
-from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.diarization.config import (
     DiarizationDataConfig,
     DiarizationExperiment,

@@ -161,6 +161,8 @@ def _make(
         written[split] = coverage.report(split, limit)
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
+    if not splits:  # of a pretrained model that is used untrained
+        return {"statistics": {}}
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {

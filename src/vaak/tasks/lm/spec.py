@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from vaak.config.experiment import Experiment
@@ -199,6 +199,21 @@ from llama_cpp import Llama
 model = Llama("{folder}/model.gguf")
 print(model("Begin with this", max_tokens=20)["choices"][0]["text"])"""
 HUB_TAG = "text-generation"
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""How transformers' names of decoders end."""
+
+
+def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
+    """Return the options with which a decoder is used untrained; a window is no longer than it reads."""
+    names = [str(name) for name in about.get("architectures") or ()]
+    if any(name.endswith("ForMaskedLM") for name in names):
+        return "predicts masked tokens, and writes no text; it is a base of task classification"
+    if not any(name.endswith(CAUSAL) for name in names):
+        return None
+    usual = LanguageModelDataConfig.model_fields["max_length"].default
+    read = [about[name] for name in ("max_position_embeddings", "n_positions") if isinstance(about.get(name), int)]
+    return {"model": {"pretrained": source}, "data": {"max_length": min([usual, *read])}}
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
@@ -231,4 +246,5 @@ SPEC = TaskSpec(
         "gguf": ExportFormat("gguf", code_from(GGUF_CODE), quantizations=("f32", "f16", "bf16", "q8_0")),
     },
     hub_tag=HUB_TAG,
+    opens=opens,
 )

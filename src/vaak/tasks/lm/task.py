@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term, find_places
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import compute_fingerprint
+from vaak.core.storage.files import compute_fingerprint, in_temporary_folder
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
 from vaak.data.mixing import StepWeights
@@ -37,7 +37,6 @@ from vaak.nn.losses import losses_of_logits
 from vaak.nn.own_network import OwnNetwork
 from vaak.runs.open_run import begin_with_weights
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelDataConfig, LanguageModelExperiment

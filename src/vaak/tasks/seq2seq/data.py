@@ -175,9 +175,12 @@ def _make(
     is_new = splits is None  # what a trained model can't write costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
-    _compare_scripts(data, stores[splits[0]])
+    if splits:
+        _compare_scripts(data, stores[splits[0]])
     if isinstance(factories, Base):
         save_base(factories.source, folder)
+        if not splits:  # it is used untrained
+            return {"statistics": {}, "cut_splits": []}
         tokenizers = _tokenizers_in(PreparedPairs(folder))
     else:
         tokenizers = _tokenizers_of_sides(factories, stores, folder)

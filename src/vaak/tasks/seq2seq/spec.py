@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vaak.config.experiment import Experiment
@@ -129,6 +129,12 @@ tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
 print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))"""
 HUB_TAG = "translation"
 
+
+def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
+    """Return the options with which a T5 or a Marian is used untrained."""
+    return {"model": {"pretrained": source}} if about.get("model_type") in ("t5", "marian") else None
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",
     model=Seq2SeqConfig,
@@ -158,4 +164,5 @@ SPEC = TaskSpec(
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,
+    opens=opens,
 )

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
+from vaak.core.storage.files import in_temporary_folder
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
@@ -28,7 +29,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.runs.use import require_format
-from vaak.tasks.base import in_temporary_folder, without_unread_files
+from vaak.tasks.base import without_unread_files
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length
@@ -86,6 +87,17 @@ def num_parameters(experiment: VocoderExperiment) -> int:
     return found
 
 
+def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
+    """Return the options with which a published HiFi-GAN or Vocos is used untrained."""
+    if not ("upsample_rates" in about or {"feature_extractor", "backbone", "head"} <= about.keys()):
+        return None
+    from vaak.tasks.vocoding import Published
+
+    found = Published.of("the vocoder", source)
+    sizes = {"pretrained": source, "discriminators": None, **found.model}
+    return {"model": sizes, "global_config": {"mel": found.mel.model_dump(mode="json")}}
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.vocoder.task:VocoderTask",
     model=VocoderModelConfig,
@@ -113,4 +125,5 @@ SPEC = TaskSpec(
     commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
     exports={"onnx": ONNX, "peft": PEFT},
     hub_tag="audio-to-audio",
+    opens=opens,
 )

@@ -38,7 +38,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
-from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.config import CTC_FAMILIES, AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import OWN
@@ -48,7 +48,6 @@ from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
 log = logging.getLogger("vaak")
 KEY = "model.base"
-FAMILIES = ("wav2vec2", "hubert", "wavlm")
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 ADAPTER = "adapter.{}.safetensors"
 """The adapter of a language and its output layer, next to a base."""
@@ -62,8 +61,8 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     """
     auto = import_transformers(PURPOSE, "asr")
     config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
-    if config.model_type not in FAMILIES or getattr(config, "add_adapter", False):
-        raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(FAMILIES)}")
+    if config.model_type not in CTC_FAMILIES or getattr(config, "add_adapter", False):
+        raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_FAMILIES)}")
     if adapter is not None and not (config.model_type == "wav2vec2" and config.adapter_attn_dim):
         raise UserError(f"model.adapter: {source} has no adapters by language (adapter_attn_dim), as MMS has")
     config.save_pretrained(folder)

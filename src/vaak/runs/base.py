@@ -1,0 +1,84 @@
+"""A pretrained model used as it is: a folder or a file, or a name on the Hugging Face Hub.
+
+Each task says which models it opens, and with which options (``TaskSpec.opens``). Such a model is opened like a run
+whose training hasn't begun, in a temporary folder: nothing is written where the model is.
+
+FOLDER/config.yml   the options            FOLDER/prepared   what the model brings: tokens, sizes
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vaak.config.tasks import TASKS, load_name
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import UserError
+from vaak.core.storage.files import write_text
+from vaak.core.storage.model_formats import recognise
+from vaak.engine.checkpoint.names import is_checkpoint, parse_step
+
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+OF_A_RUN = ("config.yml", "run.json", "owner.json", "MANIFEST.json", "checkpoints")
+CONFIGS = ("config.json", "config.yaml")
+UNTOLD = ("empty", "nested", "unknown")
+"""What ``recognise`` calls paths that hold nothing like a model."""
+
+
+def is_base(path: Path) -> bool:
+    """Whether a path is a pretrained model, in whatever form, and not a run, a checkpoint, or nothing at all.
+
+    A path that isn't there may be a name on the Hub, OWNER/NAME, unless there is a folder OWNER here.
+    """
+    path = path.expanduser()
+    if not path.exists():
+        owner = path.parts[0] if path.parts else ""
+        return HUB_NAME.fullmatch(str(path)) is not None and owner != "runs" and not Path(owner).exists()
+    if path.is_dir() and (_is_of_a_run(path) or any((path / name).is_file() for name in CONFIGS)):
+        return not _is_of_a_run(path)
+    try:
+        return recognise(path).name not in UNTOLD
+    except OSError:
+        return False
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    is_one = is_checkpoint(folder) or parse_step(folder) is not None
+    return is_one or any((folder / name).exists() for name in OF_A_RUN)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A pretrained model, where its ``source`` is (a folder, a file, a name on the Hub), and the task that opens it."""
+
+    source: str
+    task: str
+    options: Mapping[str, Any]
+
+    @classmethod
+    def find(cls, path: Path) -> Base:
+        """Return the model that ``path`` names; of one on the Hub, only its configuration is fetched.
+
+        Raises UserError, which says what there is and what to do, where no task can use it.
+        """
+        source, about = load_name("vaak.tasks.pretrained:read_about")(str(path))
+        reasons = []
+        for name, spec in TASKS.items():
+            found = spec.opens(about, source)
+            if isinstance(found, str):
+                reasons.append(found)
+            elif found is not None:
+                return cls(source, name, found)
+        architecture = next(iter(about.get("architectures") or ()), about.get("model_type", "model of an unknown kind"))
+        reason = reasons[0] if reasons else f"is a {architecture}, which can't be used before it is trained"
+        raise UserError(f"{path} {reason}; train it first, or give a run")
+
+    def write_options(self, directory: Path) -> Path:
+        """Write ``config.yml`` to a directory, and return it."""
+        name = re.sub(r"[^\w.-]", "-", Path(self.source).name) or "base"
+        about = {"task": self.task, "name": name, "run_dir": str(directory), **self.options}
+        write_text(directory / "config.yml", yaml_text(about))
+        return directory / "config.yml"
