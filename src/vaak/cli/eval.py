@@ -56,12 +56,6 @@ def evaluate(
             "--data-config."
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="A file or folder to evaluate on: a manifest, a table, texts; recognised as by vaak init."
-        ),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -79,6 +73,12 @@ def evaluate(
     ] = None,
     data_config: Annotated[
         list[str] | None, typer.Option("--data-config", help="A YAML of data; the same as DATA.yml; may be repeated.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="A file or folder to evaluate on: a manifest, a table, texts; recognised as by vaak init."
+        ),
     ] = None,
 ) -> None:
     """Evaluate a run, or a pretrained model, in fp32 and print its metrics with the evaluation protocol.

@@ -35,7 +35,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "export": ("vaak.cli.export:export", "Convert a run to another format."),
     },
     "Look": {
-        "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
+        "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a pretrained model."),
         "report": ("vaak.cli.runs:report", "Write an HTML page about a run, or several."),
         "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
         "plot": ("vaak.cli.runs:plot", "Plot the training curves of a run."),

@@ -21,7 +21,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
 from vaak.audio.cuts.store import CutStore
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
@@ -205,7 +205,10 @@ def _make(
         if vocabulary is None:  # this is train, which is the first
             assert sources.tokenizer is not None
             vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
-    assert vocabulary is not None
+    if vocabulary is None:  # a base, without data
+        raise UserError(
+            f"{KEY}: {sources.model.base} has no tokens of its own, and writes nothing before it is trained"
+        )
     # Only training transcripts may change the vocabulary: it must not learn from those that it is judged by.
     if base is not None and "train" in writings:
         vocabulary = sources.adapted(vocabulary, writings["train"].texts)

@@ -288,6 +288,17 @@ def test_a_voice_speaks_by_published_weights(vaak, voice_run: Path, tmp_path: Pa
     np.testing.assert_allclose(sentence.samples, expected.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("write", [write_hifigan, write_vocos])
+def test_published_weights_are_used_without_a_run(write: Callable[[Path], nn.Module], vaak, tmp_path: Path):
+    write(tmp_path / "published")
+    before = sorted(os.listdir(tmp_path / "published"))
+    soundfile.write(tmp_path / "tone.wav", 0.1 * np.sin(np.arange(4000) / 5), 8000)
+    code, out, err = vaak("predict", tmp_path / "published", tmp_path / "tone.wav", "--json")
+    assert code == 0, err
+    assert json.loads(out)["vocoder"].keys() == {"mel", "spectral"}
+    assert sorted(os.listdir(tmp_path / "published")) == before
+
+
 class Harmful:
     """What a pickle may be: opening it makes a folder."""
 

@@ -1,0 +1,190 @@
+"""Pretrained models are used and evaluated as they are, and give what a run that begins with them gives."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Wav2Vec2CTCTokenizer,
+    WhisperForConditionalGeneration,
+    WhisperProcessor,
+)
+
+import tiny_decoder
+import tiny_encoder_decoder
+import tiny_listener
+from tiny_bert import write_bert
+from tiny_wav2vec2 import write_base
+from tiny_whisper import write_whisper
+from vaak import open as open_model
+from vaak.core.errors import UserError
+from vaak.runs.base import is_base
+
+Vaak = Callable[..., tuple[int, str, str]]
+TEXTS = ("राम घर जाता है।", "सीता किताब पढ़ती है।", "हम यहाँ हैं।")
+UNTRAINED = ("training.max_steps=1", "training.optimizer.lr=1e-12", "training.validation.at_start=false")
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def tones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tones")
+    tiny_listener.write_listener(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoder")
+    tiny_decoder.write_folder(folder, "llama")
+    return folder
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def test_a_whisper_is_used_as_the_run_that_has_not_learned_yet(whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak):
+    before = _files(whisper)
+    run = tiny_listener.train(tones, tmp_path / "run", *UNTRAINED, model={"base": str(whisper)})
+    seconds = f"data.max_duration={open_model(run).config.data.max_duration:g}"
+    metrics = []
+    for path, *options in ((run,), (whisper, seconds)):
+        code, out, err = vaak("eval", path, "--data", tones / "test.jsonl", "--json", *options)
+        assert code == 0, err
+        metrics.append(json.loads(out)["metrics"])
+    assert metrics[0] == metrics[1]
+    assert {"test_loss", "test_wer"} <= metrics[0].keys()
+    length = {"max_duration": float(seconds.partition("=")[2])}
+    [own], [other] = (one.predict([tones / "test0.wav"]) for one in (open_model(run), open_model(whisper, data=length)))
+    assert own.text == other.text
+    code, out, _ = vaak("transcribe", whisper, tones / "test0.wav", tones / "test1.wav", "--language", "hi")
+    assert code == 0
+    assert _files(whisper) == before
+
+
+def test_its_evaluation_is_written_where_it_is_asked_for(whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak):
+    arguments = (whisper, "--data", tones / "test.jsonl", "--output", tmp_path / "out", "data.max_duration=2")
+    assert vaak("eval", *arguments)[0] == 0
+    report = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert report["checkpoint"] == str(whisper)
+    assert report["protocol"]["test"]["transcribed"] == "4"
+
+
+def test_a_decoder_has_the_perplexity_and_the_text_of_transformers(decoder: Path, tmp_path: Path, vaak: Vaak):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    code, out, err = vaak("eval", decoder, "--data", tmp_path / "texts.txt", "--json", "data.layout=document")
+    assert code == 0, err
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(decoder), AutoTokenizer.from_pretrained(decoder)
+    end, total, number = tokenizer.eos_token_id, 0.0, 0
+    for text in TEXTS:
+        ids = torch.tensor([[end, *tokenizer(text, add_special_tokens=False).input_ids, end]])
+        with torch.no_grad():
+            losses = torch.nn.functional.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="sum")
+        total, number = total + float(losses), number + ids.shape[1] - 1
+    assert json.loads(out)["metrics"]["test_perplexity"] == pytest.approx(math.exp(total / number), rel=1e-4)
+    code, out, _ = vaak("generate", decoder, "राम", "--temperature", "0", "--max-new-tokens", "8", "--json")
+    prompt = torch.tensor([[end, *tokenizer("राम", add_special_tokens=False).input_ids]])
+    written = model.generate(prompt, do_sample=False, max_new_tokens=8)[0, 1:]
+    assert (code, json.loads(out)["text"]) == (0, tokenizer.decode(written, skip_special_tokens=True))
+
+
+def test_a_ctc_base_with_its_tokens_transcribes_and_aligns(tones: Path, tmp_path: Path, vaak: Vaak):
+    folder = write_base(tmp_path / "ctc", "wav2vec2", "layer")
+    code, _, err = vaak("transcribe", folder, tones / "test0.wav")
+    assert (code, "has no tokens of its own" in err) == (2, True)
+    (folder / "vocab.json").write_text(
+        json.dumps({name: place for place, name in enumerate(("<pad>", "<unk>", "|", *"abdeimosu"))})
+    )
+    Wav2Vec2CTCTokenizer(str(folder / "vocab.json"), bos_token=None, eos_token=None).save_pretrained(folder)
+    (tmp_path / "said.txt").write_text("ba do\n")
+    for command in (("transcribe", tones / "test0.wav"), ("align", tones / "test0.wav", tmp_path / "said.txt")):
+        code, _, err = vaak(command[0], folder, *command[1:])
+        assert code == 0, err
+
+
+def test_a_translator_translates(tmp_path: Path, vaak: Vaak):
+    tiny_encoder_decoder.write_folder(tmp_path / "t5", "t5")
+    code, _, err = vaak("translate", tmp_path / "t5", "राम घर", "--max-new-tokens", "4")
+    assert code == 0, err
+
+
+def test_what_a_model_cannot_do_untrained_is_one_line(
+    whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    bert = write_bert(tmp_path / "bert", ["the", "a"])
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "config.json").write_text('{"model_type": "whisper"}')
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    (tmp_path / "said.txt").write_text("ba\n")
+    audio = tones / "test0.wav"
+    expected = {
+        ("classify", bert, "the"): "is an encoder, which has no classes before it is trained",
+        ("generate", whisper, "the"): "is a model of task asr; vaak generate requires a language model",
+        ("align", whisper, audio, tmp_path / "said.txt"): "is a Whisper",
+        ("transcribe", tmp_path / "pickled", audio): "as pickles (pytorch_model.bin), which can run code",
+        ("transcribe", "nobody/nothing", audio): "the Hugging Face Hub has no such model or can't be reached",
+        ("transcribe", "runs/nothing", audio): "is not a run directory",
+        ("eval", whisper): "without data of its own",
+        ("eval", whisper, "--data", tones / "test.jsonl", "--weights", "average"): "has no averaged weights",
+        ("verify", whisper): "this command needs a run",
+        ("export", whisper): "this command needs a run",
+        ("tune", whisper): "this command needs a run",
+    }
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for arguments, reason in expected.items():
+        code, _, err = vaak(*arguments)
+        assert (code, reason in err, len(err.strip().splitlines())) == (2, True, 1), (arguments, err)
+
+
+def test_code_next_to_a_model_is_not_run(whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak):
+    folder = write_whisper(tmp_path / "whisper")
+    about: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    modules = {"AutoConfig": "own.Config", "AutoModelForSpeechSeq2Seq": "own.Model"}
+    (folder / "config.json").write_text(json.dumps(about | {"auto_map": modules}))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    assert vaak("transcribe", folder, tones / "test0.wav")[0] == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_runs_checkpoints_and_names_are_told_from_models(tiny_run: Path, whisper: Path, tmp_path: Path):
+    assert is_base(whisper)
+    assert is_base(Path("openai/whisper-tiny"))
+    assert not is_base(tiny_run)
+    assert not any(is_base(path) for path in (tiny_run / "checkpoints").iterdir())
+    assert not any(is_base(Path(name)) for name in ("runs/one", "one", "./one", "a/b/c", str(tmp_path / "missing")))
+    with pytest.raises(UserError, match="is not a run directory"):
+        open_model(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_real_whisper_writes_what_transformers_writes(vaak: Vaak):
+    weights, data = os.environ.get("VAAK_WEIGHTS"), os.environ.get("VAAK_DATA")
+    if not weights or not data:
+        pytest.skip("VAAK_WEIGHTS or VAAK_DATA is not set: there are no real weights, or no speech")
+    folder = Path(weights) / "whisper-tiny.en"
+    audio = sorted(Path(data).glob("read_speech/audio/*/*.flac"))[:3]
+    code, out, err = vaak("transcribe", folder, *audio, "--json")
+    assert code == 0, err
+    model, processor = WhisperForConditionalGeneration.from_pretrained(folder), WhisperProcessor.from_pretrained(folder)
+    for line, path in zip(out.splitlines(), audio, strict=True):
+        samples, rate = soundfile.read(path, dtype="float32")
+        features = processor(samples, sampling_rate=rate, return_tensors="pt").input_features
+        (text,) = processor.batch_decode(model.generate(features), skip_special_tokens=True)
+        assert json.loads(line)["text"] == text.strip()
