@@ -114,12 +114,15 @@ def require_model(path: Path | None) -> Path | None:
     return path if path is not None and is_base(path) else require_run(path)
 
 
-def run_argument(about: str, metavar: str | None = None, look: Callable[[Path], Any] = require_run) -> Any:
-    """Return the argument of a command that takes a run: completed, and looked at before anything is imported."""
+def run_argument(about: str, metavar: str | None = None, *, or_model: bool = False) -> Any:
+    """Return the argument of a command that takes a run: completed, and looked at before anything is imported.
+
+    ``or_model``: the command takes a pretrained model, too.
+    """
 
     def looked_at(context: typer.Context, path: Path | None) -> Path | None:
         if path is not None and not context.resilient_parsing:  # completion parses what isn't whole yet
-            look(path)
+            (require_model if or_model else require_run)(path)
         return path
 
     return typer.Argument(help=about, metavar=metavar, callback=looked_at, autocompletion=complete_runs)
@@ -207,7 +210,7 @@ def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None
 class ChosenRun:
     """The trained model that a command uses, and how: each field is an argument or an option of every such command."""
 
-    run: Annotated[Path, run_argument(A_MODEL, look=require_model)]
+    run: Annotated[Path, run_argument("A run (its best checkpoint) or a checkpoint.")]
     device: Device = "auto"
     weights: Weights = WhichWeights.auto
     trust_code: TrustCode = False
@@ -230,8 +233,15 @@ class ChosenRun:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelInUse(ChosenRun):
-    """The run of a command that uses the model on new inputs; ``vaak tune`` and ``vaak lm-eval`` compute in fp32."""
+class ChosenModel(ChosenRun):
+    """The run, or the pretrained model, of a command that writes nothing next to it."""
+
+    run: Annotated[Path, run_argument(A_MODEL, or_model=True)]
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInUse(ChosenModel):
+    """The model of a command that uses it on new inputs; ``vaak tune`` and ``vaak lm-eval`` compute in fp32."""
 
     precision: Precision = WhichPrecision.auto
 

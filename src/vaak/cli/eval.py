@@ -15,7 +15,7 @@ import typer
 
 from vaak.cli.arguments import (
     AsJson,
-    ChosenRun,
+    ChosenModel,
     Device,
     Output,
     TrustCode,
@@ -176,7 +176,7 @@ def _write_tables(folder: Path, split: str, meters: Meters) -> None:
 
 @on_a_run
 def lm_eval(
-    chosen: ChosenRun,
+    chosen: ChosenModel,
     tasks: Annotated[
         str, typer.Option(help="Tasks, separated by commas: names of the harness, patterns, or task files (YAML).")
     ],

@@ -21,7 +21,6 @@ from vaak.cli.arguments import (
     files_and_overrides,
     make_overrides,
     on_a_run,
-    require_run,
 )
 from vaak.cli.output import create_folder, failed_to_json, print_contents
 from vaak.core.errors import UserError
@@ -322,7 +321,6 @@ def tune(
     from vaak.runs.evaluate import contents_of_splits
     from vaak.runs.open_run import write_tuned
 
-    require_run(chosen.run)  # the result is written to it
     files, overrides = files_and_overrides(arguments or [])
     with scratch_folder("tune") as temporary_folder, noting_files() as noted:
         data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
