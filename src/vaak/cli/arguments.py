@@ -90,21 +90,17 @@ def require_run(path: Path | None) -> Path | None:
         return None
     from vaak.runs.base import is_base
 
-    if is_base(path):
+    if path.exists() and is_base(path):
         raise UserError(f"{path} is a pretrained model; this command needs a run, which Vaak has trained")
     around = (path, path.parent, path.parent.parent)
     signs = ("config.yml", "owner.json", "MANIFEST.json")
     # best and last are files, each of which names a checkpoint.
     if any((folder / sign).exists() for folder in around for sign in signs) or path.is_file():
         return path
-    from vaak.config.components import did_you_mean
+    from vaak.runs.folder.directory import suggest_run
 
-    runs = {file.parent.name: str(file.parent) for file in Path(RUNS).glob("*/config.yml")}
-    near = did_you_mean(path.name, runs)
-    for name, run in runs.items():
-        near = f"; did you mean {run}?" if near == f"; did you mean {name}?" else near
     problem = "is not a run directory, nor inside one (no config.yml)"
-    raise UserError(f"{path} {problem}; give a run directory or a checkpoint in it{near}")
+    raise UserError(f"{path} {problem}; give a run directory or a checkpoint in it{suggest_run(path)}")
 
 
 def require_model(path: Path | None) -> Path | None:

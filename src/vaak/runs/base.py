@@ -20,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
 from vaak.core.storage.model_formats import recognise
 from vaak.engine.checkpoint.names import is_checkpoint, parse_step
+from vaak.runs.folder.directory import RUNS, suggest_run
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OF_A_RUN = ("config.yml", "run.json", "owner.json", "MANIFEST.json", "checkpoints")
@@ -36,7 +37,7 @@ def is_base(path: Path) -> bool:
     path = path.expanduser()
     if not path.exists():
         owner = path.parts[0] if path.parts else ""
-        return HUB_NAME.fullmatch(str(path)) is not None and owner != "runs" and not Path(owner).exists()
+        return HUB_NAME.fullmatch(str(path)) is not None and owner != RUNS and not Path(owner).exists()
     if path.is_dir() and (_is_of_a_run(path) or any((path / name).is_file() for name in CONFIGS)):
         return not _is_of_a_run(path)
     try:
@@ -64,7 +65,11 @@ class Base:
 
         Raises UserError, which says what there is and what to do, where no task can use it.
         """
-        source, about = load_name("vaak.tasks.pretrained:read_about")(str(path))
+        try:
+            source, about = load_name("vaak.tasks.pretrained:read_about")(str(path))
+        except UserError as error:
+            # A name that isn't there may be a mistyped run.
+            raise UserError(f"{error}{'' if path.exists() else suggest_run(path)}") from error
         reasons = []
         for name, spec in TASKS.items():
             found = spec.opens(about, source)

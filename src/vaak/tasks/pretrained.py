@@ -110,7 +110,7 @@ def read_about(name: str) -> tuple[str, dict[str, Any]]:
     if not path.exists():
         hub: Any = importlib.import_module("huggingface_hub")
         found = fetch_model("pretrained model", name, lambda: hub.hf_hub_download(name, "config.json"))
-        return name, dict(read_json(Path(found)))
+        return name, _read_configuration(Path(found))
     form = recognise(path)
     if form.name in READABLE:
         path = convert("pretrained model", form)
@@ -118,15 +118,20 @@ def read_about(name: str) -> tuple[str, dict[str, Any]]:
     file = next((folder / one for one in ("config.json", "config.yaml") if (folder / one).is_file()), None)
     if file is None:
         raise UserError(form.describe(path))
+    about = _read_configuration(file)
+    if form.name not in (TRANSFORMERS, *READABLE) and "model_type" in about:
+        raise UserError(form.describe(path))
+    return str(path.resolve()), about
+
+
+def _read_configuration(file: Path) -> dict[str, Any]:
     try:
         about = read_json(file) if file.suffix == ".json" else to_plain(read_yaml(file))
     except (OSError, ValueError) as error:
         raise UserError(f"{file} can't be read: {error}") from error
-    if not isinstance(about, dict):
+    if not isinstance(about, dict) or not isinstance(about.get("architectures") or [], list):
         raise UserError(f"{file} isn't the configuration of a model")
-    if form.name not in (TRANSFORMERS, *READABLE) and "model_type" in about:
-        raise UserError(form.describe(path))
-    return str(path.resolve()), about
+    return about
 
 
 PROBE_SECONDS = 3.0

@@ -131,6 +131,10 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "config.json").write_text('{"model_type": "whisper"}')
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "listed" / "config.json").write_text('{"model_type": "whisper", "architectures": 5}')
+    (tmp_path / "runs" / "listener").mkdir(parents=True)
+    (tmp_path / "runs" / "listener" / "config.yml").write_text("task: asr\n")
     (tmp_path / "said.txt").write_text("ba\n")
     audio = tones / "test0.wav"
     expected = {
@@ -140,6 +144,9 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         ("transcribe", tmp_path / "pickled", audio): "as pickles (pytorch_model.bin), which can run code",
         ("transcribe", "nobody/nothing", audio): "the Hugging Face Hub has no such model or can't be reached",
         ("transcribe", "runs/nothing", audio): "is not a run directory",
+        ("transcribe", "rusn/listner", audio): "did you mean runs/listener?",
+        ("verify", "rusn/listner"): "did you mean runs/listener?",
+        ("transcribe", tmp_path / "listed", audio): "isn't the configuration of a model",
         ("eval", whisper): "without data of its own",
         ("eval", whisper, "--data", tones / "test.jsonl", "--weights", "average"): "has no averaged weights",
         ("verify", whisper): "this command needs a run",

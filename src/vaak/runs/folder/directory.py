@@ -17,6 +17,7 @@ for the folder takes it over.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import os
 import shlex
@@ -38,11 +39,20 @@ from vaak.core.storage.links import make_link, require_own_files
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, parse_step
 
+RUNS = "runs"
+"""The folder that has the runs, unless run_dir names another."""
 TASKS = "tasks"
 PREPARED = "prepared"
 SAMPLES = "samples.json"
 PREPROCESSED = "preprocessed.json"
 """Says that data were prepared without training, and stay until they are trained on."""
+
+
+def suggest_run(path: Path) -> str:
+    """Return ``; did you mean …?`` with the run in ``runs`` whose name is nearest to that of a path, or nothing."""
+    runs = {file.parent.name: file.parent for file in sorted(Path(RUNS).glob("*/config.yml"))}
+    near = difflib.get_close_matches(path.name, [*runs], n=1)
+    return f"; did you mean {runs[near[0]]}?" if near else ""
 
 
 def make_directory(path: Path, checkpoints: Path | None) -> None:
