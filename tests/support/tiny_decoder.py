@@ -92,7 +92,7 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     """A tiny model of transformers with a tokenizer that has a single special token."""
     name, sizes = (MODELS | OTHERS)[kind]
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{name}Config")(vocab_size=VOCAB_SIZE, **{**sizes, **others})
+    config = getattr(transformers, f"{name}Config")(**{"vocab_size": VOCAB_SIZE, **sizes, **others})
     auto: Any = transformers.AutoModelForCausalLM
     model = auto.from_config(config).eval()
     with torch.no_grad():  # biases and gains that matter

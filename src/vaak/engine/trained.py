@@ -52,6 +52,7 @@ from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, 
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import added_by_lora, take_lengths, without_lora
+from vaak.nn.new_tokens import take_new_rows
 from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 
 LOSS_PREFIX = "loss."
@@ -346,6 +347,7 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
             is_known = slice_for_rank(one.is_known.contiguous().to(own[name].device), own[name])
             own[name].copy_(torch.where(is_known, own[name], before[name]))
     take_lengths(model, added)
+    take_new_rows(model, added)
 
 
 class _ArrangedRows(NamedTuple):

@@ -30,6 +30,7 @@ from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import Gate, LoraExperts, is_target
+from vaak.nn.new_tokens import ORIGINAL, ROWS, NewRows, iterate_new_rows, merge_new_rows
 from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -206,6 +207,7 @@ def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tens
     for layer_name, layer in model.named_modules():
         if isinstance(layer, LoraExperts):
             moved |= {f"{layer_name}.{part}": f"{layer_name}.base.{part}" for part in layer.base.state_dict()}
+    moved |= {name.replace(ORIGINAL, ".weight"): name for name in wanted if name.endswith(ORIGINAL)}
     found = {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
     for name, layer in in_nf4.items():
         if name in found and found[name].shape == (layer.out_features, layer.in_features):
@@ -215,9 +217,12 @@ def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tens
 
 
 def added_by_lora(model: nn.Module) -> set[str]:
-    """Return the names of those tensors of a model that belong to low-rank adapters, or to the gate of several."""
+    """Return the names of those tensors of a model that belong to low-rank adapters, or to the gate of several.
+
+    Rows of new tokens that are trained next to them belong to these.
+    """
     gates = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, Gate))
-    ends, parts = (".lora_a", ".lora_b"), tuple(f".{one}." for one in ("lora_A", "lora_B", LENGTHS))
+    ends, parts = (".lora_a", ".lora_b", ROWS), tuple(f".{one}." for one in ("lora_A", "lora_B", LENGTHS))
     names = model.state_dict(keep_vars=True)
     return {one for one in names if one.startswith(gates) or one.endswith(ends) or any(part in one for part in parts)}
 
@@ -234,6 +239,8 @@ def take_lengths(model: nn.Module, names: Iterable[str]) -> None:
             lengths.copy_((one.base_layer.weight + change).norm(dim=1))
 
 
+OF_TOKENS = "token_adapter.trainable_tokens_delta"
+"""The name, in peft's files, of the rows of new tokens."""
 LENGTHS = "lora_magnitude_vector"
 """The name, in peft, of the lengths of a weight's rows that DoRA trains."""
 
@@ -273,12 +280,15 @@ def iterate_adapters(model: nn.Module, expert: int | None = None, weight: float 
 def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> AnyModule:
     """The model with its low-rank adapters in the weights, all in fp32: itself if that changes nothing, else a copy.
 
+    So are rows of new tokens.
+
     ``expert`` and ``weight`` are as in ``iterate_adapters``.
     """
     frozen = [name for name, one in model.named_modules() if isinstance(one, FrozenLinear)]
-    if not frozen and not any(iterate_adapters(model, expert, weight)):
+    if not frozen and not any(iterate_adapters(model, expert, weight)) and not any(iterate_new_rows(model)):
         return model
     whole = copy.deepcopy(model)
+    merge_new_rows(whole)
     for name in frozen:
         layer: Any = whole.get_submodule(name)
         whole.set_submodule(name, layer.whole())
@@ -298,21 +308,27 @@ def write_adapter(
     *,
     whole: Mapping[str, nn.Module] | None = None,
     files: Mapping[str, str | Mapping[str, Tensor]] | None = None,
+    task_type: str | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all, with the low-rank ``adapters`` alone, as ``options`` made them.
 
     ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on. ``whole`` are modules
-    that were trained whole, by their names in it; ``files`` are further ones: texts, or tensors.
+    that were trained whole, by their names in it, and the rows of new tokens in modules; ``files`` are further ones:
+    texts, or tensors. ``task_type`` is peft's, by which its automatic classes know the base's.
 
     Raises UserError where there are none, or the folder has something in it.
     """
     if not adapters or options is None:
         raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
+    rows = {name: one for name, one in (whole or {}).items() if isinstance(one, NewRows)}
+    modules = {name: one for name, one in (whole or {}).items() if name not in rows}
     config = _peft().LoraConfig(
         **_peft_options(options),
         target_modules=list(targets),
-        modules_to_save=list(whole) if whole else None,
+        modules_to_save=list(modules) or None,
+        trainable_token_indices={name: list(one.ids) for name, one in rows.items()} or None,
         base_model_name_or_path=base,
+        task_type=task_type,
         inference_mode=True,
     )
     config.target_modules = list(targets)  # peft makes a set of it, written in another order by each process
@@ -323,7 +339,8 @@ def write_adapter(
     }
     with_lengths = [(one.name, one.lengths) for one in adapters if one.lengths is not None]
     tensors |= {f"base_model.model.{name}.{LENGTHS}": lengths.detach().cpu() for name, lengths in with_lengths}
-    for name, module in (whole or {}).items():
+    tensors |= {f"base_model.model.{name}.{OF_TOKENS}": one.rows.detach().cpu() for name, one in rows.items()}
+    for name, module in modules.items():
         weights = module.state_dict(prefix=f"base_model.model.{name}.")
         tensors |= {key: one.cpu().contiguous() for key, one in weights.items()}
     with whole_folder(folder) as temporary:

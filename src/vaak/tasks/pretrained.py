@@ -7,6 +7,7 @@ FOLDER (prepared data)
   base/config.json                        its configuration: a run needs no more of it once it has checkpoints
   base/tokenizer_config.json              how transformers makes its tokenizer, for exports
   base/generation_config.json             how it generates there, where it says so
+  base/new_tokens.json                    the tokens that it lacks, where there are any
   tokenizer/tokenizer.json, …_config.json its tokenizer, with which tokens are special, and its chat template
 """
 
@@ -21,17 +22,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import torch
 from safetensors import safe_open
+from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError, catching_panics, optional_import
+from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.model_formats import TRANSFORMERS, recognise
 from vaak.engine.snapshot import model_tensors
@@ -323,14 +327,74 @@ def saved_config(folder: Path) -> dict[str, Any]:
     return found
 
 
+NEW_TOKENS = "new_tokens.json"
+
+
+def save_new_tokens(found: Any, tokens: NewTokens, num_rows: int, folder: Path) -> None:
+    """Add ``tokens`` to the tokenizer ``found`` of a base, and say in prepared data which rows the base lacks.
+
+    The base has ``num_rows`` rows, and may have a few more than tokens. Logs how many rows are new and how they begin.
+    Raises UserError for a token to begin like that it doesn't have.
+    """
+    known = found.get_vocab()
+    if tokens.like is not None:
+        require_known([tokens.like], known, "data.new_tokens_like: the base has no token", error=UserError, remedy=LIKE)
+    first = max(known.values()) + 1
+    added = [token for token in dict.fromkeys(tokens.names) if token not in known]
+    found.add_tokens([AddedToken(token, special=True, normalized=False) for token in added])
+    vocabulary = found.get_vocab()
+    ids = range(min(num_rows, first) if added else num_rows, max(vocabulary.values()) + 1)
+    if not ids:
+        return
+    names = [name for name, token in sorted(vocabulary.items(), key=itemgetter(1)) if token in ids]
+    begin = "the mean of all others" if tokens.like is None else f"that of {tokens.like}"
+    log.info("%d tokens are new to the base (%s): the row of each begins as %s", len(ids), list_names(names), begin)
+    (folder / BASE_FOLDER).mkdir(exist_ok=True)
+    like = None if tokens.like is None else known[tokens.like]
+    write_json(folder / BASE_FOLDER / NEW_TOKENS, {"first": ids.start, "stop": ids.stop, "like": like})
+
+
+LIKE = "give one of its tokenizer's"
+
+
+class NewTokens(NamedTuple):
+    """Tokens that a base's tokenizer is to have, and the one as whose row theirs begin; None: as the mean of all."""
+
+    names: Sequence[str] = ()
+    like: str | None = None
+
+
+class NewIds(NamedTuple):
+    """The tokens that a base lacks, and the one as whose rows theirs begin."""
+
+    ids: range = range(0)
+    like: int | None = None
+
+
+def read_new_tokens(folder: Path) -> NewIds:
+    """Return the tokens that the base in prepared data lacks; none where it has a row for each."""
+    file = folder / BASE_FOLDER / NEW_TOKENS
+    if not file.is_file():
+        return NewIds()
+    about = read_json(file)
+    return NewIds(range(about["first"], about["stop"]), about["like"])
+
+
 def save_tokenizer(
-    source: str, folder: Path, roles: Mapping[str, int | None] | None = None, key: str = KEY
+    source: str,
+    folder: Path,
+    roles: Mapping[str, int | None] | None = None,
+    key: str = KEY,
+    new: tuple[NewTokens, int] | None = None,
 ) -> Tokenizer:
     """Put the tokenizer of a model in ``folder``; ``roles`` are special tokens by their ids, before its own.
 
-    ``key`` is the option that names the model. Raises UserError where it can't be loaded.
+    ``key`` is the option that names the model. ``new`` are tokens that are added, and how many rows the model has.
+    Raises UserError where it can't be loaded.
     """
     found = load_tokenizer(key, source)
+    if new is not None:
+        save_new_tokens(found, *new, folder)
     own: dict[str, Any] = {role: getattr(found, f"{role}_token", None) for role in SPECIAL_NAMES}
     vocabulary = found.get_vocab()
     for role, names in SPECIAL_NAMES.items():

@@ -278,7 +278,8 @@ class NamedParameter:
 def trained_parameters(model: nn.Module) -> list[NamedParameter]:
     """The parameters that need a gradient, each once, in the order of the model.
 
-    A head is a module with ``is_output_head = True``, or a linear layer whose name ends in ``head``.
+    A head is a module with ``is_output_head = True``, or a linear layer whose name ends in ``head``; an embedding, one
+    with ``is_embedding = True``, or torch's.
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     trained: dict[int, NamedParameter] = {}
@@ -288,7 +289,7 @@ def trained_parameters(model: nn.Module) -> list[NamedParameter]:
         is_head = bool(getattr(module, "is_output_head", named_head))
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.requires_grad and id(parameter) not in trained:
-                is_embedding = id(parameter) in embeddings
+                is_embedding = id(parameter) in embeddings or bool(getattr(module, "is_embedding", False))
                 layer = -1 if is_embedding else None if is_head else layers[name]
                 trained[id(parameter)] = NamedParameter(name, parameter, module, is_embedding, is_head, layer)
     return list(trained.values())

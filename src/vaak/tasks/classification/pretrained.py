@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.engine.trained import tell_rows
+from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
@@ -133,8 +134,11 @@ class Pretrained(nn.Module):
         lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD]
         if lacking:
             log.warning("%s: %s lacks %s: drawn at random", KEY, source, _first_names(lacking))
-        if vocab_size > base.get_input_embeddings().num_embeddings:  # special tokens that its tokenizer lacked
-            base.resize_token_embeddings(vocab_size)
+        known = base.get_input_embeddings().num_embeddings
+        if vocab_size > known:  # special tokens that its tokenizer lacked
+            log.info("%s: %d tokens are new to %s: the row of each begins as the mean", KEY, vocab_size - known, source)
+            base.resize_token_embeddings(vocab_size, mean_resizing=False)
+            begin_new_rows([base.get_input_embeddings()], range(known, vocab_size))
         return cls(base)
 
     @classmethod

@@ -181,6 +181,14 @@ class LanguageModelDataConfig(Section):
         (),
     )
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
+    new_tokens: tuple[str, ...] = option(
+        "Special tokens that are added to those of model.pretrained, such as <|im_start|> of a chat template; their "
+        "rows are trained, next to low-rank adapters, too.",
+        (),
+    )
+    new_tokens_like: str | None = option(
+        "The token of the base as whose row those of new tokens begin; null: as the mean of all.", None
+    )
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: SourceOrName | None = option(
         "chat, preferences: the template in Jinja, or its file, by which conversations are written; chatml is built "

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import (
     read_json,
+    scratch_folder,
     sync_directory,
     sync_file,
     usual_mode,
@@ -39,6 +40,7 @@ from vaak.core.storage.files import (
     write_text,
 )
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
+from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.ct2 import write_ct2
@@ -48,7 +50,15 @@ from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family, older_rope
-from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config, tell_untied
+from vaak.tasks.pretrained import (
+    ATTENTION_DROPOUTS,
+    DROPOUTS,
+    KeptBase,
+    find_model,
+    read_tokenizer_config,
+    saved_config,
+    tell_untied,
+)
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
@@ -134,20 +144,45 @@ def _write_network(
     sync_directory(folder)
 
 
-def export_peft(model: AnyLanguageModel, base: str | None, folder: Path) -> None:
-    """Write ``folder`` with the low-rank adapters alone, which peft loads on the ``base``.
+def export_peft(
+    model: AnyLanguageModel, base: str | None, folder: Path, files: Mapping[str, str] | None = None
+) -> None:
+    """Write ``folder`` with the low-rank adapters alone, and rows of new tokens, which peft loads on the ``base``.
 
-    Raises UserError where there are none, or the folder has something in it.
+    ``files`` are further ones. Raises UserError where there are none, or the folder has something in it.
     """
     if isinstance(model, TransformersDecoder):
-        adapters = list(iterate_adapters(model.network))
+        adapters, rows = list(iterate_adapters(model.network)), dict(iterate_new_rows(model.network))
     else:
         family = find_family(model.config)
         adapters = [
             adapter._replace(name=family.theirs(f"{adapter.name}.weight")[0].removesuffix(".weight"))
             for adapter in iterate_adapters(model)
         ]
-    write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
+        rows = {
+            family.theirs(f"{name}.weight")[0].removesuffix(".weight"): one for name, one in iterate_new_rows(model)
+        }
+    names = [adapter.name for adapter in adapters]
+    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files, task_type="CAUSAL_LM")
+
+
+README_OF_NEW_TOKENS = """\
+# Low-rank adapters of a language model with {number} tokens that its base lacks
+
+The rows of these tokens are in the adapter (`trainable_token_indices`), and the tokenizer is next to it. This gives the
+base as many rows as the tokenizer has tokens, then loads the adapter:
+
+```python
+import peft
+import transformers
+
+model = peft.AutoPeftModelForCausalLM.from_pretrained("{folder}")
+tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
+```
+
+Tools that put adapters on a base of their own need its embeddings to have {size} rows first
+(`base.resize_token_embeddings({size})`, where it has fewer). `vaak export RUN --format hf` writes the whole model.
+"""
 
 
 def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, folder: Path) -> None:
@@ -330,14 +365,15 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         assert isinstance(model, AnyLanguageModel)
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
+        base = None if self.own.pretrained is None else KeptBase.of(self.prepared.folder)
+        export_hf(model, self._run_tokenizer(), self._longest(), folder, base)
+
+    def _run_tokenizer(self) -> RunTokenizer:
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
         # In a stream, a document has no end token: the beginning of the next one ends it.
         if self.data.layout == "stream":
             names["eos_token"] = names["bos_token"]
-        prepared = self.prepared.folder
-        base = None if self.own.pretrained is None else KeptBase.of(prepared)
-        file = prepared / "tokenizer" / "tokenizer.json"
-        export_hf(model, RunTokenizer(file, names, self._turn_ends()), self._longest(), folder, base)
+        return RunTokenizer(self.prepared.folder / "tokenizer" / "tokenizer.json", names, self._turn_ends())
 
     def _turn_ends(self) -> tuple[int, ...]:
         """The tokens at which a run that was taught conversations ends an answer; none of one taught texts."""
@@ -382,7 +418,20 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
             super().export_peft(model, folder)
         else:
             base = self.own.pretrained
-            export_peft(model, None if base is None else find_model(base, self.folder), folder)
+            found = None if base is None else find_model(base, self.folder)
+            export_peft(model, found, folder, self._files_of_new_tokens(model, folder) if found else None)
+
+    def _files_of_new_tokens(self, model: AnyLanguageModel, folder: Path) -> dict[str, str] | None:
+        """Return the tokenizer's files, by which peft gives the base its new rows, and a README; None without any."""
+        rows = [one for _, one in iterate_new_rows(model)]
+        if not rows:
+            return None
+        with scratch_folder("tokenizer") as made:
+            base = read_tokenizer_config(self.prepared.folder)
+            _write_tokenizer(made, self._run_tokenizer(), {}, self._longest(), base)
+            files = {file.name: file.read_text(encoding="utf-8") for file in made.iterdir()}
+        readme = README_OF_NEW_TOKENS.format(number=len(rows[0].ids), size=rows[0].ids.stop, folder=folder.name)
+        return files | {"README.md": readme}
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

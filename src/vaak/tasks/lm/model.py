@@ -34,6 +34,7 @@ from vaak.nn.kernels.visibility import positions_in_documents
 from vaak.nn.lora import add_lora
 from vaak.nn.lora_experts import is_target
 from vaak.nn.models import TransformerModel
+from vaak.nn.new_tokens import train_new_rows
 from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
 
@@ -71,6 +72,10 @@ class LanguageModel(TransformerModel):
         """Return the scores of the token after each row; ``documents`` and ``cache`` are those of ``hidden``."""
         return self.logits(self.hidden(input_ids, documents=documents, cache=cache)[:, -1])
 
+    def token_modules(self) -> list[nn.Module]:
+        """The modules whose weights have a row for each token."""
+        return [self.embedding] if self.head is None else [self.embedding, self.head]
+
 
 class TransformersDecoder(nn.Module):
     """A causal language model of transformers, its own module in ``network``."""
@@ -89,6 +94,10 @@ class TransformersDecoder(nn.Module):
         """The input vectors of tokens."""
         found: nn.Embedding = self.network.get_input_embeddings()
         return found
+
+    def token_modules(self) -> list[nn.Module]:
+        """The modules whose weights have a row for each token; the second may share the weight of the first."""
+        return [self.embedding, self.network.get_output_embeddings()]
 
     @property
     def vocab_size(self) -> int:
@@ -312,14 +321,18 @@ class DecoderCache:
 AnyLanguageModel = LanguageModel | TransformersDecoder
 
 
-def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None) -> AnyLanguageModel:
-    """The model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too."""
-    if isinstance(model, TransformersDecoder):
-        add_lora(model.network, lora)
+def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: range = range(0)) -> AnyLanguageModel:
+    """The model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too.
+
+    The rows of ``new_tokens`` are trained next to them.
+    """
+    if lora is None:
         return model
-    if lora is not None and model.head is None and is_target("head", lora.targets):
+    if isinstance(model, LanguageModel) and model.head is None and is_target("head", lora.targets):
         model.add_tied_head()
-    return add_lora(model, lora)
+    add_lora(model.network if isinstance(model, TransformersDecoder) else model, lora)
+    train_new_rows(model.token_modules(), new_tokens)
+    return model
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -26,7 +26,7 @@ from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.pretrained import save_base
-from vaak.tasks.pretrained import Base
+from vaak.tasks.pretrained import Base, NewTokens
 from vaak.text.chat_template import OPTION, ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import TYPES_WITH_ROWS, Document
@@ -67,7 +67,7 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     may_skip = data.corpus.has_answers or data.corpus.type in TYPES_WITH_ROWS
     skips = {"skips": True} if may_skip and data.on_bad_example == "skip" else {}
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
-    further = {**_of_chats(data, code), **_of_mixture(data), **skips}
+    further = {**_of_chats(data, code), **_of_mixture(data), **_of_new_tokens(data), **skips}
     options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **further}
     if base is None:
         return fingerprint_with_files(options, files)
@@ -89,7 +89,7 @@ def recipe(
     tokenizer = TokenizerFactory(data.tokenizer, code)
     # Without its path, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
-    further = {**_of_chats(data, code), **_of_mixture(data)}
+    further = {**_of_chats(data, code), **_of_mixture(data), **_of_new_tokens(data)}
     options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **further}
     make = partial(_make, data, tokenizer if base is None else base, splits, code)
     return Recipe(make, partial(fingerprint, data, code, base), options)
@@ -98,6 +98,11 @@ def recipe(
 def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     """Return the further options that prepared conversations depend on."""
     return {"chat_template": given_template(data.chat_template, code)} if data.corpus.has_answers else {}
+
+
+def _of_new_tokens(data: LanguageModelDataConfig) -> dict[str, Any]:
+    """Return the tokens that are added to a base's; without any, nothing, as before there could be some."""
+    return {"new_tokens": [*data.new_tokens, data.new_tokens_like]} if data.new_tokens or data.new_tokens_like else {}
 
 
 SOURCES_FILE = "sources.bin"
@@ -124,7 +129,8 @@ def _make(
     is_new = splits is None  # what a trained model can't write costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
-        tokenizer = save_base(factory.source, folder, data.max_length)
+        new = NewTokens(data.new_tokens, data.new_tokens_like)
+        tokenizer = save_base(factory.source, folder, data.max_length, new)
     else:
         # The corpus is read twice, as tokens can only be written once the tokenizer is trained.
         texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")

@@ -26,6 +26,7 @@ from vaak.core.errors import UserError
 from vaak.nn.config import StackConfig
 from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
+from vaak.nn.new_tokens import begin_new_rows
 from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
@@ -35,11 +36,13 @@ from vaak.tasks.pretrained import (
     DROPOUTS,
     KEY,
     SAFELY,
+    NewTokens,
     fetch_model,
     import_transformers,
     is_decoder,
     load_config,
     quiet_transformers,
+    read_new_tokens,
     read_weights,
     save_config,
     save_tokenizer,
@@ -53,8 +56,8 @@ OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_no
 """Options that a run has itself; all others are the base's."""
 
 
-def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
-    """Put configuration and tokenizer of a model in ``folder``.
+def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None = None) -> Tokenizer:
+    """Put configuration and tokenizer of a model in ``folder``, with the tokens that are ``new`` to it.
 
     Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
@@ -85,7 +88,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     save_config(config, folder)
     write_generation(source, folder)
-    return save_tokenizer(source, folder)
+    return save_tokenizer(source, folder, new=(new or NewTokens(), config.vocab_size))
 
 
 def family_in(folder: Path) -> DecoderFamily | None:
@@ -127,7 +130,7 @@ def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
 def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
     """The model with rows for as many tokens, where its tokenizer has more."""
     if vocab_size > model.vocab_size:
-        model.network.resize_token_embeddings(vocab_size)
+        model.network.resize_token_embeddings(vocab_size, mean_resizing=False)
     return model
 
 
@@ -140,7 +143,7 @@ def read_max_length(folder: Path) -> int | None:
 
 
 def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
-    """Return the model with the weights of ``source``; tokens that it lacks are drawn.
+    """Return the model with the weights of ``source``; those of tokens that it lacks begin as the options say.
 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
@@ -149,6 +152,7 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
         model = init_model(folder, own, vocab_size)
         of_tokens = ("embedding.weight", "head.weight")
         read_weights(model, source, family.imported, lambda name: family.theirs(name)[0], of_tokens)
+        begin_new_rows(model.token_modules(), *read_new_tokens(folder))
         return model
     auto = import_transformers(KEY)  # its own module, in 32 bits
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
@@ -159,7 +163,9 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     lacking = sorted(found["missing_keys"]) + sorted(str(one[0]) for one in found.get("mismatched_keys", ()))
     if lacking:
         raise UserError(f"{KEY}: {source} lacks {lacking[0]}")
-    return _sized(TransformersDecoder(network, own), vocab_size)
+    model = _sized(TransformersDecoder(network, own), vocab_size)
+    begin_new_rows(model.token_modules(), *read_new_tokens(folder))
+    return model
 
 
 IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")

@@ -51,6 +51,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
         yield from preset_findings(model.preset, PRESETS, model)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        for name in ("new_tokens", "new_tokens_like"):
+            yield unread_input(f"data.{name}", getattr(data, name), "only model.pretrained lacks tokens")
     else:
         if model.model_type != "decoder":
             yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import tee
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
+from vaak.nn.new_tokens import get_stored_weight
 from vaak.nn.own_network import OwnNetwork
 from vaak.runs.open_run import begin_with_weights
 from vaak.runs.prepared import Recipe, prepared_folder
@@ -74,7 +75,7 @@ from vaak.tasks.lm.preferences import (
 )
 from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
-from vaak.tasks.pretrained import BASE_FOLDER, load_or_init
+from vaak.tasks.pretrained import BASE_FOLDER, load_or_init, read_new_tokens
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files
@@ -299,7 +300,8 @@ class LanguageModelTask(ExportableTask):
         return self._adapted(model)
 
     def add_adapters(self, model: AnyLanguageModel) -> AnyLanguageModel:
-        return add_adapters(model, self.own.lora)
+        new = range(0) if self.own.pretrained is None else read_new_tokens(prepared_folder(self.directory)).ids
+        return add_adapters(model, self.own.lora, new)
 
     def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
         """A pretrained model with its trainable parts. Raises UserError where it can't be trained as requested."""
@@ -339,10 +341,10 @@ class LanguageModelTask(ExportableTask):
         return {"tokens": self.tokenizer.token_names()}
 
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
-        network: Any = model
-        head = network.network.get_output_embeddings() if isinstance(model, TransformersDecoder) else network.head
-        for weight in (network.embedding.weight, getattr(head, "weight", None), getattr(head, "bias", None)):
-            yield weight, "tokens"
+        assert isinstance(model, AnyLanguageModel)
+        for module in model.token_modules():
+            yield get_stored_weight(module), "tokens"
+            yield getattr(module, "bias", None), "tokens"
 
     def outputs(self) -> Outputs:
         vocabulary = [self.tokenizer.readable(token) for token in range(self.tokenizer.vocab_size)]
