@@ -219,11 +219,11 @@ class ChosenRun:
         how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
         return open_run(self.run, overrides=overrides, **how, **data)
 
-    def require_task(self, opened: OpenedRun, task: str, required: str) -> None:
-        """Raise UserError, which says what is ``required``, where the opened run isn't of a ``task``."""
+    def require_use(self, opened: OpenedRun, command: str, required: str) -> None:
+        """Raise UserError, which says what is ``required``, where the run's task doesn't declare that ``command``."""
         from vaak.runs.base import is_base
 
-        if opened.experiment.task != task:
+        if command not in opened.task.SPEC.uses:
             kind = "a model" if is_base(self.run) else "a run"
             raise UserError(f"{self.run} is {kind} of task {opened.experiment.task}; {required}")
 

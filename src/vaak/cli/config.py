@@ -10,6 +10,7 @@ import typer
 
 from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, complete_tasks, files_and_overrides
 from vaak.core.errors import UserError
+from vaak.tasks import USUAL
 
 if TYPE_CHECKING:
     from vaak.config.load import Loaded
@@ -103,7 +104,7 @@ def show(
     on_resume: Annotated[
         bool, typer.Option("--on-resume", help="Show which options may change on resume, as a table.")
     ] = False,
-    task: Annotated[str, typer.Option(hidden=True)] = "lm",
+    task: Annotated[str, typer.Option(hidden=True)] = USUAL,
     trust_code: TrustCode = False,
 ) -> None:
     """Print the resolved configuration: every option and its value.
@@ -133,7 +134,7 @@ def show(
 @app.command()
 def schema(
     arguments: OptionalArguments = None,
-    task: Annotated[str, typer.Option(help="The task whose options to print.", autocompletion=complete_tasks)] = "lm",
+    task: Annotated[str, typer.Option(help="The task whose options to print.", autocompletion=complete_tasks)] = USUAL,
     trust_code: TrustCode = False,
 ) -> None:
     """Print the JSON Schema of a task's configuration, for completion and validation in an editor.

@@ -203,9 +203,10 @@ def lm_eval(
         from vaak.tasks.lm.evaluation_harness import HarnessModel, Questions, evaluate
     create_folder(None if output is None else output.parent)
     opened = chosen.open()
-    if opened.experiment.task != "lm" or not opened.task.causal:
-        what = f"task {opened.experiment.task}" if opened.experiment.task != "lm" else "an encoder"
-        raise UserError(f"{chosen.run} is a run of {what}; vaak lm-eval requires a language model that is a decoder")
+    required = "vaak lm-eval requires a language model that is a decoder"
+    chosen.require_use(opened, "lm-eval", required)
+    if not opened.task.causal:
+        raise UserError(f"{chosen.run} is a run of an encoder; {required}")
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
         raise UserError("--tasks: expected the name of a task, or a task file")

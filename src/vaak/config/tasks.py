@@ -211,12 +211,18 @@ class TaskSpec:
     drawings
         Where the functions are that draw more than a run's history (``vaak plot FOLDER... NAME``), by name, as
         ``module:Name``: of the folders, and the file to write.
+    sections
+        Where the functions are that add to the report of a run, as ``module:Name``: of the run's facts
+        (``vaak.report.run_facts.RunFacts``), parts of the page.
     hub_tag
         The Hugging Face Hub's name for what its models do (``pipeline_tag``).
     opens
         Options with which a pretrained model is used untrained, as nested sections; from a function of the model's
         configuration (``config.json``, or a vocoder's ``config.yaml``), and of its folder or its name on the Hub. A
         text completes "MODEL …" and says why it can't be used so; None: it isn't one of this task's.
+    uses
+        The commands, besides those for runs of any task, that use its runs: ``transcribe``. Its class has the methods
+        that they call.
     """
 
     task: str | None = None
@@ -253,8 +259,10 @@ class TaskSpec:
     example: str | None = None
     exports: Mapping[str, ExportFormat] = field(default_factory=dict)
     drawings: Mapping[str, str] = field(default_factory=dict)
+    sections: tuple[str, ...] = ()
     hub_tag: str | None = None
     opens: Callable[[Mapping[str, Any], str], Mapping[str, Any] | str | None] = lambda about, source: None
+    uses: tuple[str, ...] = ()
 
     @property
     def stand_ins(self) -> SectionShortcuts:

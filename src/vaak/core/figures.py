@@ -19,6 +19,12 @@ class Metric:
         The unit of its values, such as ``ms``; a percentage needs none.
     errors
         What an error rate counts, such as ``words``.
+    title
+        How a table calls it; empty: by its name.
+    grouped_by
+        What its groups are, such as ``speakers``.
+    counts
+        The key of an evaluation's summary (``vaak.core.summaries``) that has what it is counted from.
     """
 
     name: str
@@ -27,6 +33,9 @@ class Metric:
     chance: float | None = None
     unit: str = ""
     errors: str = ""
+    title: str = ""
+    grouped_by: str = "group"
+    counts: str = ""
 
 
 def percent(rate: float | None) -> float | None:

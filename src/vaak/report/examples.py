@@ -3,11 +3,11 @@
     lm               text that the model wrote, step by step; minimal pairs by phenomenon
     seq2seq          source, hypothesis and reference; cross-attention
     classification   confusion, calibration, the worst errors with their texts
-    asr              reference and hypothesis aligned, with players; word error rate by group; routing; clusters
+    asr              reference and hypothesis aligned, with players; word error rate by group
     diarization      timelines with players; errors by recording, and by the true number of speakers
     tts              recordings and the same texts spoken
 
-A value of another kind than a run writes is left out.
+A task adds its own (``TaskSpec.sections``). A value of another kind than a run writes is left out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vaak.config.metrics import get_chance_level, is_fraction
+from vaak.config.metrics import find_metric, get_chance_level, is_fraction
+from vaak.config.tasks import load_name, spec_by_name
 from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, to_html
-from vaak.report.model_card import read_json_object
 from vaak.report.run_facts import (
     RunFacts,
     choose_summary,
     figure_in_words,
-    is_own,
     summaries,
     summaries_at,
     to_number,
@@ -35,8 +34,9 @@ Player = Callable[[str], Html]
 """Gives the player of a sound, by its name; empty where it isn't in the report."""
 PlayerAtStep = Callable[[str, int], Html]
 """Likewise, by the sound's whole name and the step of the model that made it."""
+PHENOMENA = "phenomena"
+"""The key of counts by phenomenon in a summary."""
 MOST_SHOWN, MOST_CELLS, MOST_LANES = 60, 40, 12
-FIGURES = {"sentence_chrf": "mean chrF of sentences"}
 
 
 class Scored(NamedTuple):
@@ -82,8 +82,21 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
         if scores is not None and (limits := rate_with_interval(scores.sums)[1]) is not None:
             found[prefix + scores.figure] = limits
         if phenomena:
-            found[f"{prefix}accuracy"] = wilson(*map(sum, zip(*phenomena.values(), strict=True)))
+            limits = wilson(*map(sum, zip(*phenomena.values(), strict=True)))
+            found |= dict.fromkeys(_names_counted_in(facts, step, prefix, PHENOMENA), limits)
     return found
+
+
+def _names_counted_in(facts: RunFacts, step: int, prefix: str, key: str) -> list[str]:
+    """The figures of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
+    names = (name for name in dict(facts.evaluations).get(step, {}) if name.startswith(prefix) and "/" not in name)
+    return [name for name in names if (metric := find_metric(name)) is not None and metric.counts == key]
+
+
+def title_figure(name: str) -> str:
+    """How a table calls a figure."""
+    metric = find_metric(name)
+    return name if metric is None or not metric.title else metric.title
 
 
 def chances(facts: RunFacts, step: int) -> dict[str, float]:
@@ -91,11 +104,11 @@ def chances(facts: RunFacts, step: int) -> dict[str, float]:
     names = dict(facts.evaluations).get(step, {})
     found = {name: chance for name in names if (chance := get_chance_level(name)) is not None}
     for prefix, summary in summaries_at(facts, step):
-        matrices = list(_matrices(summary).values())
-        if len(matrices) == 1:
+        matrices, scores = list(_matrices(summary).values()), scored(summary)
+        if len(matrices) == 1 and scores is not None:
             of_class = [sum(row) for row in matrices[0][1]]
             if sum(of_class):
-                found[f"{prefix}accuracy"] = max(of_class) / sum(of_class)
+                found[prefix + scores.figure] = max(of_class) / sum(of_class)
     return found
 
 
@@ -124,7 +137,9 @@ def sections_of_examples(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
         ]
         if own:
             parts += [element("h3", title), *own]
-    return [*parts, *_routing(facts), *_of_pipeline(facts)]
+    for reference in spec_by_name(facts.summary.task).sections:
+        parts += load_name(reference)(facts)
+    return parts
 
 
 def _name_checkpoint(facts: RunFacts, step: int) -> str:
@@ -150,11 +165,11 @@ def _percent(share: float) -> str:
     return f"{100 * min(1.0, max(0.0, share)):.1f}%"
 
 
-def _rows(value: Any) -> list[dict[str, Any]]:
+def read_rows(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)][:MOST_SHOWN] if isinstance(value, list) else []
 
 
-def _list(value: Any) -> list[Any]:
+def read_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -164,15 +179,17 @@ def _list(value: Any) -> list[Any]:
 def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]], shown: int) -> Iterator[Html]:
     """The texts that were written at each step, the newest first; those of the step ``shown`` are open."""
     for step, one in reversed(steps):
-        if texts := [text for text in _list(one.get("samples")) if isinstance(text, str)]:
+        if texts := [text for text in read_list(one.get("samples")) if isinstance(text, str)]:
             lines = element("ul", *(element("li", text) for text in texts[:MOST_SHOWN]), css="samples")
             summary = element("summary", f"Written at step {step:,}")
             yield element("details", summary, lines, **({"open": ""} if step == shown else {}))
 
 
 def read_phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    found = summary.get("phenomena")
-    rows = {str(name): [*map(to_number, _list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
+    found = summary.get(PHENOMENA)
+    rows = (
+        {str(name): [*map(to_number, read_list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
+    )
     return {
         name: (row[0], row[1])
         for name, row in rows.items()
@@ -201,9 +218,11 @@ def _matrices(summary: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
     found = summary.get("confusions")
     matrices = {}
     for column, one in found.items() if isinstance(found, dict) else ():
-        classes = [str(name) for name in _list(one.get("classes"))] if isinstance(one, dict) else []
+        classes = [str(name) for name in read_list(one.get("classes"))] if isinstance(one, dict) else []
         rows = (
-            [[to_number(value) or 0.0 for value in _list(row)] for row in _list(one.get("counts"))] if classes else []
+            [[to_number(value) or 0.0 for value in read_list(row)] for row in read_list(one.get("counts"))]
+            if classes
+            else []
         )
         if 0 < len(classes) <= MOST_CELLS and [len(row) for row in rows] == [len(classes)] * len(classes):
             matrices[str(column)] = (classes, rows)
@@ -244,8 +263,8 @@ def _calibration(summary: Mapping[str, Any]) -> Iterator[Html]:
     found: dict[str, Any] = given if isinstance(given, dict) else {}
     for column, bins in found.items():
         rows: list[Sequence[object]] = [("confidence", "decisions", "accuracy", "")]
-        for one in _list(bins)[:MOST_CELLS]:
-            number, confidence, right = [*(to_number(value) for value in _list(one)), None, None, None][:3]
+        for one in read_list(bins)[:MOST_CELLS]:
+            number, confidence, right = [*(to_number(value) for value in read_list(one)), None, None, None][:3]
             if number and confidence is not None and right is not None:
                 sure, share = confidence / number, right / number
                 shown = bar(share, None, sure)
@@ -260,7 +279,7 @@ def _calibration(summary: Mapping[str, Any]) -> Iterator[Html]:
 
 def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
     """Yield examples in the form of their task, which is recognised by their keys."""
-    rows = _rows(summary.get("examples"))
+    rows = read_rows(summary.get("examples"))
     worst = sorted(
         rows, key=lambda one: (-(to_number(one.get("error")) or 0.0), -(to_number(one.get("confidence")) or 0.0))
     )
@@ -273,7 +292,7 @@ def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
     elif any("hypothesis" in one for one in rows):
         yield from _transcripts(rows, worst, player)
     elif rows:
-        yield from _spoken(rows, _list(summary.get("spoken")), player)
+        yield from _spoken(rows, read_list(summary.get("spoken")), player)
 
 
 def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
@@ -290,7 +309,7 @@ def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
 def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     table: list[Sequence[object]] = [("source", "hypothesis", "reference", "chrF")]
     for one in rows:
-        references = Html("<br>").join(to_html(text) for text in _list(one.get("references")))
+        references = Html("<br>").join(to_html(text) for text in read_list(one.get("references")))
         score = to_number(one.get("chrf"))
         shown = "" if score is None else f"{score:.1f}"
         table.append((one.get("source", ""), one.get("hypothesis", ""), Html(references), shown))
@@ -397,8 +416,8 @@ def timeline(one: Mapping[str, Any], sound: Html) -> Html:
 def _by_speaker(segments: Any, seconds: float) -> dict[str, list[tuple[float, float]]]:
     """Starts and ends of each speaker's segments, of the first speakers by name."""
     found: dict[str, list[tuple[float, float]]] = {}
-    for segment in _list(segments):
-        start, end, who = [*_list(segment), None, None, None][:3]
+    for segment in read_list(segments):
+        start, end, who = [*read_list(segment), None, None, None][:3]
         begun, ended = to_number(start), to_number(end)
         if begun is not None and ended is not None and 0 <= begun < min(ended, seconds):
             found.setdefault(str(who), []).append((begun, min(ended, seconds)))
@@ -443,8 +462,9 @@ def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
     found = scored(summary)
     if found is None:
         return
-    name = FIGURES.get(found.figure, found.figure)
-    what = "speakers" if found.figure == "der" else "group"
+    name = title_figure(found.figure)
+    metric = find_metric(found.figure)
+    what = "group" if metric is None else metric.grouped_by
     rows: list[Sequence[object]] = [(what, "examples", name, "95 %", "")]
     # By length first: 10 speakers come after 9.
     groups = sorted(set(found.groups), key=lambda one: (len(one), one)) if found.groups else []
@@ -470,54 +490,11 @@ def _attention(summary: Mapping[str, Any]) -> Iterator[Html]:
     found = summary.get("attention")
     if not isinstance(found, dict):
         return
-    source, target = ([str(one) for one in _list(found.get(side))][:MOST_CELLS] for side in ("source", "target"))
-    weights = [[to_number(one) or 0.0 for one in _list(row)] for row in _list(found.get("weights"))]
+    source, target = ([str(one) for one in read_list(found.get(side))][:MOST_CELLS] for side in ("source", "target"))
+    weights = [[to_number(one) or 0.0 for one in read_list(row)] for row in read_list(found.get("weights"))]
     if source and [len(row) for row in weights] == [len(source)] * len(target):
         highest = max(0.01, *(one for row in weights for one in row))
         shares = [[one / highest for one in row] for row in weights]
         blank = [[0.0] * len(source) for _ in target]
         title = "Cross-attention: rows are target tokens, columns source tokens; the mean over layers and heads"
         yield heat_table(title, target, source, shares, blank)
-
-
-# Experts
-
-
-def _routing(facts: RunFacts) -> Iterator[Html]:
-    """Yield how much each expert is used and how well it does in the shown evaluation."""
-    step, figures, _ = facts.shown_evaluation
-    uses = {name.rpartition("/")[2]: value for name, value in figures.items() if name.startswith("val_expert_use/")}
-    rows: list[Sequence[object]] = [("expert", "use", "", "mean weight", "WER of its utterances")]
-    for expert, use in sorted(uses.items(), key=lambda one: (len(one[0]), one[0]))[:MOST_CELLS]:
-        weight, errors = (figures.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
-        cells = (f"{100 * (use or 0):.1f} %", bar(use or 0.0), "" if weight is None else f"{weight:.3f}")
-        rows.append((expert, *cells, "" if errors is None else figure_in_words("val_wer", errors)))
-    if len(rows) > 1:
-        yield element("h3", f"Routing, step {step:,}")
-        yield data_table(rows, "Experts that the gate chooses", folded=30)
-
-
-def _of_pipeline(facts: RunFacts) -> Iterator[Html]:
-    """Yield the results of a pipeline's stages: its gate's choices for each cluster, and its experts."""
-    folder = facts.pipeline
-    if folder is None:
-        return
-    gate = read_json_object(folder / "gate" / "gate.json") if is_own(folder, folder / "gate" / "gate.json") else {}
-    rows = [[to_number(value) or 0.0 for value in _list(row)] for row in _list(gate.get("confusion"))]
-    names = [str(number) for number in range(len(rows))]
-    # The file may be damaged, or a stranger's: only a square table is a confusion.
-    if 0 < len(rows) <= MOST_CELLS and [len(row) for row in rows] == [len(rows)] * len(rows):
-        shares = [[value / max(1.0, sum(row)) for value in row] for row in rows]
-        yield element("h3", "Gate")
-        yield heat_table("What the gate chooses: rows are clusters, columns experts", names, names, shares, rows)
-    about = (
-        read_json_object(folder / "experts" / "experts.json")
-        if is_own(folder, folder / "experts" / "experts.json")
-        else {}
-    )
-    table: list[Sequence[object]] = [("expert", "training utterances", "WER alone")]
-    for one in _rows(about.get("experts")):
-        errors = to_number(one.get("wer"))
-        table.append((str(one.get("expert")), str(one.get("train")), "" if errors is None else f"{100 * errors:.2f} %"))
-    if len(table) > 1:
-        yield data_table(table, "Experts after their own training", folded=30)

@@ -29,7 +29,7 @@ from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.curves import MACHINE, MOST_GROUPS, Event, Panel, drawn, events, panels
-from vaak.report.examples import FIGURES, Scored, scored, sections_of_examples
+from vaak.report.examples import Scored, scored, sections_of_examples, title_figure
 from vaak.report.head import about_run, command_of_session, render_head, title_and_notes, version_of_session
 from vaak.report.html import (
     Html,
@@ -375,7 +375,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
     first = scores[0]
     if first is None:
         return [element("p", f"{names[0]} kept no scores of single examples.")]
-    title = FIGURES.get(first.figure, first.figure)
+    title = title_figure(first.figure)
     rows: list[Sequence[object]] = [("run", title, f"difference from {names[0]}", "95 %", "p", "examples")]
     rows.append((names[0], figure_in_words(first.figure, _mean_score(first)), "", "", "", str(len(first.sums))))
     remarks = []

@@ -11,7 +11,7 @@ import pytest
 from quick_cases import mostly_slow
 from vaak.engine.metrics_file import read_history
 from vaak.report.charts import draw_histories
-from vaak.report.experts import draw_experts, draw_gate
+from vaak.tasks.asr.stages.drawings import draw_experts, draw_gate
 
 CONFUSION = [[18, 2, 0], [1, 9, 0], [0, 0, 10]]
 BINS = [(0.55, 4, 0.5), (0.75, 12, 0.75), (0.97, 24, 1.0)]

@@ -23,10 +23,12 @@ from vaak.config.load import load
 from vaak.config.metrics import get_unit, in_words
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskSpec, load_name
+from vaak.core.errors import UserError
 from vaak.core.figures import Metric
+from vaak.report.html import Html, element
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
-from vaak.report.run_facts import read_facts
+from vaak.report.run_facts import RunFacts, read_facts
 from vaak.runs.start import train
 from vaak.runs.use import command_lines
 
@@ -212,10 +214,15 @@ class Sorter(vowels.VowelTask):
         own_metrics=(Metric("right_letters", percent=True, higher=True), Metric("dither_ms", unit="ms")),
         starter_data=StarterData("texts", "texts without labels", usual_for="texts"),
         drawings={"letters": f"{__name__}:draw_letters"},
+        sections=(f"{__name__}:show_letters",),
+        uses=("translate",),
     )
 
     def meters(self, split: str) -> Any:
         return RightLetters(split)
+
+    def decoding(self, **options: Any) -> None:
+        raise UserError("a sorter is asked for its decoding")
 
     def refused_exports(self) -> dict[str, str]:
         return {"table": "this sorter has no table"}
@@ -223,6 +230,10 @@ class Sorter(vowels.VowelTask):
     def export_width(self, model: Any, folder: Path) -> None:
         folder.mkdir()
         (folder / "width.txt").write_text(str(self.experiment.model.width))
+
+
+def show_letters(facts: RunFacts) -> Iterator[Html]:
+    yield element("p", f"letters of {facts.name}")
 
 
 def draw_letters(folders: Sequence[Path], path: Path) -> None:
@@ -251,6 +262,9 @@ def test_an_installed_task_has_all_that_vaaks_own_have(vaak: Vaak, tmp_path: Pat
     printed = [line.strip() for line in out.partition("\nnext\n")[2].splitlines() if "vaak" in line]
     assert [line.removesuffix(" --split test") for line in printed] == expected
     assert [one.split()[1] for one in lines_on_page(run)] == ["predict", "eval", "export", "verify"]
+    assert "<p>letters of sorter</p>" in run_page(read_facts(run))
+    assert vaak("translate", run, "a")[::2] == (2, "a sorter is asked for its decoding\n")
+    assert "vaak speak requires a run of task tts" in vaak("speak", run, "a", "--output", tmp_path / "a.wav")[2]
     runs_all(vaak, run, {})
     assert (run / "export" / "width" / "width.txt").read_text() == "16"
     card = (run / "export" / "width" / "README.md").read_text()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,51 @@ def test_every_task_reads_text_or_audio_and_begins_with_what_these_have_in_commo
         made = load_name(str(reference))
         assert issubclass(made, TextTask) != issubclass(made, SpeechTask)
     assert (FOLDERS / task / "predict.py").exists()
+
+
+OUTSIDE = [
+    path
+    for path in sorted(FOLDERS.parent.rglob("*.py"))
+    if path.relative_to(FOLDERS.parent).parts[0] not in ("tasks", "compat")
+]
+EXTRAS = "optional_import"
+"""Its second argument is the name of a package's extra, which may be a task's, too."""
+OPTIONS = {("cli/export.py", "vocoder")}
+"""An option of ``vaak export``, which the formats declare that take it."""
+LOSSES = {"cross_entropy", "orpo"}
+"""Metrics that are losses, too, which the configuration knows by name."""
+
+
+def strings(node: ast.AST) -> Iterator[str]:
+    """The constants of a syntax tree, without the names of extras."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == EXTRAS:
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from strings(child)
+
+
+def test_nothing_outside_the_tasks_knows_one_by_its_name() -> None:
+    """``vaak lm-eval`` asked whether a run's task is "lm", and seven commands likewise: a spec declares it."""
+    found = {
+        (path.relative_to(FOLDERS.parent).as_posix(), text)
+        for path in OUTSIDE
+        for text in strings(ast.parse(path.read_text(encoding="utf-8")))
+        if text in TASKS
+    }
+    assert found == OPTIONS
+
+
+def test_nothing_outside_the_tasks_asks_for_a_metric_by_its_name() -> None:
+    """The report asked whether a figure is "der", and gave that of experts as "val_wer"."""
+    names = {metric.name for task in TASKS for metric in load_name(f"vaak.tasks.{task}:METRICS")} - LOSSES
+    found = [
+        (path.relative_to(FOLDERS.parent).as_posix(), text)
+        for path in OUTSIDE
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare) or getattr(getattr(node, "func", None), "id", "") == "figure_in_words"
+        for text in strings(node)
+        if text.removeprefix("val_") in names
+    ]
+    assert found == []

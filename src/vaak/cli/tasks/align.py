@@ -182,7 +182,7 @@ def _align_files(
     from vaak.tasks.asr.ctc.predict import CtcTranscriber
 
     opened = chosen.open()
-    chosen.require_task(opened, "asr", REQUIRED)
+    chosen.require_use(opened, "align", REQUIRED)
     transcriber = opened.task.transcriber(opened.model)
     if not isinstance(transcriber, CtcTranscriber):
         raise UserError(f"{chosen.run} is a Whisper; {REQUIRED}")

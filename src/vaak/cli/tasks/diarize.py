@@ -77,7 +77,7 @@ def diarize(
         raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
     # bounds of the number override a number that is given in the run
     opened = chosen.open(make_overrides("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
-    chosen.require_task(opened, "diarization", "vaak diarize requires a diarization run")
+    chosen.require_use(opened, "diarize", "vaak diarize requires a diarization run")
     counts = [name for name in inference if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type
@@ -320,6 +320,7 @@ def tune(
     """
     from vaak.runs.evaluate import contents_of_splits
     from vaak.runs.open_run import write_tuned
+    from vaak.tasks.asr.ctc.predict import Weighed
 
     files, overrides = files_and_overrides(arguments or [])
     with scratch_folder("tune") as temporary_folder, noting_files() as noted:
@@ -331,7 +332,7 @@ def tune(
         tuned = opened.task.tune(opened.model, split)
         data_read = contents_of_splits(opened.task, [split])
     about_data = {"data": data_read, "files": files_to_json(noted)}
-    if opened.experiment.task == "asr":
+    if isinstance(tuned, Weighed):
         _tell_weights(chosen, opened, split, tuned, about_data)
         return
     found: Tuning = tuned

@@ -35,7 +35,7 @@ def generate(
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
     opened = chosen.open()
-    chosen.require_task(opened, "lm", "vaak generate requires a language model (task lm)")
+    chosen.require_use(opened, "generate", "vaak generate requires a language model (task lm)")
     task, read = opened.task, opened.experiment.data.max_length
     messages = _messages(text) if chat else []
     prompt = task.chat_template.prompt(messages, text) if chat else task.prompt(text)

@@ -79,7 +79,7 @@ def transcribe(
     # Before the seconds that opening a model takes.
     _require_that_options_fit(files, format, output, diarize, decoding)
     opened = chosen.open(make_overrides("data.decoding", decoding))
-    chosen.require_task(opened, "asr", "vaak transcribe requires a run of task asr")
+    chosen.require_use(opened, "transcribe", "vaak transcribe requires a run of task asr")
     transcriber = opened.task.transcriber(opened.model)
     transcripts: Iterator[Transcript | SpeakerTranscript | UserError]
     if diarize is None:
@@ -122,7 +122,7 @@ def _transcribe_speakers(
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
 
     opened: OpenedRun = chosen.open()
-    chosen.require_task(opened, "diarization", "--diarize requires a diarization run")
+    chosen.require_use(opened, "diarize", "--diarize requires a diarization run")
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
 
     def read_segments(path: Path) -> tuple[list[Segment], float]:

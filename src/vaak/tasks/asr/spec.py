@@ -331,6 +331,10 @@ SPEC = TaskSpec(
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),
     example="vaak.tasks.asr.starter:write_example",
     commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
+    uses=(
+        "transcribe",
+        "align",
+    ),
     exports={
         "hf": transformers_format(HUB_TAG, "expert"),
         "onnx": ONNX,
@@ -340,10 +344,11 @@ SPEC = TaskSpec(
         SHERPA: ExportFormat(SHERPA, sherpa_code, quantizations=("int8",)),
     },
     drawings={
-        "gate": "vaak.report.experts:plot_gate",
-        "experts": "vaak.report.experts:plot_experts",
-        "asr": "vaak.report.experts:plot_joint_training",
+        "gate": "vaak.tasks.asr.stages.drawings:plot_gate",
+        "experts": "vaak.tasks.asr.stages.drawings:plot_experts",
+        "asr": "vaak.tasks.asr.stages.drawings:plot_joint_training",
     },
+    sections=("vaak.tasks.asr.report:show_routing", "vaak.tasks.asr.report:show_pipeline"),
     hub_tag=HUB_TAG,
     opens=opens,
 )

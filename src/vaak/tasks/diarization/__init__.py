@@ -25,7 +25,7 @@ RECOGNISED_BY = RecognisedBy(
 )
 METRICS = (
     Metric("frame_accuracy", percent=True, higher=True),
-    Metric("der", percent=True, errors="seconds of speech"),
+    Metric("der", percent=True, errors="seconds of speech", grouped_by="speakers"),
     *(Metric(name, percent=True) for name in ("miss", "false_alarm", "confusion", "jer", "speaker_ceiling")),
     Metric("speaker_error"),
 )

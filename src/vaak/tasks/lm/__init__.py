@@ -13,5 +13,5 @@ METRICS = (
     *(Metric(name, percent=True, higher=True) for name in ("accuracy", "exact_match", "acc", "acc_norm")),
     *(Metric(name, higher=True) for name in ("margin", "chosen_reward")),
     *(Metric(name, higher=None) for name in ("rejected_reward", "expert_load")),
-    Metric("pairs_accuracy", percent=True, higher=True, chance=0.5),
+    Metric("pairs_accuracy", percent=True, higher=True, chance=0.5, counts="phenomena"),
 )

@@ -240,6 +240,10 @@ SPEC = TaskSpec(
     starter_data=StarterData("texts", "texts", usual_for="texts"),
     example="vaak.tasks.lm.starter:write_example",
     commands=commands,
+    uses=(
+        "generate",
+        "lm-eval",
+    ),
     exports={
         "hf": transformers_format(HUB_TAG),
         "onnx": ONNX,

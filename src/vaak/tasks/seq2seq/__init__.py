@@ -19,5 +19,6 @@ METRICS = (
     *(Metric(name) for name in ("perplexity", "max_violation", "dead_experts")),
     *(Metric(name, percent=True, higher=True) for name in ("accuracy", "token_accuracy")),
     *(Metric(name, higher=True) for name in ("bleu", "chrf", "chrf_plus_plus")),
+    Metric("sentence_chrf", higher=True, title="mean chrF of sentences"),
     Metric("expert_load", higher=None),
 )

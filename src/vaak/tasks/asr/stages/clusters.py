@@ -22,8 +22,8 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.core.terminal import followed
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import StageWork
-from vaak.report.experts import draw_clusters
 from vaak.tasks.asr.stages.clustering import Clustering, cluster, cluster_points, reduced, silhouette
+from vaak.tasks.asr.stages.drawings import draw_clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, groups_in
 from vaak.tasks.asr.stages.options import ClusteringConfig, MoeOptions
 
