@@ -1,9 +1,9 @@
 """Conversations as a model reads them, written by a chat template, and which of their tokens are answers.
 
-A template is Jinja, as transformers has them: it is given ``messages``, ``add_generation_prompt`` and the names of
-special tokens (``bos_token``, …), and runs in a sandbox. Answers are what it marks by ``{% generation %}``; without
-marks, what it adds to the messages before an answer, with the prompt for one, to write the answer, too. White space
-after the token that ends an answer is not part of it.
+A template is Jinja, as transformers has them: it is given ``messages``, ``tools``, ``add_generation_prompt`` and the
+names of special tokens (``bos_token``, …), and runs in a sandbox. Answers are what it marks by ``{% generation %}``;
+without marks, what it adds to the messages before an answer, with the prompt for one, to write the answer, too. White
+space after the token that ends an answer is not part of it.
 
 Special tokens are written by templates only: in a message ``<s>`` is three letters. Differs from transformers in that,
 and has no ``strftime_now``: the text of a conversation doesn't depend on the day.
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from jinja2 import TemplateError, nodes
@@ -29,24 +30,43 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.text.corpora.stores import EncodedPiece
 from vaak.text.tokenizer import Tokenizer
 
-Messages = Sequence[dict[str, str]]
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
 Span = tuple[int, int]
 
 OPTION = "data.chat_template"
 CHATML = "chatml"
-_CHATML = """\
-{%- for message in messages %}{{ BEGIN + message['role'] + '\\n' }}
-{%- if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + END }}{% endgeneration %}
-{%- else %}{{ message['content'] + END }}{% endif %}{{ '\\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ BEGIN + 'assistant\\n' }}{% endif %}"""
+_SHIPPED = Path(__file__).parent / "chat_templates"
 _OF_CHATML = ("<|im_start|>", "<|im_end|>")
 _KEY = "chat_template"
 
 BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
 """Noncharacters of Unicode, which no text has: around answers, and inside of what only looks like a special token."""
-_NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN)
+_THOUGHTS, _SAID = "\ufdd3\ufdd4", "\ufdd5\ufdd6"
+"""Further ones, around an answer's thoughts, and around what another role says that is learned."""
+_NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN + _THOUGHTS + _SAID)
+_AROUND = re.compile(f"[{_THOUGHTS}{_SAID}]")
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
+
+
+_THOUGHT_NAMES = ("reasoning_content", "reasoning", "thinking")
+_IN_CONTENT = re.compile(r"\s*<think>(.*?)</think>\s*", re.DOTALL)
+Reasoning = Literal["keep", "mask", "drop"]
+
+
+class Learned(NamedTuple):
+    """What of a conversation is learned: turns of which ``roles``, of these the last alone, and thoughts of answers.
+
+    Thoughts that are masked are read, and not learned; those that are dropped aren't there.
+    """
+
+    roles: tuple[str, ...] = ("assistant",)
+    only_last: bool = False
+    reasoning: Reasoning = "keep"
+
+
+ANSWERS_ALONE = Learned()
 
 
 class _End(NamedTuple):
@@ -74,9 +94,11 @@ class _Generation(Extension):
 class ChatTemplate:
     """A template with the tokenizer whose special tokens it writes."""
 
-    def __init__(self, content: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, content: str, tokenizer: Tokenizer, learned: Learned = ANSWERS_ALONE) -> None:
         """Raises UserError for what isn't a template."""
-        self.content, self.tokenizer = content, tokenizer
+        self.content, self.tokenizer, self.learned = content, tokenizer, learned
+        self.num_unwritten_thoughts = 0
+        """Answers whose thoughts the template left out, of those encoded so far."""
         # Sandboxed: a template comes from whoever published the model. Blocks are trimmed as transformers trims them.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -88,28 +110,42 @@ class ChatTemplate:
         except TemplateError as error:
             raise UserError(f"{OPTION}: this is not a template in Jinja: {error}") from error
         self._given: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
-        self._given |= {"tools": None, "documents": None}
+        self._given |= {"documents": None}
         added = tokenizer.backend.get_added_tokens_decoder().values()
         # Longest first: an alternative that is a prefix of another would win over it.
         names = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, names)))
 
-    def encoded(self, messages: Messages, where: str, unlearned: Container[int] = ()) -> EncodedPiece:
-        """A conversation's tokens, which of them are answers, and the bytes of those; each special token is one.
+    def encoded(
+        self, messages: Messages, where: str, unlearned: Container[int] = (), *, tools: Tools = (), num_earlier: int = 0
+    ) -> EncodedPiece:
+        """A conversation's tokens, which of them are learned, and the bytes of those; each special token is one.
 
-        Answers at the places ``unlearned`` aren't among them. Raises DataError, naming ``where``, for a conversation
-        that the template refuses, and where no answer is found.
+        Turns at the places ``unlearned``, and the first ``num_earlier`` answers, aren't among them. Raises DataError,
+        naming ``where``, for a conversation that the template refuses, or doesn't write whole, and where nothing is
+        learned.
         """
-        written, spans = self._write_messages(messages, where)
-        if not spans:
+        messages = [self._with_thoughts(message) for message in messages]
+        self._require_written(messages, tools, where)
+        written, spans = self._write_messages(messages, where, tools)
+        if not spans and "assistant" in self.learned.roles:
             raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
         answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        if any(place in unlearned for place in answering):
-            # Spans and messages are matched by order, which only works if there is one span for each answer.
-            if len(spans) != len(answering):
-                marked = f"{OPTION} marks {len(spans)} answers of {len(answering)}"
-                raise DataError(f"{where}: {marked}, so it isn't known which are those with weight 0")
-            spans = [span for span, place in zip(spans, answering, strict=True) if place not in unlearned]
+        spans = _leave_out(spans, answering, unlearned, f"{where}: {OPTION} marks")[num_earlier:]
+        written, spans, thoughts, said = _take_out_marks(written, spans)
+        self.num_unwritten_thoughts += max(0, sum("reasoning_content" in one for one in messages) - len(thoughts))
+        others = [place for place, message in enumerate(messages) if self._is_marked(message)]
+        said = [self._with_end(written, one) for one in _leave_out(said, others, unlearned, f"{where}: {OPTION} has")]
+        learned = sorted([*(spans if "assistant" in self.learned.roles else ()), *said])
+        learned = learned[-1:] if self.learned.only_last else learned
+        if not learned:
+            raise DataError(f"{where}: no turn of {' or '.join(self.learned.roles)} is learned (data.learned_roles)")
+        if self.learned.reasoning == "mask":
+            learned = list(_cut_out(learned, thoughts))
+        return self._encode(written, learned)
+
+    def _encode(self, written: str, spans: Sequence[Span]) -> EncodedPiece:
+        """The tokens of a text, of which those in ``spans`` are learned."""
         num_bytes = sum(
             # A special token counts as one byte, whatever its name, so bits per byte don't depend on how it is written.
             len(self._special.sub("\n", written[start:end]).replace(BROKEN, "").encode())
@@ -126,10 +162,43 @@ class ChatTemplate:
         returned = self.tokenizer.decode(ids, skip_special_tokens=False)
         return EncodedPiece(ids, num_bytes, returned == written.replace(BROKEN, ""), answers=answers)
 
-    def prompt(self, messages: Messages, where: str) -> list[int]:
+    def prompt(self, messages: Messages, where: str, tools: Tools = ()) -> list[int]:
         """The tokens after which the assistant's answer to ``messages`` comes. Raises DataError as ``encoded``."""
-        rendered = self._rendered(self._protected(messages), where, prompt=True)
-        return self._tokens(rendered.replace(BEGIN, "").replace(END, ""))[0]
+        messages = [self._with_thoughts(message) for message in messages]
+        self._require_written(messages, tools, where)
+        rendered = self._rendered(self._protected(messages), where, tools, prompt=True)
+        return self._tokens(_AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")))[0]
+
+    def _with_thoughts(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message whose thoughts are treated as asked, those in its content, too, where they are to be left out."""
+        found = dict(message)
+        if self.learned.reasoning == "keep" or message["role"] != "assistant":
+            return found
+        if "reasoning_content" not in found and (inside := _IN_CONTENT.match(found["content"])):
+            found |= {"reasoning_content": inside[1].strip(), "content": found["content"][inside.end() :]}
+        if self.learned.reasoning == "drop":
+            found.pop("reasoning_content", None)
+        return found
+
+    def _require_written(self, messages: Messages, tools: Tools, where: str) -> None:
+        """Raise DataError for tools, calls or thoughts that a template knows nothing of: they would be lost."""
+        if tools and "tools" not in self.content:
+            raise DataError(f"{where}: {OPTION} doesn't write tools; name one that does, such as {CHATML}")
+        if any("tool_calls" in one for one in messages) and "tool_calls" not in self.content:
+            raise DataError(f"{where}: {OPTION} doesn't write tool_calls; name one that does, such as {CHATML}")
+        thinks = any("reasoning_content" in one for one in messages)
+        if thinks and not any(name in self.content for name in _THOUGHT_NAMES):
+            raise DataError(f"{where}: {OPTION} doesn't write reasoning_content; data.reasoning: drop leaves it out")
+
+    def _is_marked(self, message: Mapping[str, Any]) -> bool:
+        """Whether a message isn't an answer, but is learned."""
+        role = "system" if message["role"] == "developer" else message["role"]
+        return role != "assistant" and role in self.learned.roles and bool(message["content"].strip())
+
+    def _with_end(self, written: str, span: Span) -> Span:
+        """A turn with the special token that ends it, if one does."""
+        end = re.compile(f"(?:{self._special.pattern})").match(written, span[1])
+        return span[0], end.end() if end and self._special.pattern else span[1]
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -168,12 +237,12 @@ class ChatTemplate:
                 found.append(_End(token, inside is not None))
         return found
 
-    def _write_messages(self, messages: Messages, where: str) -> tuple[str, list[Span]]:
-        """The text, and where answers are in it."""
+    def _write_messages(self, messages: Messages, where: str, tools: Tools = ()) -> tuple[str, list[Span]]:
+        """The text, and where answers are in it; what is around thoughts and other turns is in it, too."""
         protected = self._protected(messages)
-        rendered = self._rendered(protected, where)
+        rendered = self._rendered(protected, where, tools)
         if not _MARKS.search(self.content):
-            return rendered, self._answers(protected, rendered, where)
+            return rendered, self._answers(protected, rendered, where, tools)
         # The marks are taken out, so positions count the characters before each mark only.
         outside, *marked = rendered.split(BEGIN)
         spans = []
@@ -183,7 +252,7 @@ class ChatTemplate:
             outside += answer + after
         return outside, spans
 
-    def _answers(self, messages: Messages, whole: str, where: str) -> list[Span]:
+    def _answers(self, messages: Messages, whole: str, where: str, tools: Tools) -> list[Span]:
         """Return where answers are in what a template without marks wrote."""
         spans = []
         for number, message in enumerate(messages):
@@ -191,8 +260,8 @@ class ChatTemplate:
                 continue
             # Without marks, an answer is what follows the generation prompt, provided each conversation begins like the
             # longer one.
-            before = self._rendered(messages[:number], where, prompt=True)
-            after = self._rendered(messages[: number + 1], where)
+            before = self._rendered(messages[:number], where, tools, prompt=True)
+            after = self._rendered(messages[: number + 1], where, tools)
             if not after.startswith(before) or not whole.startswith(after):
                 raise DataError(
                     f"{where}: {OPTION}: the first {number + 1} messages alone are written otherwise than as part of "
@@ -203,18 +272,35 @@ class ChatTemplate:
             spans.append((len(before), len(before) + len(answer) if ended else len(after)))
         return spans
 
-    def _protected(self, messages: Messages) -> list[dict[str, str]]:
-        """The messages, in which nothing is a special token."""
+    def _protected(self, messages: Messages) -> list[dict[str, Any]]:
+        """The messages as the template reads them: nothing in them is a special token, and what matters is marked."""
+        found = []
+        for message in messages:
+            one = self._break_special(dict(message))
+            if self._is_marked(message):
+                one["content"] = _put_around(one["content"], _SAID)
+            # Most templates don't know this role, and would leave the turn out.
+            if one["role"] == "developer" and "developer" not in self.content:
+                one["role"] = "system"
+            if "reasoning_content" in one:
+                thoughts = _put_around(one.pop("reasoning_content"), _THOUGHTS)
+                one |= {name: thoughts for name in _THOUGHT_NAMES if name in self.content}
+            found.append(one)
+        return found
 
-        def broken(found: re.Match[str]) -> str:
-            return found[0][:1] + BROKEN + found[0][1:]
+    def _break_special(self, value: Any) -> Any:
+        """A value in whose texts nothing is a special token."""
+        if isinstance(value, str):
+            plain = value.translate(_NONE_OF_THEM)
+            return self._special.sub(lambda found: found[0][:1] + BROKEN + found[0][1:], plain)
+        if isinstance(value, Mapping):
+            return {self._break_special(key): self._break_special(one) for key, one in value.items()}
+        return [self._break_special(one) for one in value] if isinstance(value, list | tuple) else value
 
-        contents = (self._special.sub(broken, message["content"].translate(_NONE_OF_THEM)) for message in messages)
-        return [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
-
-    def _rendered(self, messages: Messages, where: str, *, prompt: bool = False) -> str:
+    def _rendered(self, messages: Messages, where: str, tools: Tools = (), *, prompt: bool = False) -> str:
+        given = self._break_special(tools) if tools else None
         try:
-            return self._template.render(messages=messages, add_generation_prompt=prompt, **self._given)
+            return self._template.render(messages=messages, tools=given, add_generation_prompt=prompt, **self._given)
         except Exception as error:  # whatever the code of a template raises
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(f"{where}: {OPTION} refuses this conversation: {said}") from error
@@ -235,6 +321,60 @@ class ChatTemplate:
             places += [(length + start, length + end) for start, end in spans]
             length += len(text)
         return ids, places
+
+
+def _put_around(text: str, marks: str) -> str:
+    """A text with marks around it, inside of its white space, which templates strip.
+
+    >>> _put_around(" so ", "()")
+    ' (so) '
+    """
+    core = text.strip()
+    before, _, after = text.partition(core) if core else ("", "", text)
+    return f"{before}{marks[0]}{core}{marks[1]}{after}" if core else text
+
+
+def _take_out_marks(written: str, spans: Sequence[Span]) -> tuple[str, list[Span], list[Span], list[Span]]:
+    """The text without marks, its ``spans`` there, and those of thoughts and of other turns that are learned."""
+    places = [found.start() for found in _AROUND.finditer(written)]
+    opened: dict[str, int] = {}
+    found: dict[str, list[Span]] = {_THOUGHTS: [], _SAID: []}
+    for number, place in enumerate(places):
+        marks = _THOUGHTS if written[place] in _THOUGHTS else _SAID
+        if written[place] == marks[0]:
+            opened[marks] = place - number
+        elif marks in opened:
+            found[marks].append((opened.pop(marks), place - number))
+    moved = [(start - bisect_left(places, start), end - bisect_left(places, end)) for start, end in spans]
+    return _AROUND.sub("", written), moved, found[_THOUGHTS], found[_SAID]
+
+
+def _cut_out(spans: Sequence[Span], holes: Sequence[Span]) -> Iterator[Span]:
+    """What is left of ``spans`` without ``holes``, which are in order.
+
+    >>> list(_cut_out([(0, 9), (12, 15)], [(2, 4), (8, 13)]))
+    [(0, 2), (4, 8), (13, 15)]
+    """
+    for start, end in spans:
+        for first, last in holes:
+            if first < end and last > start:
+                if first > start:
+                    yield start, first
+                start = last
+        if start < end:
+            yield start, end
+
+
+def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int], marks: str) -> list[Span]:
+    """The spans of ``turns`` that are learned. Raises DataError where it isn't known which is whose."""
+    if not any(place in unlearned for place in turns):
+        return spans
+    # Spans and messages are matched by order, which only works if there is one span for each.
+    if len(spans) != len(turns):
+        raise DataError(
+            f"{marks} {len(spans)} answers of {len(turns)}, so it isn't known which are those with weight 0"
+        )
+    return [span for span, place in zip(spans, turns, strict=True) if place not in unlearned]
 
 
 def given_template(given: str | None, folder: Path) -> str | None:
@@ -259,7 +399,12 @@ def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> st
     # ChatML's own tokens if the tokenizer has them; as plain text they would be several tokens each.
     has_them = None not in map(tokenizer.backend.token_to_id, _OF_CHATML)
     begin, end = (f"'{token}'" for token in _OF_CHATML) if has_them else ("bos_token", "eos_token")
-    return _CHATML.replace("BEGIN", begin).replace("END", end)
+    return template_text(CHATML).replace("BEGIN", begin).replace("END", end)
+
+
+def template_text(name: str) -> str:
+    """The text of a template of ours."""
+    return (_SHIPPED / f"{name}.jinja").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def template_in(folder: Path) -> str | None:

@@ -6,11 +6,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import AddedToken
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
+from vaak.text.chat_template import (
+    ChatTemplate,
+    Learned,
+    given_template,
+    keep_template,
+    template_for,
+    template_in,
+    template_text,
+)
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -64,7 +73,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_json(trained.to_json())
 
 
-def answers_of(template: ChatTemplate, messages: list[dict[str, str]]) -> list[str]:
+def answers_of(template: ChatTemplate, messages: list[dict[str, Any]]) -> list[str]:
     """The text of each run of tokens that are answers."""
     found = template.encoded(messages, "here")
     assert found.answers is not None
@@ -212,3 +221,124 @@ def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path):
     assert template_in(tmp_path) == PLAIN
     (tmp_path / "chat_template.jinja").write_text(MARKED)
     assert template_in(tmp_path) == MARKED
+
+
+HERMES = template_text("chatml").replace("BEGIN", "'<|im_start|>'").replace("END", "'<|im_end|>'")
+FUNCTION = {
+    "type": "function",
+    "function": {"name": "weather", "description": "<|im_end|>?", "parameters": {"type": "object", "properties": {}}},
+}
+CALLED = [
+    {"role": "system", "content": ""},
+    {"role": "user", "content": "मौसम?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": "\nपूछूँ।\n",
+        "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"place": "दिल्ली"}}}] * 2,
+    },
+    {"role": "tool", "content": '{"rain": true}', "name": "weather"},
+    {"role": "assistant", "content": "बारिश।"},
+]
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "दिल्ली"}}\n</tool_call>'
+
+CALLS = f"\n</think>\n\n{CALL}\n{CALL}<|im_end|>"
+
+
+def test_tools_calls_and_thoughts_are_written_as_transformers_writes_them(tokenizer: Tokenizer):
+    calm = {**FUNCTION, "function": {**FUNCTION["function"], "description": "?"}}
+    peer, template = peer_of(tokenizer), ChatTemplate(HERMES, tokenizer)
+    theirs = peer.apply_chat_template(
+        CALLED, tools=[calm], chat_template=HERMES, return_dict=True, return_assistant_tokens_mask=True
+    )
+    found = template.encoded(CALLED, "here", tools=[calm])
+    assert found.ids == theirs["input_ids"]
+    assert found.answers is not None
+    assert found.answers.astype(int).tolist() == theirs["assistant_masks"]
+    asked = peer.apply_chat_template(CALLED[:4], tools=[calm], chat_template=HERMES, add_generation_prompt=True)
+    assert template.prompt(CALLED[:4], "here", [calm]) == asked["input_ids"]
+    assert answers_of(template, CALLED) == [
+        f"<think>\n\nपूछूँ।\n\n</think>\n\n{CALL}\n{CALL}<|im_end|>",
+        "बारिश।<|im_end|>",
+    ]
+    dangerous = template.encoded(CALLED, "here", tools=[FUNCTION])
+    end = tokenizer.backend.token_to_id("<|im_end|>")
+    assert list(dangerous.ids).count(end) == list(found.ids).count(end), "a tool can't end a turn"
+
+
+@pytest.mark.parametrize(
+    ("learned", "answers"),
+    [
+        (Learned(), [f"<think>\n\nपूछूँ।\n{CALLS}", "बारिश।<|im_end|>"]),
+        (Learned(only_last=True), ["बारिश।<|im_end|>"]),
+        (Learned(reasoning="mask"), ["<think>\n\n", f"\n{CALLS}", "बारिश।<|im_end|>"]),
+        (Learned(reasoning="drop"), [CALL + "\n" + CALL + "<|im_end|>", "बारिश।<|im_end|>"]),
+        (Learned(("user", "tool")), ["मौसम?<|im_end|>", '{"rain": true}<|im_end|>']),
+        (Learned(("assistant", "tool"), only_last=True), ["बारिश।<|im_end|>"]),
+    ],
+)  # fmt: skip
+def test_what_is_learned_is_what_was_asked_for(tokenizer: Tokenizer, learned: Learned, answers: list[str]):
+    template = ChatTemplate(HERMES, tokenizer, learned)
+    assert answers_of(template, CALLED) == answers
+    found = template.encoded(CALLED, "here")
+    assert found.num_bytes == sum(len(one.replace("<|im_end|>", ".").encode()) for one in answers)
+    if learned.reasoning != "drop":
+        assert found.ids == ChatTemplate(HERMES, tokenizer).encoded(CALLED, "here").ids
+    assert found.is_reproduced
+
+
+@pytest.mark.parametrize("content", [MARKED, PLAIN])
+def test_turns_with_weight_0_and_those_of_other_roles_are_exact(tokenizer: Tokenizer, content: str):
+    def learned_texts(learned: Learned, unlearned: set[int]) -> list[str]:
+        found = ChatTemplate(content, tokenizer, learned).encoded(TALK, "here", unlearned)
+        assert found.answers is not None
+        assert found.ids == ChatTemplate(content, tokenizer).encoded(TALK, "here").ids
+        return tokenizer.decode([int(i) for i in np.array(found.ids)[found.answers]], False).split("<|im_end|>")[:-1]
+
+    assert learned_texts(Learned(), {2}) == ["घर।"]
+    assert learned_texts(Learned(), {4}) == ["राम  \n।"]
+    assert learned_texts(Learned(("user",)), {3}) == ["कौन जाता है?"]
+    everyone = Learned(("assistant", "user", "system"))
+    assert learned_texts(everyone, {2}) == [TALK[place]["content"] for place in (0, 1, 3, 4)]
+    assert learned_texts(everyone._replace(only_last=True), {4}) == ["कहाँ?"]
+
+
+def test_thoughts_in_the_content_are_left_out_or_masked_too(tokenizer: Tokenizer):
+    talk = [CALLED[1], {"role": "assistant", "content": "<think>\nसोच\n</think>\n\nहाँ।"}]
+    for reasoning, answers in (
+        ("keep", ["<think>\nसोच\n</think>\n\nहाँ।<|im_end|>"]),
+        ("mask", ["<think>\n", "\n</think>\n\nहाँ।<|im_end|>"]),
+        ("drop", ["हाँ।<|im_end|>"]),
+    ):
+        assert answers_of(ChatTemplate(HERMES, tokenizer, Learned(reasoning=reasoning)), talk) == answers
+
+
+def test_what_a_template_would_leave_out_is_refused_or_counted(tokenizer: Tokenizer):
+    plain = ChatTemplate(MARKED, tokenizer)
+    for messages, tools, said in (
+        (TALK, [FUNCTION], "doesn't write tools; name one that does, such as chatml"),
+        ([*TALK[:2], {**CALLED[2], "reasoning_content": ""}], (), "doesn't write tool_calls"),
+        ([*TALK[:2], {**TALK[2], "reasoning_content": "सोच"}], (), "data.reasoning: drop leaves it out"),
+    ):
+        with pytest.raises(DataError, match=f"^here: data.chat_template .*{said}"):
+            plain.encoded(messages, "here", tools=tools)
+    forgets = "{% for m in messages %}{% if loop.last %}{{ m.reasoning_content }}{% endif %}{% generation %}" + (
+        "{{ m.content + '<|im_end|>' }}{% endgeneration %}{% endfor %}"
+    )
+    template = ChatTemplate(forgets, tokenizer)
+    thinking = [{**TALK[2], "reasoning_content": "सोच"}] * 3
+    template.encoded(thinking, "here")
+    assert template.num_unwritten_thoughts == 2
+
+
+def test_a_developer_is_the_system_where_a_template_does_not_know_that_role(tokenizer: Tokenizer):
+    talk = [{"role": "developer", "content": "सुनो।"}, *TALK[1:]]
+    as_system = [{"role": "system", "content": "सुनो।"}, *TALK[1:]]
+    assert (
+        ChatTemplate(MARKED, tokenizer).encoded(talk, "").ids
+        == ChatTemplate(MARKED, tokenizer).encoded(as_system, "").ids
+    )
+    knowing = ChatTemplate("{# developer #}" + MARKED, tokenizer)
+    assert (
+        knowing.encoded(talk, "").ids == peer_of(tokenizer).apply_chat_template(talk, chat_template=MARKED)["input_ids"]
+    )

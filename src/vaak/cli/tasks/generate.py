@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from vaak.cli.arguments import BatchSize, ModelInUse, Output, add_options, on_a_
 from vaak.cli.output import print_or_write
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.config import GenerationOptions
+
+if TYPE_CHECKING:
+    from vaak.text.corpora.conversations import Conversation
 
 
 @on_a_run
@@ -37,14 +41,16 @@ def generate(
     opened = chosen.open()
     chosen.require_use(opened, "generate", "vaak generate requires a language model (task lm)")
     task, read = opened.task, opened.experiment.data.max_length
-    messages = _messages(text) if chat else []
-    prompt = task.chat_template.prompt(messages, text) if chat else task.prompt(text)
+    messages, _, tools = _conversation(text) if chat else ([], frozenset(), ())
+    prompt = task.chat_template.prompt(messages, text, tools) if chat else task.prompt(text)
     if len(prompt) > read:
         print(f"warning: the prompt has {len(prompt)} tokens, the model reads the last {read}", file=sys.stderr)
     settings = task.sampling(**(GenerationOptions().model_dump() | sampling))
     with opened.precision.autocast():
         if samples == 1 and output is None and not chosen.as_json:
-            write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
+            write, begin, text = (
+                (partial(task.answer, tools=tools), messages, "") if chat else (task.stream, text, text)
+            )
             for index, piece in enumerate(write(opened.model, begin, settings)):
                 sys.stdout.write(piece if index else text + piece)
                 sys.stdout.flush()
@@ -61,16 +67,16 @@ def generate(
         print_or_write(lines, output, samples)
 
 
-def _messages(text: str) -> list[dict[str, str]]:
-    """The conversation that a file has, or a question. Raises UserError for what is neither."""
-    from vaak.text.corpora.conversations import read_messages
+def _conversation(text: str) -> Conversation:
+    """The conversation that a file has, with its tools, or a question. Raises UserError for what is neither."""
+    from vaak.text.corpora.conversations import read_conversation
 
     if not text.strip():
         raise UserError("--chat: the question is empty; give one, or a JSON file of messages")
     if not text.endswith(".json"):
-        return read_messages({"messages": [{"role": "user", "content": text}]}, "--chat")
+        return read_conversation({"messages": [{"role": "user", "content": text}]}, "--chat")
     try:
         given = json.loads(Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"--chat: {text} can't be read: {error}") from error
-    return read_messages({"messages": given} if isinstance(given, list) else given, text)
+    return read_conversation({"messages": given} if isinstance(given, list) else given, text)

@@ -195,8 +195,18 @@ class LanguageModelDataConfig(Section):
         "in; null is the tokenizer's, else chatml.",
         None,
     )
-    loss_on: Literal["answers", "all"] = option(
-        "chat: which tokens training learns to predict; evaluations always score the answers.", "answers"
+    loss_on: Literal["answers", "last", "all"] = option(
+        "chat: which tokens training learns to predict; last is the last answer alone. Evaluations score answers, or "
+        "the last one.",
+        "answers",
+    )
+    learned_roles: tuple[Literal["assistant", "user", "system", "tool"], ...] = option(
+        "chat: whose turns count as answers, for training and evaluation.", ("assistant",), min_length=1
+    )
+    reasoning: Literal["keep", "mask", "drop"] = option(
+        "chat, preferences: thoughts of answers (reasoning_content; unless they are kept, <think> in the content, too) "
+        "are learned; read, but not learned; or left out.",
+        "keep",
     )
     long_chats: Literal["cut", "drop"] = option(
         "chat, preferences: how conversations of more than max_length tokens are handled.", "cut"

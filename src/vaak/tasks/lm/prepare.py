@@ -27,7 +27,16 @@ from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base, NewTokens
-from vaak.text.chat_template import OPTION, ChatTemplate, given_template, keep_template, template_for, template_in
+from vaak.text.chat_template import (
+    ANSWERS_ALONE,
+    OPTION,
+    ChatTemplate,
+    Learned,
+    given_template,
+    keep_template,
+    template_for,
+    template_in,
+)
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import TYPES_WITH_ROWS, Document
 from vaak.text.corpora.statistics import Skipped, statistics_rows
@@ -97,7 +106,19 @@ def recipe(
 
 def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     """Return the further options that prepared conversations depend on."""
-    return {"chat_template": given_template(data.chat_template, code)} if data.corpus.has_answers else {}
+    if not data.corpus.has_answers:
+        return {}
+    learned, usual = what_is_learned(data)._asdict(), ANSWERS_ALONE._asdict()
+    # Only what was asked for: data of before these options stay what they are.
+    asked = {name: value for name, value in learned.items() if value != usual[name]}
+    return {"chat_template": given_template(data.chat_template, code)} | ({"learned": asked} if asked else {})
+
+
+def what_is_learned(data: LanguageModelDataConfig) -> Learned:
+    """Return which parts of conversations are learned, by the options."""
+    if data.corpus.type == "preferences":  # in a pair the last answer counts
+        return Learned(reasoning=data.reasoning)
+    return Learned(data.learned_roles, data.loss_on == "last", data.reasoning)
 
 
 def _of_new_tokens(data: LanguageModelDataConfig) -> dict[str, Any]:
@@ -142,7 +163,7 @@ def _make(
         given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
         source = kept if given is None else given if given.is_dir() else given.parent
         content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
-        template = ChatTemplate(content, tokenizer)
+        template = ChatTemplate(content, tokenizer, what_is_learned(data))
         keep_template(kept, content)
     # Of whole words, every new text has unknown ones.
     limit = data.max_unknown if is_new and not tokenizer.has_whole_words else None
@@ -161,6 +182,9 @@ def _make(
             store = write_encoded(folder / split, pieces, tokenizer)
             if skipped:
                 log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
+            if template.num_unwritten_thoughts:
+                number, template.num_unwritten_thoughts = template.num_unwritten_thoughts, 0
+                log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
             if not len(store):
                 raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
@@ -210,15 +234,12 @@ def _conversations(
 
 def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
     if not one.rejected:
-        return [template.encoded(one.messages, one.where, one.unlearned)]
+        return [template.encoded(one.messages, one.where, one.unlearned, tools=one.tools)]
     earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
-    found = []
-    for messages in (one.messages, one.rejected):
-        piece = template.encoded(messages, one.where)
-        assert piece.answers is not None
-        begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
-        found.append(piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier)))
-    return found
+    return [
+        template.encoded(messages, one.where, tools=one.tools, num_earlier=earlier)
+        for messages in (one.messages, one.rejected)
+    ]
 
 
 def loss_of_text(store: TokenStore) -> str:

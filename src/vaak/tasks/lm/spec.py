@@ -113,11 +113,13 @@ def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterato
     """Yield the findings on options that conversations can't have, or that only they have."""
     kind = data.corpus.type
     if kind != "chat":
-        yield no_effect("data.loss_on", f"data.corpus.type is {kind}; only chat has conversations")
+        for name in ("loss_on", "learned_roles"):
+            yield no_effect(f"data.{name}", f"data.corpus.type is {kind}; only chat has conversations")
     if not data.corpus.has_answers:
         reason = f"data.corpus.type is {kind}; only chat and preferences have conversations"
         yield unread_input("data.chat_template", data.chat_template, reason)
         yield no_effect("data.long_chats", reason)
+        yield no_effect("data.reasoning", reason)
         return
     if model.model_type != "decoder":
         yield impossible(

@@ -73,10 +73,10 @@ from vaak.tasks.lm.preferences import (
     with_reference,
     write_reference,
 )
-from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe
+from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe, what_is_learned
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
 from vaak.tasks.pretrained import BASE_FOLDER, load_or_init, read_new_tokens
-from vaak.text.chat_template import ChatTemplate, Messages, template_in
+from vaak.text.chat_template import ChatTemplate, Messages, Tools, template_in
 from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
@@ -194,7 +194,7 @@ class LanguageModelTask(ExportableTask):
         content = template_in(prepared_folder(self.directory) / "tokenizer")
         if content is None:
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
-        return ChatTemplate(content, self.tokenizer)
+        return ChatTemplate(content, self.tokenizer, what_is_learned(self.data))
 
     def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset | PreferenceDataset:
         special, length = self._special_tokens(), self.data.max_length
@@ -207,7 +207,7 @@ class LanguageModelTask(ExportableTask):
         if split == "train":
             corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
             if self.chats:
-                return self._conversations(store, corruption, self.data.loss_on)
+                return self._conversations(store, corruption, "all" if self.data.loss_on == "all" else "answers")
             whole: TextDataset | StreamDataset
             if self.data.layout == "stream":
                 whole = StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
@@ -388,7 +388,7 @@ class LanguageModelTask(ExportableTask):
             template = compute_fingerprint(self.chat_template.content)
             windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}
             ends = "answers and what ends them" if self.chat_template.doubt is None else "answers without an end"
-            others |= {"newline": "as in the answers", "scored": ends, "template": template}
+            others |= {"newline": "as in the answers", "scored": ends + self._scored_turns(), "template": template}
             others |= {} if self.chat_template.doubt is None else {ACCURACY: f"withheld, {self.chat_template.doubt}"}
         reason = self._without_bytes(split) if self.causal else ""
         withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
@@ -438,6 +438,13 @@ class LanguageModelTask(ExportableTask):
         for text, continuation in zip(texts, self.written(model, asked, settings, batch_size), strict=True):
             yield text + continuation
 
+    def _scored_turns(self) -> str:
+        """Which turns of conversations are scored, where it isn't each answer; empty where it is."""
+        learned = self.chat_template.learned
+        roles = "" if learned.roles == ("assistant",) else f", of {' and '.join(learned.roles)}"
+        last = ", the last one alone" if learned.only_last else ""
+        return roles + last + ("" if learned.reasoning == "keep" else f", thoughts: {learned.reasoning}")
+
     def words(self, model: nn.Module) -> WordScores:
         """The model as a language model of words, for a recogniser. Raises UserError for one that isn't a decoder."""
         if not self.causal:
@@ -454,9 +461,14 @@ class LanguageModelTask(ExportableTask):
         """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
         yield from self._continued(model, self.prompt(text), settings)
 
-    def answer(self, model: nn.Module, messages: Messages, settings: SamplingSettings) -> Iterator[str]:
-        """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer."""
-        prompt = self.chat_template.prompt(messages, "the messages")
+    def answer(
+        self, model: nn.Module, messages: Messages, settings: SamplingSettings, tools: Tools = ()
+    ) -> Iterator[str]:
+        """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer.
+
+        It may call ``tools``, which are those of transformers' ``apply_chat_template``.
+        """
+        prompt = self.chat_template.prompt(messages, "the messages", tools)
         yield from self._continued(model, prompt, self.answering(settings))
 
     def _continued(self, model: nn.Module, prompt: list[int], settings: SamplingSettings) -> Iterator[str]:

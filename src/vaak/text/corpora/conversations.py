@@ -6,8 +6,10 @@
     {"instruction": text, "input": text, "output": text}      Alpaca; the input may be empty or missing
 
 A prompt and an instruction are a question of the user, a completion and an output the assistant's answer. A ``tool``
-says what a function returned. What each further key means is in ``ROW_KEYS`` and ``MESSAGE_KEYS``: one that changes
-what is to be learned is obeyed, or refused by name; others aren't read, and are named in one line of the log.
+says what a function returned; what tools there are and their calls go to the template (``tool_calls.py``), as do an
+answer's thoughts (``reasoning_content``). What each further key means is in ``ROW_KEYS`` and ``MESSAGE_KEYS``: one
+that changes what is to be learned is obeyed, or refused by name; others aren't read, and are named in one line of the
+log.
 """
 
 from __future__ import annotations
@@ -23,12 +25,16 @@ from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names
 from vaak.core.storage.archives import open_file, read_state
 from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
+from vaak.text.corpora.tool_calls import read_calls, read_calls_of_text, read_tools
 from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
 FORMS = "messages, conversations, prompt and completion, or instruction and output"
 ANSWERS = "assistant"
 ROLES = ("system", "user", ANSWERS, "tool")
+CALLS = "function_call"
+"""ShareGPT's speaker of a turn that is a call, in JSON."""
+Message = dict[str, Any]
 
 
 class Keys(NamedTuple):
@@ -41,11 +47,12 @@ class Keys(NamedTuple):
 
 
 OPENAI = Keys(
-    "messages", "role", "content", {**dict(zip(ROLES, ROLES, strict=True)), "developer": "system", "function": "tool"}
-)
+    "messages", "role", "content",
+    {**dict(zip(ROLES, ROLES, strict=True)), "developer": "developer", "function": "tool"},
+)  # fmt: skip
 SHAREGPT = Keys(
     "conversations", "from", "value",
-    {**dict(zip(("system", "human", "gpt", "tool"), ROLES, strict=True)), "observation": "tool"},
+    {**dict(zip(("system", "human", "gpt", "tool"), ROLES, strict=True)), "observation": "tool", CALLS: ANSWERS},
 )  # fmt: skip
 
 Outcome = Literal["read", "refused", "not read"]
@@ -62,10 +69,9 @@ class KeyRule(NamedTuple):
     meaning: str
 
 
-_CALLS = "write the calls as text into the content, or drop the row"
-_FUNCTIONS = "write what functions there are into the system message"
 _MEDIA = "a language model reads text only"
-_THOUGHTS = "write the thoughts into the content, as your template would"
+_THOUGHTS = "of an answer: its thoughts, which the template writes; `data.reasoning` masks or drops them"
+_TOOLS = "what functions may be called, which the template writes; a list, or JSON of one"
 _TOKENS = "give texts; Vaak makes the tokens"
 _PAIRS = "data.corpus.type preferences takes prompt, chosen and rejected"
 
@@ -81,8 +87,8 @@ ROW_KEYS: dict[str, KeyRule] = {
     "history": KeyRule("Alpaca", "read", "earlier questions and answers, in pairs, all learned"),
     "label": KeyRule("TRL (KTO)", "read", "true: the completion is learned; false is refused: it would be learned"),
     "weight": KeyRule("several", "read", "1 is as without; another is refused"),
-    "tools": KeyRule("OpenAI, Mistral, TRL, ShareGPT", "refused", _FUNCTIONS),
-    "functions": KeyRule("OpenAI", "refused", _FUNCTIONS),
+    "tools": KeyRule("OpenAI, Mistral, TRL, ShareGPT", "read", _TOOLS),
+    "functions": KeyRule("OpenAI", "read", "as `tools`, each without its outer object"),
     "chat_template_kwargs": KeyRule("TRL", "refused", "write what they say into a template of your own"),
     "documents": KeyRule("transformers", "refused", "write them into a message"),
     "segments": KeyRule("axolotl (input_output)", "refused", "write them as messages"),
@@ -101,12 +107,18 @@ ROW_KEYS: dict[str, KeyRule] = {
     "attention_mask": KeyRule("tokens", "refused", _TOKENS),
     "completion_mask": KeyRule("TRL", "refused", _TOKENS),
     "assistant_masks": KeyRule("TRL", "refused", _TOKENS),
-    "parallel_tool_calls": KeyRule("OpenAI", "not read", "without tools it says nothing"),
+    "parallel_tool_calls": KeyRule("OpenAI", "not read", "how a server may answer"),
 }
 
 MESSAGE_KEYS: dict[str, KeyRule] = {
-    "role": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "`developer` is the system, `function` a tool"),
-    "from": KeyRule("ShareGPT", "read", "`human` is the user, `gpt` the assistant, `observation` a tool"),
+    "role": KeyRule(
+        "OpenAI, Mistral, TRL, axolotl",
+        "read",
+        "`function` is a tool; `developer` the system, where the template doesn't name it",
+    ),
+    "from": KeyRule(
+        "ShareGPT", "read", "`human` is the user, `gpt` the assistant, `observation` a tool, `function_call` a call"
+    ),
     "content": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "text, or a list of parts of type text, joined"),
     "value": KeyRule("ShareGPT", "read", "text"),
     "weight": KeyRule("OpenAI, Mistral, ShareGPT", "read", "of an answer: 0 isn't learned or scored, 1 is"),
@@ -116,18 +128,21 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
     "train_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "training_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "prefix": KeyRule("Mistral", "refused", "write the whole answer"),
-    "tool_calls": KeyRule("OpenAI, Mistral, TRL", "refused", _CALLS),
-    "function_call": KeyRule("OpenAI", "refused", _CALLS),
+    "tool_calls": KeyRule("OpenAI, Mistral, TRL", "read", "of an answer: what it calls, which the template writes"),
+    "function_call": KeyRule("OpenAI", "read", "as `tool_calls`, of one call"),
     "refusal": KeyRule("OpenAI", "refused", "write it as the content"),
-    "reasoning_content": KeyRule("axolotl, transformers", "refused", _THOUGHTS),
-    "reasoning": KeyRule("several", "refused", _THOUGHTS),
-    "thinking": KeyRule("TRL, transformers", "refused", _THOUGHTS),
+    "reasoning_content": KeyRule("axolotl, transformers", "read", _THOUGHTS),
+    "reasoning": KeyRule("several", "read", "as `reasoning_content`"),
+    "thinking": KeyRule("TRL, transformers", "read", "as `reasoning_content`"),
     "audio": KeyRule("OpenAI", "refused", _MEDIA),
     "images": KeyRule("several", "refused", _MEDIA),
-    "name": KeyRule("OpenAI", "not read", "who of several says it"),
-    "tool_call_id": KeyRule("OpenAI, Mistral", "not read", "calls are text here"),
+    "name": KeyRule("OpenAI", "read", "who of several says it, or which tool; the template may write it"),
+    "tool_call_id": KeyRule("OpenAI, Mistral", "read", "the call that a tool answers; the template may write it"),
 }
 _SWITCHES = ("train", "training", "loss")
+_THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
+_PASSED = ("name", "tool_call_id")
+"""Texts of a message that a template may write."""
 _KEYS_OF_FORMS: dict[Literal["preferences", "chat"], tuple[set[str], ...]] = {
     "preferences": ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output"}),
     "chat": ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"instruction", "output"}),
@@ -135,10 +150,15 @@ _KEYS_OF_FORMS: dict[Literal["preferences", "chat"], tuple[set[str], ...]] = {
 
 
 class Conversation(NamedTuple):
-    """Messages, normalised, each ``{"role", "content"}``, and the places of those that aren't learned."""
+    """Messages, normalised, and the places of those that aren't learned; and the tools that may be called.
 
-    messages: list[dict[str, str]]
+    A message has ``role`` and ``content``, and where it says so ``reasoning_content``, ``tool_calls``, ``name``,
+    ``tool_call_id``.
+    """
+
+    messages: list[Message]
     unlearned: frozenset[int] = frozenset()
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 def key_table() -> list[str]:
@@ -173,18 +193,40 @@ def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Ite
 
 
 def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    messages, unlearned = read_conversation(row, where)
-    said = [(message["role"], checked(message["content"], 0, where, options)) for message in messages]
-    answers = {place for place, (role, _) in enumerate(said) if role == ANSWERS}
+    messages, unlearned, tools = read_conversation(row, where)
+    answers = {place for place, message in enumerate(messages) if message["role"] == ANSWERS}
     if not answers:
         raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
     # A row without an answer to learn would train nothing, unnoticed.
     if answers <= unlearned:
         raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
-    text = "\n".join(content.text for _, content in said)
-    kept = tuple({"role": role, "content": content.text} for role, content in said)
-    replaced = sum(content.replaced_bytes for _, content in said)
-    return Document(text, 0, where, kept, unlearned=unlearned), replaced
+    kept, replaced = _check_bytes(messages, where, options)
+    text = _join_texts(kept, tools)
+    return Document(text, 0, where, tuple(kept), unlearned=unlearned, tools=tools), replaced
+
+
+def _check_bytes(messages: Sequence[Message], where: str, options: BytesOptions) -> tuple[list[Message], int]:
+    """The messages with bytes that aren't UTF-8 replaced, or refused, and how many were replaced."""
+    kept, replaced = [], 0
+    for message in messages:
+        fixed = dict(message)
+        for key in ("content", "reasoning_content"):
+            if key in message:
+                found = checked(message[key], 0, where, options)
+                fixed[key], replaced = found.text, replaced + found.replaced_bytes
+        kept.append(fixed)
+    return kept, replaced
+
+
+def _join_texts(messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
+    """All that a conversation says, one thing a line: what tokenizers learn, and by which equal ones are found."""
+    texts = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    for message in messages:
+        thoughts, calls = message.get("reasoning_content"), message.get("tool_calls", ())
+        texts += [thoughts] if thoughts else []
+        texts += [message["content"]] if message["content"] or not calls else []
+        texts += [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+    return "\n".join(texts)
 
 
 def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
@@ -197,16 +239,14 @@ def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) 
 
 def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
     asked, *answers = _read_pair(row, where)
-    said, replaced = [], 0
-    for message in (*asked, *answers[0], *answers[1]):
-        content = checked(message["content"], 0, where, options)
-        replaced += content.replaced_bytes
-        said.append({"role": message["role"], "content": content.text})
+    tools = read_tools(row, where)
+    said, replaced = _check_bytes([*asked, *answers[0], *answers[1]], where, options)
     # Both answers are stored after the same question: this is where they begin.
     first = len(asked)
     question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
-    text = "\n".join(message["content"] for message in said)
-    return Document(text, 0, where, (*question, *chosen), (*question, *rejected), first), replaced
+    text = _join_texts(said, tools)
+    found = Document(text, 0, where, (*question, *chosen), (*question, *rejected), first, tools=tools)
+    return found, replaced
 
 
 Make = Callable[[Any, str, BytesOptions], tuple[Document, int]]
@@ -283,16 +323,18 @@ def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
             # In small batches: rows with whole conversations can be large.
             for batch in file.iter_batches(batch_size=256):
                 for row in batch.to_pylist():
-                    yield JsonEntry(row, f"{path}: row {number}", 0)
+                    yield JsonEntry(_without_nulls(row), f"{path}: row {number}", 0)
                     number += 1
                     Read.num_bytes += bytes_per_row
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
 
 
-def read_messages(row: Any, where: str) -> list[dict[str, str]]:
-    """The messages of a row, normalised, each ``{"role", "content"}``. Raises DataError where it has none."""
-    return read_conversation(row, where).messages
+def _without_nulls(value: Any) -> Any:
+    """A value without the keys that only other rows have: of a tool's parameters, they would be written."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def read_conversation(row: Any, where: str) -> Conversation:
@@ -300,19 +342,20 @@ def read_conversation(row: Any, where: str) -> Conversation:
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
-    # Refuse before reading: a row with tools, images or token ids would else be learned without them.
+    # Refuse before reading: a row with images or token ids would else be learned without them.
     _refuse_keys(row, ROW_KEYS, where)
     _obey_of_row(row, where)
     keys, messages, unlearned = _detect_form(row, where)
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
         raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
-    found = list[dict[str, str]]()
+    found = list[Message]()
+    tools = read_tools(row, where)
     for number, message in enumerate(messages, start=1):
         found.append(_message(message, keys, f"{where}: message {number}"))
         if not _is_learned(message, found[-1]["role"], f"{where}: message {number}"):
             unlearned.add(number - 1)
-    return _with_system(row, Conversation(found, frozenset(unlearned)), where)
+    return _with_system(row, Conversation(found, frozenset(unlearned), tools), where)
 
 
 def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
@@ -371,9 +414,10 @@ def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Con
     if not _says_something(given):
         return found
     system = _message({"role": "system", "content": given}, OPENAI, f"{where}: system")
-    if found.messages[0]["role"] != "system":
+    if found.messages[0]["role"] not in ("system", "developer"):
         # All messages move by one place.
-        return Conversation([system, *found.messages], frozenset(place + 1 for place in found.unlearned))
+        moved = frozenset(place + 1 for place in found.unlearned)
+        return found._replace(messages=[system, *found.messages], unlearned=moved)
     if found.messages[0] == system:
         return found
     raise DataError(f"{where}: system, and a first message of the system that says something else; leave one out")
@@ -425,35 +469,70 @@ def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
     return all(said.values())
 
 
-def _message(message: Any, keys: Keys, where: str) -> dict[str, str]:
+def _message(message: Any, keys: Keys, where: str) -> Message:
     if not isinstance(message, dict):
         raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
     role = message.get(keys.role)
     if not isinstance(role, str) or role not in keys.roles:
         raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
     _refuse_keys(message, MESSAGE_KEYS, where)
-    content = _text_of_parts(message.get(keys.content), f"{where}: {keys.content}")
+    further = _read_further(message, keys.roles[role], where)
+    content = message.get(keys.content)
+    if role == CALLS:
+        content, further["tool_calls"] = "", read_calls_of_text(content or "", f"{where}: {keys.content}")
+    # OpenAI writes null where an answer is calls alone.
+    content = "" if content is None and "tool_calls" in further else content
+    content, thoughts = _text_of_parts(content, f"{where}: {keys.content}")
+    if thoughts:
+        further.setdefault("reasoning_content", normalise(thoughts))
     if not isinstance(content, str):
         raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
-    if not content.strip():
+    may_be_empty = "tool_calls" in further or keys.roles[role] in ("system", "developer", "tool")
+    if not content.strip() and not may_be_empty:
         raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
-    return {"role": keys.roles[role], "content": normalise(content)}
+    return {"role": keys.roles[role], "content": normalise(content), **further}
 
 
-def _text_of_parts(content: Any, where: str) -> Any:
-    """The texts of a content's parts together; a content that isn't a list of parts is returned unchanged."""
+def _read_further(message: Mapping[str, Any], role: str, where: str) -> Message:
+    """What a message has besides its content: thoughts and calls of an answer, names."""
+    found: Message = {}
+    thoughts = {key: message[key] for key in _THOUGHT_KEYS if _says_something(message.get(key))}
+    if len({*map(repr, thoughts.values())}) > 1:
+        raise DataError(f"{where}: {' and '.join(thoughts)} say different things; leave one out")
+    for key in (*thoughts, *(key for key in _PASSED if _says_something(message.get(key)))):
+        if not isinstance(message[key], str):
+            raise DataError(f"{where}: {key} is {_shorten_value(message[key])}; expected text")
+        found["reasoning_content" if key in thoughts else key] = normalise(message[key])
+    calls = read_calls(message, where)
+    if calls:
+        found["tool_calls"] = calls
+    for key in ("reasoning_content", "tool_calls"):
+        if key in found and role != ANSWERS:
+            raise DataError(f"{where}: {key} of the {role}; only answers of the {ANSWERS} have them")
+    return found
+
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def _text_of_parts(content: Any, where: str) -> tuple[Any, str]:
+    """The texts of a content's parts together, and their thoughts; one that isn't a list of parts is unchanged."""
     if not isinstance(content, list) or not content:
-        return content
+        return content, ""
     # Not a list of parts, so the caller reports the content unchanged.
     if not all(isinstance(part, dict) and "type" in part for part in content):
-        return content
+        return content, ""
+    texts, thoughts = list[str](), list[str]()
     for part in content:
-        if part["type"] != "text" or not isinstance(part.get("text"), str):
-            raise DataError(f"{where} has a part of type {_shorten_value(part['type'])}; {_MEDIA}")
-    return "".join(part["text"] for part in content)
+        kind = part["type"]
+        text = part.get("thinking" if kind == "thinking" else "text")
+        if kind not in (*_TEXT_PARTS, "thinking") or not isinstance(text, str):
+            raise DataError(f"{where} has a part of type {_shorten_value(kind)}; {_MEDIA}")
+        (thoughts if kind == "thinking" else texts).append(text)
+    return "".join(texts), "".join(thoughts)
 
 
-def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
+def _read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list[Message]]:
     """The messages before the answers, those of the preferred answer, and of the rejected one."""
     row = _as_trl(row, where) if isinstance(row, dict) else row
     if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
@@ -478,12 +557,12 @@ def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[st
         raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
     if chosen == rejected:
         raise DataError(f"{where}: chosen and rejected are the same; leave the pair out")
-    if _says_something(row.get("system")) and asked[0]["role"] != "system":
+    if _says_something(row.get("system")) and asked[0]["role"] not in ("system", "developer"):
         asked = [_message({"role": "system", "content": row["system"]}, OPENAI, f"{where}: system"), *asked]
     return asked, chosen, rejected
 
 
-def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[dict[str, str]]:
+def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[Message]:
     """The prompt, or one of the answers: text of a ``role``, or messages; those of a prompt are never learned."""
     given = row.get(name) or []
     given = [{"role": role, "content": given}] if isinstance(given, str) else given

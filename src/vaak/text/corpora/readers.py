@@ -67,18 +67,19 @@ class Document(NamedTuple):
 
     A conversation has its ``messages``, too, and its place; its text is what they say. A pair of answers has
     ``messages`` with the chosen one, and ``rejected`` with the other: the first ``num_asked`` of both are the same.
-    ``unlearned`` are places of messages that aren't to be learned. ``source`` is the number of the pattern that its
-    file is named by. A ``problem`` is why it can't be used, where it has nothing else.
+    ``unlearned`` are places of messages that aren't to be learned, ``tools`` what an answer may call. ``source`` is the
+    number of the pattern that its file is named by. A ``problem`` is why it can't be used, where it has nothing else.
     """
 
     text: str
     replaced_bytes: int = 0
     where: str = ""
-    messages: tuple[dict[str, str], ...] = ()
-    rejected: tuple[dict[str, str], ...] = ()
+    messages: tuple[dict[str, Any], ...] = ()
+    rejected: tuple[dict[str, Any], ...] = ()
     num_asked: int = 0
     source: int = 0
     unlearned: frozenset[int] = frozenset()
+    tools: tuple[dict[str, Any], ...] = ()
     problem: str = ""
 
 

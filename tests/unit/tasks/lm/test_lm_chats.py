@@ -83,6 +83,25 @@ def test_packed_conversations_have_the_loss_of_single_ones_and_count_answers(cha
     assert (valid.example(0, np.random.default_rng(0)).targets == IGNORED).any()
 
 
+@pytest.mark.parametrize(
+    ("option", "learned", "scored"),
+    [
+        ("data.loss_on=last", ["सीता"], "answers and what ends them, the last one alone"),
+        ("data.learned_roles=[user]", ["train 1: कौन?"] * 2, "answers and what ends them, of user"),
+    ],
+)
+def test_options_say_whose_turns_are_learned(chats: Path, tmp_path: Path, option: str, learned: list[str], scored: str):
+    task = make_task(chats, tmp_path / "run", option)
+    for split in ("train", "valid"):
+        dataset: Any = task.dataset(split)
+        example = dataset.example(1, np.random.default_rng(0))
+        found = task.tokenizer.decode(example.targets[example.targets != IGNORED].tolist(), skip_special_tokens=False)
+        expected = [one.replace("train", split) for one in learned]
+        assert found == "".join(f"{one}</s>" for one in expected)
+        assert example.num_bytes == sum(len(one.encode()) + 1 for one in expected)
+    assert task.meters("valid").protocol["scored"] == scored
+
+
 def test_a_run_scores_answers_and_says_so(run: Path, chats: Path):
     records = [record for record in read_records(run / "metrics.jsonl") if "val_loss" in record]
     assert math.isfinite(records[-1]["val_bits_per_byte"])

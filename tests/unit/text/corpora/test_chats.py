@@ -89,6 +89,8 @@ OF_ROW: dict[str, tuple[Any, str | None]] = {
     "history": ([], None),
     "label": (False, "label is false, so the completion isn't to be learned"),
     "weight": (0.5, "weight is 0.5; all conversations count alike"),
+    "tools": (SAID, 'tools is {"a": 1}; expected a list of objects'),
+    "functions": ("{", 'functions is "{", which is not JSON'),
 }
 """A value of each key that is read, with what is said of it; of others, any value says that it isn't read."""
 WITH = {"completion": {"prompt": "कौन?"}, "output": {"instruction": "कौन?"}}
@@ -97,6 +99,7 @@ WITH |= {
     "instruction": {"output": "राम।"},
     "label": {"prompt": "कौन?", "completion": "राम।"},
 }
+TEXTS_OF_MESSAGES = ("reasoning_content", "reasoning", "thinking", "name", "tool_call_id")
 OF_MESSAGE: dict[str, tuple[Any, str | None]] = {
     "role": ("assistant", None),
     "content": ([{"type": "text", "text": "राम"}, {"type": "text", "text": "।"}], None),
@@ -104,6 +107,12 @@ OF_MESSAGE: dict[str, tuple[Any, str | None]] = {
     "train": ("no", 'train is "no"; expected true or false'),
     "training": ("no", 'training is "no"; expected'),
     "loss": ("no", 'loss is "no"; expected'),
+    "tool_calls": ([SAID], 'message 2: tool_calls, 1 is {"a": 1}; expected an object with the name of a function'),
+    "function_call": (
+        {"name": "so", "arguments": "[]"},
+        "message 2: function_call: arguments is []; expected an object",
+    ),
+    **{key: (SAID, f'message 2: {key} is {{"a": 1}}; expected text') for key in TEXTS_OF_MESSAGES},
 }
 
 
@@ -181,6 +190,57 @@ def test_what_isnt_to_be_learned_isnt(tmp_path: Path):
     assert [one["content"] for one in found[4].messages] == ["क्या?", "हाँ।", "कौन?", "राम।"]
 
 
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {"place": "दिल्ली"}}}
+RETURNED = {"role": "tool", "content": "{}", "tool_call_id": "a1", "name": "weather"}
+
+
+def test_tools_and_their_calls_are_those_of_openai_in_every_form(tmp_path: Path):
+    """All of these were refused by name."""
+    called = {"role": "assistant", "content": "", "tool_calls": [{"id": "a1", **CALL}]}
+    as_openai = {**CALL["function"], "arguments": json.dumps(CALL["function"]["arguments"], ensure_ascii=False)}
+    given = [
+        {**called, "content": None},
+        {**called, "tool_calls": [{"id": "a1", "type": "function", "function": as_openai}]},
+        {**called, "tool_calls": json.dumps(called["tool_calls"])},
+    ]
+    rows = [{"messages": [ASKED, one, RETURNED, ANSWERED], "tools": [TOOL]} for one in given]
+    rows.append({**rows[0], "tools": json.dumps([TOOL])})
+    rows.append({"messages": rows[0]["messages"], "functions": [TOOL["function"]]})
+    assert chats(tmp_path / "chats.jsonl", *rows) == [(ASKED, called, RETURNED, ANSWERED)] * 5
+    assert {repr(one.tools) for one in read_chats(tmp_path / "chats.jsonl", STRICT)} == {repr((TOOL,))}
+    nameless = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    shared = {"from": "function_call", "value": json.dumps(CALL["function"])}
+    rows = [
+        {"messages": [ASKED, {"role": "assistant", "content": "", "function_call": as_openai}]},
+        {"messages": [ASKED, {"role": "assistant", "content": "", "tool_calls": [CALL["function"]]}]},
+        {"conversations": [{"from": "human", "value": ASKED["content"]}, shared]},
+    ]
+    assert chats(tmp_path / "chats.jsonl", *rows) == [(ASKED, nameless)] * 3
+    texts = [one.text for one in read_chats(tmp_path / "chats.jsonl", STRICT)]
+    assert texts == [f"{ASKED['content']}\n{json.dumps(CALL['function'], ensure_ascii=False)}"] * 3
+
+
+def test_thoughts_developers_parts_and_an_empty_system_are_read(tmp_path: Path):
+    thinking = {**ANSWERED, "reasoning_content": "सोच"}
+    parts = [{"type": "thinking", "thinking": "सोच"}, {"type": "text", "text": ANSWERED["content"]}]
+    answers = [*({**ANSWERED, key: "सोच"} for key in ("reasoning_content", "reasoning", "thinking"))]
+    rows = [{"messages": [ASKED, one]} for one in (*answers, {**ANSWERED, "content": parts})]
+    assert chats(tmp_path / "chats.jsonl", *rows) == [(ASKED, thinking)] * 4
+    told = [{"role": role, "content": content} for role, content in (("developer", "सुनो"), ("system", ""))]
+    rows = [{"messages": [one, ASKED, ANSWERED], "system": ""} for one in told]
+    assert chats(tmp_path / "chats.jsonl", *rows) == [(one, ASKED, ANSWERED) for one in told]
+
+
+def test_a_parquet_file_has_no_keys_of_other_rows_in_its_tools(tmp_path: Path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    calls = [{"function": {"name": "so", "arguments": {name: 1}}} for name in ("a", "b")]
+    rows = [{"messages": [ASKED, {"role": "assistant", "content": "", "tool_calls": [one]}]} for one in calls]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "chats.parquet")
+    found = [one.messages[1]["tool_calls"][0]["function"] for one in read_chats(tmp_path / "chats.parquet", STRICT)]
+    assert found == [one["function"] for one in calls]
+
+
 def test_one_bad_row_among_many_is_left_out_where_that_is_asked_for(tmp_path: Path):
     good = json.dumps({"messages": [ASKED, ANSWERED]}).encode()
     bad = [b'{"messages": [', json.dumps({"messages": [ASKED]}).encode(), b'{"prompt": "\xff", "completion": "a"}']
@@ -219,7 +279,7 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
         ({"messages": [ASKED, {**ANSWERED, "role": ["gpt"]}]}, 'message 2: role is ["gpt"]; expected one of'),
         (
             {"messages": [ASKED, {"role": "assistant", "content": "", "tool_calls": [{"type": "function"}]}]},
-            "message 2: tool_calls are not read; write the calls as text",
+            "message 2: tool_calls, 1 is {",
         ),
         ({"conversations": {}}, "conversations is {}; expected a list of messages with from and value"),
         ({"conversations": ["राम"]}, 'message 1 is "राम"; expected an object with from and value'),
@@ -241,7 +301,7 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
         ),
         (
             {"conversations": [{"from": "user", "value": "कौन?"}]},
-            'message 1: from is "user"; expected one of system, human, gpt, tool',
+            'message 1: from is "user"; expected one of system, human, gpt, tool, observation, function_call',
         ),
         ({"conversations": [{"from": "human", "content": "कौन?"}]}, "message 1: value is null; expected text"),
         ({"prompt": "\ud800", "completion": "राम।"}, "half a surrogate pair"),

@@ -1,0 +1,78 @@
+"""Tools of a conversation and calls of them, in the form that templates read: that of OpenAI, arguments as objects.
+
+    tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      as they are given
+    functions    [{"name", "description", "parameters"}, …]                                        OpenAI, earlier
+    tool_calls   [{"id", "type": "function", "function": {"name", "arguments"}}, …], or without the outer object
+
+Arguments are an object, or JSON of one, as OpenAI has them: templates that write JSON would quote a text once more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vaak.core.errors import DataError
+
+
+def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:
+    """Return the tools of a row; none where it names none. Raises DataError for what isn't a list of objects."""
+    given = [key for key in ("tools", "functions") if row.get(key)]
+    if len(given) > 1:
+        raise DataError(f"{where}: tools, and functions; leave one out")
+    if not given:
+        return ()
+    key = given[0]
+    tools = _from_json(row[key], f"{where}: {key}")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise DataError(f"{where}: {key} is {_shorten(tools)}; expected a list of objects, or JSON of one")
+    return tuple({"type": "function", "function": tool} if key == "functions" else tool for tool in tools)
+
+
+def read_calls(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the calls of a message, by ``tool_calls`` or ``function_call``. Raises DataError for what isn't a call."""
+    calls, one = message.get("tool_calls") or [], message.get("function_call")
+    calls = _from_json(calls, f"{where}: tool_calls")
+    if one and calls:
+        raise DataError(f"{where}: tool_calls, and function_call; leave one out")
+    if not isinstance(calls, list):
+        raise DataError(f"{where}: tool_calls is {_shorten(calls)}; expected a list of calls")
+    if one:
+        return [_read_call(one, f"{where}: function_call")]
+    return [_read_call(call, f"{where}: tool_calls, {number}") for number, call in enumerate(calls, 1)]
+
+
+def read_calls_of_text(text: str, where: str) -> list[dict[str, Any]]:
+    """Return the calls of a turn whose text is JSON of one, or of a list, as ShareGPT's ``function_call`` has them."""
+    calls = _from_json(text, where)
+    return [_read_call(call, where) for call in (calls if isinstance(calls, list) else [calls])]
+
+
+def _read_call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise DataError(
+            f"{where} is {_shorten(call)}; expected an object with the name of a function and its arguments"
+        )
+    arguments = function.get("arguments") or {}
+    arguments = _from_json(arguments, f"{where}: arguments")
+    if not isinstance(arguments, dict):
+        raise DataError(f"{where}: arguments is {_shorten(arguments)}; expected an object, or JSON of one")
+    named = {"id": call["id"]} if call is not function and call.get("id") is not None else {}
+    return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _from_json(value: Any, where: str) -> Any:
+    """A value, or what it is JSON of."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise DataError(f"{where} is {_shorten(value)}, which is not JSON: {error}") from error
+
+
+def _shorten(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    return written if len(written) <= 40 else f"{written[:40]}…"
