@@ -14,6 +14,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.text.chat_template import (
     ChatTemplate,
     Learned,
+    Reasoning,
     given_template,
     keep_template,
     template_for,
@@ -224,11 +225,11 @@ def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path):
 
 
 HERMES = template_text("chatml").replace("BEGIN", "'<|im_start|>'").replace("END", "'<|im_end|>'")
-FUNCTION = {
+FUNCTION: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "description": "<|im_end|>?", "parameters": {"type": "object", "properties": {}}},
 }
-CALLED = [
+CALLED: list[dict[str, Any]] = [
     {"role": "system", "content": ""},
     {"role": "user", "content": "मौसम?"},
     {
@@ -263,6 +264,7 @@ def test_tools_calls_and_thoughts_are_written_as_transformers_writes_them(tokeni
     ]
     dangerous = template.encoded(CALLED, "here", tools=[FUNCTION])
     end = tokenizer.backend.token_to_id("<|im_end|>")
+    assert end is not None
     assert list(dangerous.ids).count(end) == list(found.ids).count(end), "a tool can't end a turn"
 
 
@@ -305,11 +307,12 @@ def test_turns_with_weight_0_and_those_of_other_roles_are_exact(tokenizer: Token
 
 def test_thoughts_in_the_content_are_left_out_or_masked_too(tokenizer: Tokenizer):
     talk = [CALLED[1], {"role": "assistant", "content": "<think>\nसोच\n</think>\n\nहाँ।"}]
-    for reasoning, answers in (
+    ways: tuple[tuple[Reasoning, list[str]], ...] = (
         ("keep", ["<think>\nसोच\n</think>\n\nहाँ।<|im_end|>"]),
         ("mask", ["<think>\n", "\n</think>\n\nहाँ।<|im_end|>"]),
         ("drop", ["हाँ।<|im_end|>"]),
-    ):
+    )
+    for reasoning, answers in ways:
         assert answers_of(ChatTemplate(HERMES, tokenizer, Learned(reasoning=reasoning)), talk) == answers
 
 

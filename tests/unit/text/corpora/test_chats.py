@@ -191,7 +191,7 @@ def test_what_isnt_to_be_learned_isnt(tmp_path: Path):
 
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-CALL = {"type": "function", "function": {"name": "weather", "arguments": {"place": "दिल्ली"}}}
+CALL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "arguments": {"place": "दिल्ली"}}}
 RETURNED = {"role": "tool", "content": "{}", "tool_call_id": "a1", "name": "weather"}
 
 
@@ -204,7 +204,7 @@ def test_tools_and_their_calls_are_those_of_openai_in_every_form(tmp_path: Path)
         {**called, "tool_calls": [{"id": "a1", "type": "function", "function": as_openai}]},
         {**called, "tool_calls": json.dumps(called["tool_calls"])},
     ]
-    rows = [{"messages": [ASKED, one, RETURNED, ANSWERED], "tools": [TOOL]} for one in given]
+    rows: list[dict[str, Any]] = [{"messages": [ASKED, one, RETURNED, ANSWERED], "tools": [TOOL]} for one in given]
     rows.append({**rows[0], "tools": json.dumps([TOOL])})
     rows.append({"messages": rows[0]["messages"], "functions": [TOOL["function"]]})
     assert chats(tmp_path / "chats.jsonl", *rows) == [(ASKED, called, RETURNED, ANSWERED)] * 5
@@ -228,7 +228,7 @@ def test_thoughts_developers_parts_and_an_empty_system_are_read(tmp_path: Path):
     rows = [{"messages": [ASKED, one]} for one in (*answers, {**ANSWERED, "content": parts})]
     assert chats(tmp_path / "chats.jsonl", *rows) == [(ASKED, thinking)] * 4
     told = [{"role": role, "content": content} for role, content in (("developer", "सुनो"), ("system", ""))]
-    rows = [{"messages": [one, ASKED, ANSWERED], "system": ""} for one in told]
+    rows = [{"messages": [one, ASKED, ANSWERED]} for one in told]
     assert chats(tmp_path / "chats.jsonl", *rows) == [(one, ASKED, ANSWERED) for one in told]
 
 
