@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "diarize": ("vaak.cli.tasks.diarize:diarize", "Find who speaks when in recordings."),
         "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
         "align": ("vaak.cli.tasks.align:align", "Find when each word of a known text is spoken."),
+        "serve": ("vaak.cli.serve:serve", "Serve runs with the endpoints of OpenAI."),
         "export": ("vaak.cli.export:export", "Convert a run to another format."),
     },
     "Look": {

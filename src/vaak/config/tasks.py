@@ -205,6 +205,9 @@ class TaskSpec:
         The data that the starter needs. None: any audio for a task that reads audio, else texts.
     example
         Where the function is that writes a small data set into a folder (``vaak init --example``).
+    endpoints
+        What ``vaak serve`` answers for a trained run, besides ``/predict``, by the names of ``vaak.serve.routes``; from
+        a function that gives the value of one of its options by dotted key (None: not there).
     exports
         The formats that its models can be written in, the most useful first. ``Task.refused_exports`` says which of
         them a run can't have, and why.
@@ -254,6 +257,7 @@ class TaskSpec:
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
     commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
+    endpoints: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ()
     starter: str | None = None
     starter_data: StarterData | None = None
     example: str | None = None

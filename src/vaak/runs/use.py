@@ -1,4 +1,4 @@
-"""How a trained run is used: the command lines to try on it, and the formats that it can be exported in.
+"""How a trained run is used: predictions, the command lines to try on it, and the formats that it can be exported in.
 
 A task's spec declares both (``TaskSpec.commands``, ``TaskSpec.exports``). Which formats a run of it can't have may
 depend on what it was prepared with, so a session writes down those that are left, and a page needs no torch.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,30 @@ def _of_task(spec: TaskSpec, options: Mapping[str, Any], splits: Sequence[str]) 
             yield f"{EVAL} --split test"
         elif splits:
             yield EVAL
+
+
+def reads_files(task: Task) -> bool:
+    """Return whether a task's inputs are files of audio."""
+    return hasattr(task, "predict_files")
+
+
+def predict_inputs(task: Any, model: Any, inputs: Iterable[Any], batch_size: int | None = None) -> Iterator[Any]:
+    """Yield the prediction for each input, in their order; for a file that can't be read, the UserError.
+
+    Inputs are paths where the task reads files. Both ``vaak predict`` and ``vaak serve`` predict so.
+    """
+    # A user's own task may not have the option, so it is passed only if given.
+    given = {} if batch_size is None else {"batch_size": batch_size}
+    if reads_files(task):
+        yield from (found for _, found in task.predict_files(model, list(inputs), **given))
+    else:
+        yield from task.predict(model, inputs, **given)
+
+
+def to_json(result: Any) -> Any:
+    """Return a prediction as plain values, which can be written as JSON."""
+    if hasattr(result, "to_json"):
+        return result.to_json()
+    if is_dataclass(result) and not isinstance(result, type):
+        return asdict(result)
+    return result if isinstance(result, str | int | float | bool | list | dict | None) else str(result)

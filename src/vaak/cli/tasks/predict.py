@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,26 +35,27 @@ def predict(
     Example: vaak predict runs/en_hi "The boy is good."
     """
     from vaak.runs.open_run import select_task
+    from vaak.runs.use import predict_inputs, reads_files, to_json
 
     opened = select_task(chosen.open(), task)
-    # A user's own task may not have the option, so it is passed only if given.
-    given = {} if batch_size is None else {"batch_size": batch_size}
     named = inputs or (line.rstrip("\n") for line in sys.stdin)
     failed, number = dict[Path, UserError](), len(inputs) if inputs else None
     results: Iterator[Any]
-    if hasattr(opened.task, "predict_files"):
+    if reads_files(opened.task):
         from vaak.audio.audio_file import audio_files
 
         files, failed = audio_files(map(Path, named))
         number = len(files)
-        results = _without_failed(opened.task.predict_files(opened.model, files, **given), failed)
+        results = _without_failed(
+            zip(files, predict_inputs(opened.task, opened.model, files, batch_size), strict=True), failed
+        )
     else:
-        results = opened.task.predict(opened.model, named, **given)
-    lines = (json.dumps(_plain(result), ensure_ascii=False) if chosen.as_json else str(result) for result in results)
+        results = predict_inputs(opened.task, opened.model, named, batch_size)
+    lines = (json.dumps(to_json(one), ensure_ascii=False) if chosen.as_json else str(one) for one in results)
     with opened.precision.autocast():
         print_or_write(lines, output, number)
     # Results are computed while they are printed, so failures are known only now.
-    if hasattr(opened.task, "predict_files"):
+    if reads_files(opened.task):
         print_failed("predicted", len(set(files) - failed.keys()), failed)
     if failed:
         raise typer.Exit(2)
@@ -68,12 +68,3 @@ def _without_failed(found: Iterable[tuple[Path, Any]], failed: dict[Path, UserEr
             failed[path] = one
         else:
             yield one
-
-
-def _plain(result: Any) -> Any:
-    """A result that can be written as JSON."""
-    if hasattr(result, "to_json"):
-        return result.to_json()
-    if is_dataclass(result) and not isinstance(result, type):
-        return asdict(result)
-    return result if isinstance(result, str | int | float | bool | list | dict | None) else str(result)

@@ -335,6 +335,7 @@ SPEC = TaskSpec(
         "transcribe",
         "align",
     ),
+    endpoints=lambda get: ("transcriptions", *(() if get("model.architecture") == CTC else ("translations",))),
     exports={
         "hf": transformers_format(HUB_TAG, "expert"),
         "onnx": ONNX,

@@ -209,6 +209,7 @@ SPEC = TaskSpec(
     example="vaak.tasks.classification.starter:write_example",
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     uses=("classify",),
+    endpoints=lambda get: ("classify",),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
     hub_tag=HUB_TAG,
     opens=opens,

@@ -7,7 +7,7 @@ again from position 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def generate(
     Greedy or not, the tokens depend on the model, the prompt and the settings alone. ``max_length`` is the length the
     model was trained with. Raises UserError at once for an empty or unknown prompt or an encoder.
     """
-    steps = _steps(model, [prompt_ids], settings, max_length)
+    steps = draw_rows(model, [prompt_ids], settings, max_length)
     return (token for (token,) in steps if token is not None)
 
 
@@ -51,22 +51,40 @@ def generate_batch(
     With ``seeds``, one for each prompt, each is what ``generate`` gives with its seed.
     """
     texts: list[list[int]] = [[] for _ in prompts]
-    for tokens in _steps(model, prompts, settings, max_length, seeds) if prompts else ():
+    for tokens in draw_rows(model, prompts, settings, max_length, seeds) if prompts else ():
         for text, token in zip(texts, tokens, strict=True):
             text += [] if token is None else [token]
     return texts
 
 
+class Pieces:
+    """The text of tokens after a prompt, as they come, in pieces that are whole characters."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self.tokenizer, self.ids = tokenizer, list(prompt[1:])
+        self.said = tokenizer.decode(self.ids)
+
+    def add(self, token: int) -> str:
+        """Return the text that one more token completes; empty within a character."""
+        self.ids.append(token)
+        whole = self.tokenizer.decode(self.ids)
+        if whole.endswith("\ufffd") or self.tokenizer.is_byte(token):  # wait for the rest
+            return ""
+        piece, self.said = whole[len(self.said) :], whole
+        return piece
+
+    def rest(self) -> str:
+        """Return what was waited for, once there are no more tokens."""
+        return self.tokenizer.decode(self.ids)[len(self.said) :]
+
+
 def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
     """The text of tokens after a prompt, in pieces that are whole characters."""
-    ids, said = list(prompt[1:]), tokenizer.decode(list(prompt[1:]))
+    found = Pieces(tokenizer, prompt)
     for token in tokens:
-        ids.append(token)
-        whole = tokenizer.decode(ids)
-        if not whole.endswith("\ufffd") and not tokenizer.is_byte(token):  # else wait for the rest
-            yield whole[len(said) :]
-            said = whole
-    yield tokenizer.decode(ids)[len(said) :]
+        if piece := found.add(token):
+            yield piece
+    yield found.rest()
 
 
 def token_scores(
@@ -191,14 +209,18 @@ class RowDecoder:
         return context[-max(1, self.max_length // 2) :]
 
 
-def _steps(
+def draw_rows(
     model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
     max_length: int | None,
     seeds: Sequence[int] | None = None,
+    ended: Collection[int] = (),
 ) -> Iterator[list[int | None]]:
-    """Check the request at once; then, step by step, the next token of each row, None where the row has ended."""
+    """Check the request at once; then, step by step, the next token of each row, None where the row has ended.
+
+    Rows that whoever reads the tokens puts into ``ended``, by their numbers, end there.
+    """
     if model.config.model_type != "decoder":
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")
     if max_length is not None and max_length < 1:
@@ -212,16 +234,22 @@ def _steps(
     draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
     keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
     # This is not itself a generator, so that what is wrong is raised by the call and not by the first token.
-    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys)
+    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys, ended)
 
 
-def _draw_steps(reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray) -> Iterator[list[int | None]]:
+def _draw_steps(
+    reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray, ended: Collection[int]
+) -> Iterator[list[int | None]]:
     """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch."""
     writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
         uniforms = uniform_numbers(keys[writing], position)
         drawn = require_tokens(next_tokens(reader.next_logits(), reader.contexts, settings, uniforms))
-        going_on = [place for place, token in enumerate(drawn) if token not in settings.stop_ids]
+        going_on = [
+            place
+            for place, (row, token) in enumerate(zip(writing.tolist(), drawn, strict=True))
+            if token not in settings.stop_ids and row not in ended
+        ]
         if not going_on:
             return
         # A draw depends on the row's key and the position alone, so rows that leave change nothing for the others.

@@ -163,6 +163,7 @@ SPEC = TaskSpec(
     example="vaak.tasks.seq2seq.starter:write_example",
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     uses=("translate",),
+    endpoints=lambda get: ("translate",),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,
     opens=opens,

@@ -220,9 +220,9 @@ class Speaker:
         where nothing of it can be spoken, or under ``error``.
         """
         batches = Batches(next(self.model.parameters()).device, batch_size)
-        return batches.of_sources(texts, self._split_parts, lambda one: len(one.processed.ids), self._speak_parts)
+        return batches.of_sources(texts, self.split_parts, lambda one: len(one.processed.ids), self.speak_parts)
 
-    def _split_parts(self, text: SpokenText) -> Iterator[Part]:
+    def split_parts(self, text: SpokenText) -> Iterator[Part]:
         """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
         config = self.processor.config
         marks = Marks(self.lexicon, None if config.is_english else config.language)
@@ -293,7 +293,7 @@ class Speaker:
         [spoken] = self._together([(text, ids)], number, self.controls)
         return spoken
 
-    def _speak_parts(self, parts: list[Part]) -> list[Sentence]:
+    def speak_parts(self, parts: list[Part]) -> list[Sentence]:
         """Speak together what has the same speed and pitch; volume and silence are added to its audio."""
         spoken: dict[int, Sentence] = {}
         for speed, pitch in dict.fromkeys((one.manner.speed, one.manner.pitch) for one in parts):

@@ -252,6 +252,7 @@ SPEC = TaskSpec(
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),
     uses=("speak",),
+    endpoints=lambda get: ("speech",),
     exports={
         "onnx": ONNX,
         "peft": PEFT,

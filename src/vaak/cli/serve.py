@@ -1,0 +1,91 @@
+"""``vaak serve``: runs as a server, with the endpoints that OpenAI's clients know."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import (
+    Device,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    complete_runs,
+    require_run,
+)
+from vaak.core.errors import UserError, optional_import
+
+if TYPE_CHECKING:
+    from vaak.serve.models import Server
+
+
+def serve(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Runs, or checkpoints.", autocompletion=complete_runs)
+    ],
+    host: Annotated[str, typer.Option(help="The address; any but this machine's own requires a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="VAAK_TOKEN", help="A secret that requests have to send; better set in VAAK_TOKEN."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, help="Parts of requests computed together, at most.")] = 16,
+    max_wait: Annotated[float, typer.Option(min=0, max=1000, help="Milliseconds that one waits for others.")] = 5.0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compute each part alone: its bits don't depend on other requests.")
+    ] = False,
+    max_requests: Annotated[int, typer.Option(min=1, help="Requests accepted at once; more are answered 429.")] = 256,
+    max_upload: Annotated[float, typer.Option(min=0.001, help="MiB of a request, at most.")] = 100.0,
+    max_duration: Annotated[float, typer.Option(min=1, help="Seconds of a recording, at most.")] = 14400.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of one text, at most.")] = 4096,
+    log_texts: Annotated[bool, typer.Option("--log-texts", help="Log what failed with its text, too.")] = False,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    precision: Precision = WhichPrecision.auto,
+    trust_code: TrustCode = False,
+) -> None:
+    """Serve runs with the endpoints of OpenAI: transcriptions, speech, completions, chat, and more; and /predict.
+
+    Results are those of vaak transcribe, speak, generate and so on. GET /docs lists what is served. A signal ends the
+    server once it has answered what it accepted; a second one ends it at once.
+
+    Example: vaak serve runs/asr-quickstart runs/quickstart --port 8000
+    """
+    for run in runs:
+        require_run(run)
+    with optional_import("vaak serve requires FastAPI and uvicorn", "serve"):
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+
+        from vaak.serve.running import listen, run_server
+    from vaak.core.storage.files import scratch_folder
+    from vaak.runs.open_run import open_run
+    from vaak.serve.batching import Batching
+    from vaak.serve.gate import MEBIBYTE, Limits
+    from vaak.serve.metrics import Metrics
+    from vaak.serve.models import Server, serve_models
+
+    if token is not None and (not token.strip() or not token.isascii()):
+        raise UserError("--token (VAAK_TOKEN) is empty, or has other characters than ASCII's")
+    listening = listen(host, port, token)  # before the seconds that opening models takes
+    limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
+    how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
+    opened = [open_run(run, device=device, **how) for run in runs]
+    metrics = Metrics()
+    batching = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000)
+    with scratch_folder("serve") as folder:
+        server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        run_server(server, listening, token, any_host=token is not None, when_ready=lambda: _announce(server, address))
+
+
+def _announce(server: Server, address: str) -> None:
+    """Say where the server is, and what it serves."""
+    for one in server.models.values():
+        print(f"{one.name}: {', '.join(['predict', *one.endpoints])}", file=sys.stderr)
+    print(f"serving on {address}", flush=True)

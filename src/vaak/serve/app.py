@@ -1,0 +1,191 @@
+"""The application: the routes of what is served, errors in OpenAI's form, and a page that describes both.
+
+Which endpoints there are is declared by the specs of the served models' tasks (``TaskSpec.endpoints``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from vaak import __version__
+from vaak.core.errors import UserError
+from vaak.core.names import require_known
+from vaak.report.html import data_table, document, element, section
+from vaak.serve import answers, forms, hearing, writing
+from vaak.serve.errors import ApiError, ClientLeftError
+from vaak.serve.models import Server
+
+CLIENT_LEFT = 499
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where an endpoint is, and what answers it."""
+
+    path: str
+    answer: Callable[..., Any]
+    model: type[forms.Form] | None = None
+    """The type of its JSON; None: it answers with something else."""
+
+
+ENDPOINTS = {
+    "transcriptions": Endpoint("/v1/audio/transcriptions", hearing.transcribe, forms.Transcription),
+    "translations": Endpoint("/v1/audio/translations", hearing.translate_speech, forms.Transcription),
+    "speech": Endpoint("/v1/audio/speech", answers.speak),
+    "completions": Endpoint("/v1/completions", writing.complete, forms.Completion),
+    "chat": Endpoint("/v1/chat/completions", writing.chat, forms.ChatCompletion),
+    "classify": Endpoint("/v1/classify", answers.classify, forms.ClassifyAnswer),
+    "translate": Endpoint("/v1/translate", answers.translate, forms.TranslateAnswer),
+    "diarize": Endpoint("/v1/diarize", hearing.diarize, forms.Diarization),
+}
+"""Endpoints by the names that specs declare."""
+ABOUT = "Every error has the form of ErrorAnswer. POST /predict is answered by every model."
+
+
+def make_app(server: Server) -> FastAPI:
+    """Return the application. Raises UserError where a task's spec declares an endpoint that there isn't."""
+    app = FastAPI(
+        title="vaak serve",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        responses={400: {"model": forms.ErrorAnswer, "description": "The request can't be answered as it asks."}},
+    )
+    app.state.server = server
+    add = app.add_api_route
+    add("/health", health, response_model=forms.Health, summary="Whether the process runs.")
+    add("/ready", health, response_model=forms.Health, summary="Whether requests are taken.", operation_id="ready")
+    add("/metrics", metrics, response_class=PlainTextResponse, summary="Counts, for Prometheus.")
+    add("/docs", docs, include_in_schema=False)
+    add("/v1/models", list_models, response_model=forms.ModelList, summary="The models that are served.")
+    add("/v1/models/{name:path}", get_model, response_model=forms.ModelAbout, summary="One model.")
+    answered: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
+    add("/predict", answers.predict, methods=["POST"], operation_id="predict", **answered)
+    declared = [name for one in server.models.values() for name in one.endpoints]
+    require_known(declared, ENDPOINTS, "a task's spec declares an unknown endpoint", error=UserError)
+    for name, one in ENDPOINTS.items():
+        if name in declared:
+            schema: dict[str, Any] = {} if one.model is None else {"response_model": one.model}
+            add(one.path, one.answer, methods=["POST"], operation_id=name, **schema)
+    app.add_exception_handler(ApiError, answer_error)
+    app.add_exception_handler(StarletteHTTPException, answer_http_error)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+    app.add_exception_handler(UserError, answer_user_error)
+    app.add_exception_handler(ClientLeftError, answer_nobody)
+    return app
+
+
+PREDICT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {"schema": forms.PredictRequest.model_json_schema()},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {
+                        "file": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
+                        "model": {"type": "string"},
+                    },
+                }
+            },
+        },
+    }
+}
+
+
+async def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+async def metrics(request: Request) -> Response:
+    server: Server = request.app.state.server
+    return PlainTextResponse(server.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def list_models(request: Request) -> Response:
+    server: Server = request.app.state.server
+    return JSONResponse({"object": "list", "data": [one.to_json() for one in server.models.values()]})
+
+
+async def get_model(request: Request, name: str) -> Response:
+    server: Server = request.app.state.server
+    return JSONResponse(server.choose("predict", name).to_json())
+
+
+async def docs(request: Request) -> Response:
+    """Return the page of all endpoints, which loads nothing."""
+    found = request.app.openapi()
+    schemas = found["components"]["schemas"]
+    parts = []
+    for path, methods in found["paths"].items():
+        for method, about in methods.items():
+            rows: list[tuple[object, ...]] = [("field", "type", "required", "about")]
+            for kind, content in about.get("requestBody", {}).get("content", {}).items():
+                rows += [(kind, "", "", ""), *_field_rows(content["schema"], schemas)]
+            said = about.get("description") or about.get("summary", "")
+            table = [data_table(rows, f"Fields of {path}", folded=len(rows))] if len(rows) > 1 else []
+            parts.append(section(f"{method.upper()} {path}", element("p", said), *table, identity=f"{method}-{path}"))
+    body = [element("header", element("h1", found["info"]["title"]), element("p", ABOUT)), element("main", *parts)]
+    return HTMLResponse(document("vaak serve", body))
+
+
+def _field_rows(schema: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[object, ...]]:
+    schema = schemas[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    required = schema.get("required", [])
+    return [
+        (name, _type_text(about), "yes" if name in required else "", about.get("description", ""))
+        for name, about in schema.get("properties", {}).items()
+    ]
+
+
+def _type_text(about: dict[str, Any]) -> str:
+    """Return the type of a field in words.
+
+    >>> _type_text({"anyOf": [{"enum": ["a", "b"]}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]})
+    'a, b | array of string'
+    """
+    if "anyOf" in about:
+        return " | ".join(text for one in about["anyOf"] if (text := _type_text(one)) != "null")
+    if "enum" in about or "const" in about:
+        return ", ".join(map(str, about.get("enum", [about.get("const")])))
+    if "$ref" in about:
+        return str(about["$ref"]).rpartition("/")[2]
+    if about.get("type") == "array":
+        return f"array of {_type_text(about.get('items', {}))}"
+    return str(about.get("type", "any"))
+
+
+async def answer_error(request: Request, error: Any) -> Response:
+    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+
+
+async def answer_http_error(request: Request, error: Any) -> Response:
+    """Return FastAPI's own errors in our form; what the gate raised while it read a body is the gate's."""
+    if isinstance(error.__cause__, ApiError):
+        return await answer_error(request, error.__cause__)
+    message = str(error.detail)
+    if error.status_code == 404:
+        message = f"no such endpoint: {request.method} {request.url.path[:200]}; GET /docs lists those that are served"
+    return await answer_error(request, ApiError(error.status_code, message, headers=dict(error.headers or {})))
+
+
+async def answer_invalid(request: Request, error: Any) -> Response:
+    return await answer_error(request, answers.first_mistake(error.errors()))
+
+
+async def answer_user_error(request: Request, error: Any) -> Response:
+    return await answer_error(request, ApiError(400, str(error)))
+
+
+async def answer_nobody(request: Request, error: Any) -> Response:
+    return Response(status_code=CLIENT_LEFT)

@@ -1,0 +1,201 @@
+"""Requests that wait are computed together, by one thread for each model.
+
+A request is a job of parts: the windows of a recording, the sentences of a text, or one prompt. A batch has a part of
+each waiting job whose parts may be computed together, of similar length; where there are few jobs, more parts of each.
+So all jobs advance at the same pace, and a short recording never waits for the end of a long one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from vaak.serve.metrics import Metrics
+from vaak.tasks.batches import Batches, Done
+
+AHEAD = 4
+"""Batches of jobs whose next parts are read, to find those of similar length."""
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How many parts of requests are computed together, at most, and how long the first waits for others."""
+
+    size: int = 16
+    seconds: float = 0.005
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How parts are computed: those of one ``key`` together, by ``compute``, which gives a result for each."""
+
+    key: Hashable
+    compute: Callable[[list[Any]], Sequence[Any]]
+    length: Callable[[Any], float] = lambda part: 1.0
+
+
+@dataclass(eq=False)
+class Job:
+    """A request's parts, which are read as they are needed; ``on_result`` hears of each result in the worker's thread.
+
+    Whoever waits for ``future``, the results in the order of the parts, sets ``has_left`` where nobody does any more.
+    """
+
+    kind: Kind
+    parts: Iterator[Any]
+    on_result: Callable[[Any], None] = lambda result: None
+    has_left: bool = False
+    future: Future[list[Any]] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+    results: list[Any] = field(default_factory=list)
+    _next: list[Any] = field(default_factory=list)
+    _is_read: bool = False
+
+    def __post_init__(self) -> None:
+        self.future.set_running_or_notify_cancel()  # from here on, only the worker ends it
+
+    def peek(self) -> bool:
+        """Read the next part, and return whether there is one; an error ends the job."""
+        if not (self.is_over or self._next or self._is_read):
+            try:
+                self._next = [next(self.parts)]
+            except StopIteration:
+                self._is_read = True
+            except Exception as error:
+                self.fail(error)
+        return bool(self._next) and not self.is_over
+
+    def take(self) -> Any:
+        """Return the part that was read."""
+        return self._next.pop()
+
+    @property
+    def next_length(self) -> float:
+        return self.kind.length(self._next[0])
+
+    def add(self, result: Any) -> None:
+        self.results.append(result)
+        if not self.has_left:
+            self.on_result(result)
+
+    def end_if_done(self) -> None:
+        """Give the results, if there is no further part; the results of all parts are there."""
+        if not self.peek() and not self.is_over:
+            self.future.set_result(self.results)
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_left or self.future.done()
+
+
+class Worker:
+    """The thread that computes for one model, in its precision."""
+
+    def __init__(
+        self,
+        name: str,
+        device: torch.device,
+        within: Callable[[], AbstractContextManager[object]],
+        metrics: Metrics,
+        batching: Batching,
+    ) -> None:
+        self.name, self.device, self.within, self.metrics = name, device, within, metrics
+        self.size, self.seconds = batching.size, batching.seconds
+        self.jobs: list[Job] = []
+        self.changed = threading.Condition()
+        self.is_closed = False
+        self.thread = threading.Thread(target=self._run, name=f"vaak serve {name}", daemon=True)
+        self.thread.start()
+
+    def submit(self, job: Job) -> None:
+        with self.changed:
+            self.jobs.append(job)
+            self.changed.notify()
+
+    def close(self) -> None:
+        """End the thread after the jobs that are there."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify()
+        self.thread.join()
+
+    def _run(self) -> None:
+        while (alike := self._wait_for_jobs()) is not None:
+            if taken := self._take_parts(alike):
+                self._compute(taken)
+            for job in alike:
+                job.end_if_done()
+
+    def _wait_for_jobs(self) -> list[Job] | None:
+        """Return jobs that may be computed together, the one that has waited longest first; None at the end."""
+        with self.changed:
+            while True:
+                self.jobs = [job for job in self.jobs if not job.is_over]
+                if self.jobs:
+                    break
+                if self.is_closed:
+                    return None
+                self.changed.wait()
+            first = self.jobs[0]
+            until = first.arrived + self.seconds
+            while len(alike := self._alike(first)) < self.size and (rest := until - time.monotonic()) > 0:
+                self.changed.wait(rest)
+            return alike[: AHEAD * self.size]
+
+    def _alike(self, first: Job) -> list[Job]:
+        return [job for job in self.jobs if job.kind.key == first.kind.key]
+
+    def _take_parts(self, alike: list[Job]) -> list[tuple[Job, Any]]:
+        """Return the parts of the next batch, with their jobs; those jobs are the last to be asked again."""
+        ready = [job for job in alike if job.peek()]
+        if not ready:
+            return []
+        length = ready[0].next_length
+        together = [ready[0], *sorted(ready[1:], key=lambda job: abs(job.next_length - length))][: self.size]
+        taken = [(job, job.take()) for job in together]
+        while len(taken) < self.size and (more := [job for job in together if job.peek()]):
+            taken += [(job, job.take()) for job in more[: self.size - len(taken)]]
+        with self.changed:
+            self.jobs = [job for job in self.jobs if job not in together] + together
+        return taken
+
+    def _compute(self, taken: list[tuple[Job, Any]]) -> None:
+        """Compute parts together; where that fails, each alone, so that the others don't suffer."""
+        self.metrics.count_batch(self.name, len(taken))
+        kind, found = taken[0][0].kind, dict[int, Any]()
+        batches = Batches(self.device, len(taken), ahead=len(taken))
+        try:
+            with self.within():
+                each = batches.of_sources(
+                    range(len(taken)),
+                    lambda number: iter([number]),
+                    lambda number: kind.length(taken[number][1]),
+                    lambda numbers: kind.compute([taken[number][1] for number in numbers]),
+                )
+                for one in each:
+                    if not isinstance(one, Done):
+                        found[one[0]] = one[1]
+                    elif one.error is not None:
+                        found[one.source] = one.error
+        except Exception as error:
+            if len(taken) > 1:
+                for pair in taken:
+                    self._compute([pair])
+                return
+            found[0] = error
+        for number, (job, _) in enumerate(taken):
+            if isinstance(found[number], Exception):
+                job.fail(found[number])
+            elif not job.is_over:
+                job.add(found[number])

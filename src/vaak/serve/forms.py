@@ -1,0 +1,246 @@
+"""The requests and answers of the endpoints, in the forms of OpenAI's, as pydantic has them; /openapi.json shows them.
+
+A field that isn't here is refused, so that nothing which was asked for is silently left out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ModelName = Annotated[
+    str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
+]
+Texts = str | list[str]
+
+
+class Form(BaseModel):
+    """A request or an answer."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class ErrorAbout(Form):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Form):
+    """Any error."""
+
+    error: ErrorAbout
+
+
+class ModelAbout(Form):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    task: str
+    endpoints: list[str]
+
+
+class ModelList(Form):
+    object: Literal["list"] = "list"
+    data: list[ModelAbout]
+
+
+class Health(Form):
+    status: str
+
+
+class PredictRequest(Form):
+    model: ModelName = None
+    inputs: Annotated[list[Any], Field(min_length=1, description="Inputs of the task: texts, or what it reads.")]
+
+
+class PredictAnswer(Form):
+    model: str
+    predictions: Annotated[list[Any], Field(description="What vaak predict --json prints, for each input.")]
+
+
+class ClassifyRequest(Form):
+    model: ModelName = None
+    input: Annotated[Texts, Field(description="A text, or several.")]
+
+
+class Classified(Form):
+    index: int
+    text: str
+    labels: dict[str, list[str]]
+    probabilities: dict[str, dict[str, float]]
+
+
+class ClassifyAnswer(Form):
+    object: Literal["list"] = "list"
+    model: str
+    data: list[Classified]
+
+
+class TranslateRequest(Form):
+    """Options that are not given come from the run (data.decoding)."""
+
+    model: ModelName = None
+    input: Annotated[Texts, Field(description="A text, or several.")]
+    method: Literal["greedy", "beam", "sampling", "mbr"] | None = None
+    max_new_tokens: int | None = None
+    beam_size: int | None = None
+    length_penalty: float | None = None
+    n_best: int | None = None
+    num_samples: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+
+class Candidate(Form):
+    text: str
+    score: float
+    ended: bool
+
+
+class Translated(Form):
+    index: int
+    source: str
+    text: str
+    translations: list[Candidate]
+
+
+class TranslateAnswer(Form):
+    object: Literal["list"] = "list"
+    model: str
+    data: list[Translated]
+
+
+class SpeechRequest(Form):
+    model: ModelName = None
+    input: Annotated[str, Field(min_length=1, description="What is spoken; may be SSML.")]
+    voice: Annotated[str | None, Field(description="A speaker of the model; by default its first.")] = None
+    speed: Annotated[float | None, Field(ge=0.1, le=10)] = None
+    response_format: Literal["wav", "flac", "mp3", "opus", "pcm"] = "mp3"
+    stream_format: Literal["audio"] = "audio"
+
+
+class StreamOptions(Form):
+    include_usage: bool = False
+
+
+class WritingRequest(Form):
+    """What completions and chats have in common. Fields that are not given are as in vaak generate."""
+
+    model: ModelName = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: Annotated[int | None, Field(description="The same seed gives the same text; 0 if it isn't given.")] = None
+    n: Annotated[int, Field(ge=1)] = 1
+    stop: Annotated[Texts | None, Field(description="The text ends before the first of these.")] = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: Annotated[str | None, Field(description="Not read.")] = None
+    frequency_penalty: Annotated[Literal[0] | None, Field(description="Only 0.")] = None
+    presence_penalty: Annotated[Literal[0] | None, Field(description="Only 0.")] = None
+
+
+class CompletionRequest(WritingRequest):
+    prompt: Texts
+    echo: Annotated[bool, Field(description="The text begins with the prompt.")] = False
+
+
+class ChatRequest(WritingRequest):
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_completion_tokens: int | None = None
+
+
+class Usage(Form):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class CompletionChoice(Form):
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishReason | None
+
+
+class Completion(Form):
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    warnings: list[str] | None = None
+
+
+class ChatMessage(Form):
+    role: Literal["assistant"] = "assistant"
+    content: str
+
+
+class ChatChoice(Form):
+    index: int
+    message: ChatMessage
+    logprobs: None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(Form):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    warnings: list[str] | None = None
+
+
+class SpokenWord(Form):
+    word: str
+    start: float
+    end: float
+
+
+class SpokenSegment(Form):
+    id: int
+    start: float
+    end: float
+    text: str
+    language: str | None = None
+    speaker: str | None = None
+
+
+class Transcription(Form):
+    """response_format json has the text alone."""
+
+    text: str
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[SpokenSegment] | None = None
+    words: list[SpokenWord] | None = None
+
+
+class DiarizedSegment(Form):
+    start: float
+    end: float
+    speaker: str
+
+
+class Diarization(Form):
+    model: str
+    duration: float
+    segments: list[DiarizedSegment]
+    at_ceiling: bool

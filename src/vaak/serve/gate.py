@@ -1,0 +1,192 @@
+"""What stands before every request: who may ask, how much they may send, how many are answered at once.
+
+All of it is decided by the request's head, before its body is read. What is counted and logged is here, too: the path,
+the status, sizes and times, and no text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from vaak.serve.errors import ApiError
+from vaak.serve.metrics import Metrics
+
+log = logging.getLogger("vaak")
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Any, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health", "/ready")
+"""Paths that need no token: what watches a server asks them, and they tell nothing."""
+BODY_SECONDS = 60.0
+"""How long a client may be silent while it sends a body."""
+LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
+"""What is read and thrown away of a refused body, so that the client gets to read the answer."""
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for, and all of them together."""
+
+    max_requests: int = 256
+    max_upload: int = 100 * MEBIBYTE
+    """Bytes of a body."""
+    max_duration: float = 4 * 3600.0
+    """Seconds of a recording."""
+    max_channels: int = 16
+    max_inputs: int = 256
+    """Texts of one request, or continuations."""
+    max_tokens: int = 4096
+    """New tokens of one continuation."""
+    max_characters: int = 200_000
+    """Characters of one text."""
+
+
+@dataclass
+class Gate:
+    """The application behind these checks; ``hosts`` are the names by which it may be called (empty: any)."""
+
+    app: Application
+    limits: Limits
+    metrics: Metrics
+    token: str | None = None
+    hosts: tuple[str, ...] = ()
+    log_texts: bool = False
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"a connection of type {scope['type']}, and only http is served")
+        await _Exchange(self, scope, receive, send).run()
+
+    def require_entry(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """Raise ApiError for a request that isn't to be answered, by its head."""
+        host = headers.get(b"host", b"").decode("latin-1").rpartition("@")[2]
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if self.hosts and name not in self.hosts:
+            raise ApiError(403, "this server is for this machine alone: call it by 127.0.0.1 or localhost")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
+            raise ApiError(403, "requests of pages from elsewhere are refused")
+        if path in OPEN:
+            return
+        if self.token is not None:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+                shown = {"WWW-Authenticate": "Bearer"}
+                message = "this server needs its token: send it as Authorization: Bearer TOKEN"
+                raise ApiError(401, message, code="invalid_api_key", headers=shown)
+
+    def require_room(self, headers: dict[bytes, bytes]) -> None:
+        """Raise ApiError for a request that is too large, or one too many."""
+        size = headers.get(b"content-length", b"0")
+        if not size.isdigit() or int(size) > self.limits.max_upload:
+            raise self.too_large()
+        if self.metrics.in_flight >= self.limits.max_requests:
+            message = f"{self.limits.max_requests} requests are waiting already (--max-requests); try again"
+            raise ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+
+    def too_large(self) -> ApiError:
+        """Return the error for a body that is too large."""
+        most = self.limits.max_upload / MEBIBYTE
+        return ApiError(413, f"the body is larger than {most:g} MiB (--max-upload)", code="request_too_large")
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, gate: Gate, scope: Any, receive: Receive, send: Send) -> None:
+        self.gate, self.scope, self._receive, self._send = gate, scope, receive, send
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.begun, self.status, self.received = time.perf_counter(), 0, 0
+        has_body = self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
+        self.is_read = not has_body
+
+    async def run(self) -> None:
+        try:
+            await self._pass_on()
+        except ApiError as error:
+            await self._refuse(error)
+        except Exception as error:
+            said = f": {error}" if self.gate.log_texts else ""
+            frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+            log.error("%s failed, %s%s\n%s", self._route, type(error).__name__, said, frames)
+            await self._refuse(ApiError(500, "this is a fault of the server; its log has more"))
+        finally:
+            seconds = time.perf_counter() - self.begun
+            self.gate.metrics.count_request(self._route, self.status, seconds, self.received)
+            if self._route not in OPEN:
+                about = (self.scope["method"], self._route, self.status, self.received, seconds)
+                log.info("%s %s: status %d, %d bytes, %.3f s", *about)
+
+    async def _pass_on(self) -> None:
+        gate = self.gate
+        gate.require_entry(self.scope["path"], self.headers)
+        counts = self.scope["method"] == "POST"  # what computes
+        if counts:
+            gate.require_room(self.headers)
+        gate.metrics.in_flight += counts
+        try:
+            await gate.app(self.scope, self.receive, self.send)
+        finally:
+            gate.metrics.in_flight -= counts
+
+    @property
+    def _route(self) -> str:
+        """The path as the application has it; a path that it doesn't have may say anything."""
+        found = getattr(self.scope.get("route"), "path", None)
+        return str(found or ("refused" if self.status in (401, 403, 413, 429) else "unknown"))
+
+    async def receive(self) -> Message:
+        """Return the next part of the body. Raises ApiError for one that is too large or doesn't come."""
+        if self.is_read:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), BODY_SECONDS)
+        except TimeoutError:
+            raise ApiError(408, f"nothing of the body came for {BODY_SECONDS:g} s") from None
+        self.received += len(message.get("body", b""))
+        if self.received > self.gate.limits.max_upload:
+            raise self.gate.too_large()
+        self.is_read = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if not self.is_read:  # what is left of the body isn't the next request
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+        elif not self.is_read and not message.get("more_body"):
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body", "body": b""}
+        await self._send(message)
+
+    async def _refuse(self, error: ApiError) -> None:
+        if self.status:  # the answer has begun: it ends here
+            return
+        body = json.dumps(error.body, ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers}
+        listed = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": error.status, "headers": listed})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def _linger(self) -> None:
+        """Read on for a moment: a connection that is closed while the client writes loses the answer on its way."""
+        until, read = time.monotonic() + LINGER_SECONDS, 0
+        while not self.is_read and read < LINGER_BYTES and (rest := until - time.monotonic()) > 0:
+            try:
+                message = await asyncio.wait_for(self._receive(), rest)
+            except TimeoutError:
+                return
+            read += len(message.get("body", b""))
+            self.is_read = not message.get("more_body", False)

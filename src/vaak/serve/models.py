@@ -1,0 +1,159 @@
+"""The models that a server has open, and how a request finds its one and waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from starlette.requests import Request
+
+from vaak.config.resolved import resolved_values
+from vaak.config.tasks import value_at
+from vaak.core.errors import UserError
+from vaak.core.names import list_names
+from vaak.runs.open_run import OpenedRun, select_task
+from vaak.runs.use import find_spec
+from vaak.serve.batching import Batching, Job, Worker
+from vaak.serve.errors import ApiError, ClientLeftError
+from vaak.serve.gate import Limits
+from vaak.serve.metrics import Metrics
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that is served under a ``name``; ``endpoints`` are what it answers besides ``/predict``."""
+
+    name: str
+    opened: OpenedRun
+    endpoints: tuple[str, ...]
+    worker: Worker
+
+    @property
+    def task(self) -> Any:
+        return self.opened.task
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``GET /v1/models`` tells of it."""
+        created = int(self.opened.checkpoint.stat().st_mtime) if self.opened.checkpoint.exists() else 0
+        about = {"id": self.name, "object": "model", "created": created, "owned_by": "vaak"}
+        return {**about, "task": str(self.opened.experiment.task), "endpoints": ["predict", *self.endpoints]}
+
+
+@dataclass
+class Server:
+    """All that is served, by name, under which limits; ``folder`` is where uploads lie while they are in use."""
+
+    models: dict[str, Served]
+    limits: Limits
+    metrics: Metrics
+    folder: Path
+    log_texts: bool = False
+
+    def choose(self, endpoint: str, name: str | None) -> Served:
+        """Return the model that a request means: by its name, or the only one that answers the endpoint.
+
+        Raises ApiError where there is none, or several.
+        """
+        able = [one for one in self.models.values() if endpoint == "predict" or endpoint in one.endpoints]
+        names = list_names([one.name for one in able])
+        if name is None:
+            if len(able) == 1:
+                return able[0]
+            raise ApiError(400, f"several models are served: set model to one of {names}", param="model")
+        found = self.models.get(name)
+        if found is None:
+            message = f"no model {name[:200]!r} is served; this endpoint has {names}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        if found not in able:
+            message = f"{name} is a model of task {found.opened.experiment.task}; this endpoint has {names}"
+            raise ApiError(400, message, param="model")
+        return found
+
+    def close(self) -> None:
+        """End the models' threads, after what they were asked."""
+        for worker in {id(one.worker): one.worker for one in self.models.values()}.values():
+            worker.close()
+
+
+def serve_models(runs: Sequence[OpenedRun], metrics: Metrics, batching: Batching) -> dict[str, Served]:
+    """Return what is served, by name: the run's own; RUN/TASK for each task of a run of several.
+
+    Raises UserError for two runs of one name.
+    """
+    found: dict[str, Served] = {}
+    for run in runs:
+        device = next((one.device for one in run.model.parameters()), torch.device("cpu"))
+        name = run.directory.name
+        worker = Worker(name, device, run.precision.autocast, metrics, batching)
+        for part in getattr(run.task, "parts", {None: None}):
+            own = run if part is None else select_task(run, part)
+            known = name if part is None else f"{name}/{part}"
+            if known in found:
+                raise UserError(
+                    f"two runs are called {name}: models are served by the names of their folders; rename one"
+                )
+            found[known] = Served(known, own, find_endpoints(own), worker)
+    return found
+
+
+def find_endpoints(opened: OpenedRun) -> tuple[str, ...]:
+    """Return what a run answers, as its task's spec says."""
+    options = resolved_values(opened.experiment)
+    return tuple(find_spec(opened.task).endpoints(lambda key: value_at(options, key)))
+
+
+async def compute(request: Request, served: Served, job: Job) -> list[Any]:
+    """Return the results of a job. Raises what went wrong, and ClientLeftError once nobody waits for it."""
+    served.worker.submit(job)
+    answer = asyncio.wrap_future(job.future)
+    leaving = asyncio.ensure_future(_wait_for_leaving(request))
+    both: set[asyncio.Future[Any]] = {answer, leaving}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientLeftError
+        return answer.result()
+    finally:
+        job.has_left = True
+        leaving.cancel()
+
+
+async def stream(served: Served, make: Callable[[Callable[[Any], None]], Job]) -> AsyncIterator[Any]:
+    """Yield what a job tells as it goes, by the function with which ``make`` makes it.
+
+    Ends with the job; raises what went wrong with it. Where nobody reads on, the job is dropped.
+    """
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[Any]()
+    job = make(lambda piece: _put(loop, told, piece))
+    job.future.add_done_callback(lambda _: _put(loop, told, job))
+    served.worker.submit(job)
+    try:
+        while (piece := await told.get()) is not job:
+            yield piece
+        job.future.result()
+    finally:
+        job.has_left = True
+
+
+def _put(loop: asyncio.AbstractEventLoop, told: asyncio.Queue[Any], piece: Any) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(told.put_nowait, piece)
+
+
+async def _wait_for_leaving(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextmanager
+def naming_fields(param: str | None = None) -> Iterator[None]:
+    """Within this context, what a user can mend is the request's mistake: status 400."""
+    try:
+        yield
+    except UserError as error:
+        raise ApiError(400, str(error), param=param) from error

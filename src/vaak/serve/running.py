@@ -1,0 +1,92 @@
+"""The server's process: it listens, opens the runs, and ends when it has answered what it accepted."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+
+from vaak.core.errors import UserError
+from vaak.serve.app import make_app
+from vaak.serve.gate import Gate
+from vaak.serve.models import Server
+
+log = logging.getLogger("vaak")
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def listen(host: str, port: int, token: str | None) -> socket.socket:
+    """Return a socket at an address; port 0 takes a free one.
+
+    Raises UserError where it can't be had, and for one that others reach where there is no ``token``.
+    """
+    if not is_loopback(host) and not token:
+        raise UserError(f"--host {host}: others reach this address; set VAAK_TOKEN (or --token) to a secret first")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"can't listen on {host}, port {port}: {reason}; give another --port") from error
+    return found
+
+
+class _Uvicorn(uvicorn.Server):
+    """Ends in order by a signal, at once by a second one, and leaves what follows to the caller."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            print("vaak serve: ended at once", file=sys.stderr, flush=True)
+            os._exit(128 + sig)
+        self.should_exit = True
+        print("vaak serve: answers what it accepted, then ends; a second signal ends it at once", file=sys.stderr)
+
+
+def run_server(
+    server: Server,
+    listening: socket.socket,
+    token: str | None,
+    *,
+    any_host: bool = False,
+    when_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until a signal comes, then answer what was accepted."""
+    gate = Gate(make_app(server), server.limits, server.metrics, token, () if any_host else LOOPBACK, server.log_texts)
+    config = uvicorn.Config(gate, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    when_ready()
+    try:
+        _Uvicorn(config).run(sockets=[listening])
+    finally:
+        server.close()

@@ -1,0 +1,302 @@
+"""``/v1/completions`` and ``/v1/chat/completions``: texts of a language model, as ``vaak generate`` writes them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.serve.batching import Job, Kind
+from vaak.serve.errors import ApiError
+from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
+from vaak.serve.models import Served, Server, compute, naming_fields, stream
+from vaak.tasks.lm.config import GenerationOptions
+from vaak.tasks.lm.predict import Pieces
+from vaak.text.corpora.conversations import read_messages
+
+log = logging.getLogger("vaak")
+DONE = "data: [DONE]\n\n"
+
+
+@dataclass(eq=False)
+class Row:
+    """One text as it is written, by its number among the request's; it ends before the first of ``stops``.
+
+    ``tell`` hears of each piece as soon as it is sure to stay.
+    """
+
+    number: int
+    prompt: list[int]
+    seed: int
+    most_tokens: int
+    stops: tuple[str, ...] = ()
+    tell: Callable[[Row, str], None] = lambda row, piece: None
+    text: str = ""
+    num_tokens: int = 0
+    is_stopped: bool = False
+    job: Job | None = field(default=None, repr=False)
+    _told: int = 0
+    _pieces: Pieces | None = field(default=None, repr=False)
+
+    def begin(self, tokenizer: Any) -> None:
+        """Begin, or begin again after an attempt that failed: what has been told is not told again."""
+        self.text, self.num_tokens, self.is_stopped = "", 0, False
+        self._pieces = Pieces(tokenizer, self.prompt)
+
+    def add(self, token: int) -> None:
+        assert self._pieces is not None
+        self.num_tokens += 1
+        self._add_text(self._pieces.add(token))
+
+    def end(self) -> None:
+        assert self._pieces is not None
+        self._add_text(self._pieces.rest())
+        self._tell(len(self.text))
+
+    @property
+    def is_over(self) -> bool:
+        has_left = self.job is not None and self.job.has_left
+        return self.is_stopped or has_left or self.num_tokens >= self.most_tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return "length" if self.num_tokens >= self.most_tokens and not self.is_stopped else "stop"
+
+    def _add_text(self, piece: str) -> None:
+        if self.is_stopped or not piece:
+            return
+        begin = max(0, len(self.text) - max(map(len, self.stops), default=0))
+        self.text += piece
+        places = [place for stop in self.stops if (place := self.text.find(stop, begin)) >= 0]
+        if places:
+            self.text, self.is_stopped = self.text[: min(places)], True
+        self._tell(len(self.text) - (0 if self.is_stopped else held_back(self.text, self.stops)))
+
+    def _tell(self, until: int) -> None:
+        if until > self._told:
+            self.tell(self, self.text[self._told : until])
+            self._told = until
+
+
+def held_back(text: str, stops: Sequence[str]) -> int:
+    """Return how many characters at the end of a text may be the beginning of what it stops before.
+
+    >>> held_back("one, tw", ["two", "x"]), held_back("one", ["two"])
+    (2, 0)
+    """
+    longest = min(len(text), max(map(len, stops), default=1) - 1)
+    sizes = range(longest, 0, -1)
+    return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in stops)), 0)
+
+
+def write_rows(served: Served, settings: SamplingSettings, rows: list[Row]) -> list[Row]:
+    """Write texts together; each is what it is alone, and ends by itself."""
+    ended = set[int]()
+    for row in rows:
+        row.begin(served.task.tokenizer)
+    most = replace(settings, max_new_tokens=max(row.most_tokens for row in rows))
+    asked = [(row.prompt, row.seed) for row in rows]
+    for tokens in served.task.continue_rows(served.opened.model, asked, most, ended):
+        for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            if token is not None and number not in ended:
+                row.add(token)
+                if row.is_over:
+                    ended.add(number)
+    for row in rows:
+        row.end()
+    return rows
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that was read: its prompts as tokens, how texts are drawn, and what it is told of on the way."""
+
+    served: Served
+    form: WritingRequest
+    prompts: list[list[int]]
+    settings: SamplingSettings
+    warnings: list[str]
+
+    def rows(self, tell: Callable[[Row, str], None] = lambda row, piece: None) -> list[Row]:
+        """Return the texts to write: ``n`` for each prompt, each with the next seed, as ``--samples`` has them."""
+        stops = (self.form.stop,) if isinstance(self.form.stop, str) else tuple(self.form.stop or ())
+        most, seed = self.settings.max_new_tokens, self.settings.seed
+        pairs = [(prompt, seed + sample) for prompt in self.prompts for sample in range(self.form.n)]
+        texts = tuple(one for one in stops if one)
+        return [Row(number, prompt, own, most, texts, tell) for number, (prompt, own) in enumerate(pairs)]
+
+    def job(self, rows: list[Row]) -> Job:
+        alike = replace(self.settings, max_new_tokens=1, seed=0)  # what each row has for itself
+        kind = Kind(
+            ("write", self.served.name, alike),
+            lambda some: write_rows(self.served, self.settings, some),
+            lambda row: float(len(row.prompt)),
+        )
+        job = Job(kind, iter(rows))
+        for row in rows:
+            row.job = job
+        return job
+
+    def usage(self, rows: Sequence[Row]) -> dict[str, int]:
+        read, written = sum(map(len, self.prompts)), sum(row.num_tokens for row in rows)
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+    @property
+    def wants_usage(self) -> bool:
+        options = self.form.stream_options
+        return options is not None and options.include_usage
+
+
+def read_request(server: Server, served: Served, form: WritingRequest, prompts: list[list[int]], chat: bool) -> Asked:
+    """Return a request as it is to be written. Raises ApiError for one that can't be."""
+    limits, num_texts = server.limits, len(prompts) * form.n
+    if num_texts > limits.max_inputs:
+        raise ApiError(400, f"{num_texts} texts were asked for, and at most {limits.max_inputs} are written", param="n")
+    if form.stream and num_texts > 1:
+        raise ApiError(400, "stream: one text at a time; ask for n: 1 and one prompt", param="stream")
+    asked = form.max_tokens
+    if isinstance(form, ChatRequest) and form.max_completion_tokens is not None:
+        asked = form.max_completion_tokens
+    given = {name: getattr(form, name) for name in GenerationOptions.model_fields if hasattr(form, name)}
+    given = {name: value for name, value in {**given, "max_new_tokens": asked}.items() if value is not None}
+    task = served.task
+    with naming_fields():
+        settings = task.sampling(**(GenerationOptions().model_dump() | given))
+        settings = task.answering(settings) if chat else settings
+    if settings.max_new_tokens > limits.max_tokens:
+        message = f"max_tokens is {settings.max_new_tokens}, and at most {limits.max_tokens} are written (--max-tokens)"
+        raise ApiError(400, message, param="max_tokens")
+    read = task.data.max_length
+    long = [len(prompt) for prompt in prompts if len(prompt) > read]
+    warnings = [f"the prompt has {size} tokens, the model reads the last {read}" for size in long]
+    return Asked(served, form, prompts, settings, warnings)
+
+
+async def complete(request: Request, form: CompletionRequest) -> Response:
+    """Continue a text, or each of several."""
+    server: Server = request.app.state.server
+    served = server.choose("completions", form.model)
+    texts = [form.prompt] if isinstance(form.prompt, str) else form.prompt
+    if not texts:
+        raise ApiError(400, "prompt has no text", param="prompt")
+    require_length(server, texts, "prompt")
+    with naming_fields("prompt"):
+        prompts = [served.task.prompt(text) for text in texts]
+    asked = read_request(server, served, form, prompts, chat=False)
+    about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
+    about |= {"model": served.name}
+    begins = [text if form.echo else "" for text in texts for _ in range(form.n)]
+
+    def choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+
+    if form.stream:
+        return _stream(asked, about, choice, [choice(0, begins[0], None)] if form.echo else [])
+    rows = await compute(request, served, asked.job(asked.rows()))
+    choices = [choice(row.number, begins[row.number] + row.text, row.finish_reason) for row in rows]
+    return _whole(asked, about, choices, rows)
+
+
+async def chat(request: Request, form: ChatRequest) -> Response:
+    """Answer a conversation."""
+    server: Server = request.app.state.server
+    served = server.choose("chat", form.model)
+    messages = [{**one, "content": plain_content(one.get("content"))} for one in form.messages]
+    require_length(server, [str(one["content"]) for one in messages], "messages")
+    with naming_fields("messages"):
+        found = read_messages({"messages": messages}, "messages")
+        prompt = served.task.chat_template.prompt(found, "messages")
+    asked = read_request(server, served, form, [prompt], chat=True)
+    about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
+    about |= {"model": served.name}
+
+    def choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
+        delta = {"content": text} if reason is None else {}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+    if form.stream:
+        first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return _stream(asked, {**about, "object": "chat.completion.chunk"}, choice, [first])
+    rows = await compute(request, served, asked.job(asked.rows()))
+    choices = [
+        {
+            "index": row.number,
+            "message": {"role": "assistant", "content": row.text},
+            "logprobs": None,
+            "finish_reason": row.finish_reason,
+        }
+        for row in rows
+    ]
+    return _whole(asked, about, choices, rows)
+
+
+def _whole(asked: Asked, about: dict[str, Any], choices: list[dict[str, Any]], rows: Sequence[Row]) -> Response:
+    warnings = {"warnings": asked.warnings} if asked.warnings else {}
+    return JSONResponse({**about, "choices": choices, "usage": asked.usage(rows), **warnings})
+
+
+def _stream(
+    asked: Asked,
+    about: dict[str, Any],
+    choice: Callable[[int, str, str | None], dict[str, Any]],
+    first: list[dict[str, Any]],
+) -> Response:
+    """Answer with server-sent events, one for each piece of the text."""
+    rows: list[Row] = []
+
+    def make(tell: Callable[[Any], None]) -> Job:
+        rows[:] = asked.rows(lambda row, piece: tell(piece))
+        return asked.job(rows)
+
+    async def events() -> AsyncIterator[str]:
+        warnings = {"warnings": asked.warnings} if asked.warnings else {}
+        try:
+            for one in first:
+                yield _event({**about, "choices": [one], **warnings})
+            async for piece in stream(asked.served, make):
+                yield _event({**about, "choices": [choice(0, piece, None)]})
+            yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason)]})
+            if asked.wants_usage:
+                yield _event({**about, "choices": [], "usage": asked.usage(rows)})
+        except Exception as error:  # the answer has begun with status 200
+            log.error("%s: a text broke off: %s", asked.served.name, type(error).__name__)
+            yield _event(ApiError(500, "the text breaks off here, by a fault of the server; its log has more").body)
+        yield DONE
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def _event(value: Any) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def plain_content(content: Any) -> Any:
+    """Return the text of a message, which OpenAI's clients may send in parts. Raises ApiError for another part.
+
+    >>> plain_content([{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}])
+    'Who?'
+    """
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ApiError(400, "messages: only parts of type text are read", param="messages")
+    return "".join(part["text"] for part in content)
+
+
+def require_length(server: Server, texts: Sequence[str], param: str) -> None:
+    """Raise ApiError for texts that are too many or too long."""
+    limits = server.limits
+    if len(texts) > limits.max_inputs:
+        raise ApiError(400, f"{param} has {len(texts)} texts; at most {limits.max_inputs} at once", param=param)
+    if (longest := max(map(len, texts), default=0)) > limits.max_characters:
+        message = f"{param} has a text of {longest:,} characters; at most {limits.max_characters:,} are read"
+        raise ApiError(400, message, param=param)
