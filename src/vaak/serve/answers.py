@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from vaak.audio.audio_file import SpeechFile, speech_file
 from vaak.core.errors import UserError
-from vaak.runs.use import predict_inputs, reads_files, to_json
+from vaak.runs.use import reads_files, to_json
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import ClassifyRequest, PredictRequest, SpeechRequest, TranslateRequest
@@ -46,7 +46,7 @@ async def predict(request: Request) -> Response:
     require_length(server, [one if isinstance(one, str) else "" for one in asked.inputs], "inputs")
     kind = Kind(
         ("predict", served.name),
-        lambda some: list(predict_inputs(served.task, served.opened.model, some)),
+        served.predict,
         lambda one: float(len(one)) if isinstance(one, str) else 1.0,
     )
     with naming_fields("inputs"):
@@ -84,9 +84,7 @@ async def classify(request: Request, form: ClassifyRequest) -> Response:
     served = server.choose("classify", form.model)
     texts = [form.input] if isinstance(form.input, str) else form.input
     require_length(server, texts, "input")
-    kind = Kind(
-        ("predict", served.name), lambda some: list(predict_inputs(served.task, served.opened.model, some)), len
-    )
+    kind = Kind(("predict", served.name), served.predict, len)
     found = await compute(request, served, Job(kind, iter(texts)))
     data = [{"index": number, **asdict(one)} for number, one in enumerate(found)]
     return JSONResponse({"object": "list", "model": served.name, "data": data})

@@ -174,7 +174,7 @@ class Worker:
         """Compute parts together; where that fails, each alone, so that the others don't suffer."""
         self.metrics.count_batch(self.name, len(taken))
         kind, found = taken[0][0].kind, dict[int, Any]()
-        batches = Batches(self.device, len(taken), ahead=len(taken))
+        batches = Batches(self.device, len(taken), ahead=2 * len(taken))  # a part, and the end of its source
         try:
             with self.within():
                 each = batches.of_sources(

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 
 from vaak.audio.formats.annotation_lines import name_recordings, rttm_text
 from vaak.core.errors import UserError
-from vaak.runs.use import predict_inputs
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
@@ -195,7 +194,7 @@ def predict_files_job(served: Served, paths: Sequence[Path]) -> Job:
     """Return the job of predicting from files together: their names, which results have, are unique among them."""
 
     def together(some: list[Sequence[Path]]) -> list[list[Any] | UserError]:
-        return [_without_errors(predict_inputs(served.task, served.opened.model, one)) for one in some]
+        return [_without_errors(served.predict(one)) for one in some]
 
     return Job(Kind(("predict", served.name), together, len), iter([paths]))
 

@@ -17,7 +17,7 @@ from vaak.config.tasks import value_at
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.runs.open_run import OpenedRun, select_task
-from vaak.runs.use import find_spec
+from vaak.runs.use import find_spec, predict_inputs
 from vaak.serve.batching import Batching, Job, Worker
 from vaak.serve.errors import ApiError, ClientLeftError
 from vaak.serve.gate import Limits
@@ -36,6 +36,10 @@ class Served:
     @property
     def task(self) -> Any:
         return self.opened.task
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return the prediction for each input, as ``vaak predict`` makes it."""
+        return list(predict_inputs(self.task, self.opened.model, inputs))
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``GET /v1/models`` tells of it."""

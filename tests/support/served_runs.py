@@ -1,0 +1,84 @@
+"""A tiny run of each task, to be served, and a server of runs as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commands import PATIENCE_SECONDS, Command, Commands
+from contract_cases import CASES
+from vaak.config.load import load
+from vaak.config.yaml.text import yaml_text
+from vaak.runs.start import train
+
+TRAINING = {
+    "max_steps": 2,
+    "device": "cpu",
+    "batch_size": 4,
+    "validation": {"interval": None, "interval_epochs": None},
+    "logging": {"tensorboard": False, "progress_bar": False},
+    "memory": {"rehearsal": False},
+}
+
+
+@dataclass(frozen=True)
+class TinyRun:
+    """A run, with inputs for ``predict``."""
+
+    folder: Path
+    inputs: Sequence[str]
+
+
+def train_task(folder: Path, task: str) -> None:
+    """Train a run of a task for two steps, FOLDER/TASK; what ``predict`` may read is listed next to it."""
+    case = next(one for one in CASES.values() if one.task == task)
+    inputs = case.about.get("inputs", ()) if case.write is None else case.write(folder / "data")
+    text = yaml_text({"task": task, "name": task, **case.options, "training": {**case.training, **TRAINING}})
+    file = folder / "options.yml"
+    file.write_text(text.replace("FOLDER", str(folder / "data")), encoding="utf-8")
+    (folder / "inputs").write_text("\n".join(map(str, inputs)), encoding="utf-8")
+    train(load([file], [f"run_dir={folder / task}"]))
+
+
+def find_task(folder: Path, task: str) -> TinyRun:
+    """What ``train_task`` left."""
+    inputs = (folder / "inputs").read_text(encoding="utf-8").splitlines()
+    return TinyRun(folder / task, inputs or ["ab ba", "b"])
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that runs, and where it is."""
+
+    command: Command
+    address: str
+
+
+@contextlib.contextmanager
+def serving(commands: Commands, folder: Path, *arguments: object, **environment: str) -> Iterator[Serving]:
+    """A process that serves on a free port; it is ended where it is still there at the end."""
+    words = ["serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
+    command = commands.start(words, folder, environment)
+    try:
+        wait_until(lambda: "serving on " in command.output.read_text() or not command.is_running)
+        assert command.is_running, command.said
+        line = command.output.read_text().splitlines()[-1]
+        yield Serving(command, line.removeprefix("serving on "))
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and nobody has noted that yet
+            if command.is_running:
+                command.send(signal.SIGKILL, to_all=True)
+        command.wait()
+
+
+def wait_until(is_true: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until a condition holds; fails where that takes too long."""
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end, f"still not so after {seconds} s"
+        time.sleep(0.02)
