@@ -72,13 +72,14 @@ def serve(
 
     if token is not None and (not token.strip() or not token.isascii()):
         raise UserError("--token (VAAK_TOKEN) is empty, or has other characters than ASCII's")
-    listening = listen(host, port, token)  # before the seconds that opening models takes
     limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
     how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
-    opened = [open_run(run, device=device, **how) for run in runs]
-    metrics = Metrics()
-    batching = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000)
-    with scratch_folder("serve") as folder:
+    batching, metrics = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000), Metrics()
+    with (
+        listen(host, port, token) as listening,  # before the seconds that opening models takes
+        scratch_folder("serve") as folder,
+    ):
+        opened = [open_run(run, device=device, **how) for run in runs]
         server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         run_server(server, listening, token, any_host=token is not None, when_ready=lambda: _announce(server, address))

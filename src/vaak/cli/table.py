@@ -31,7 +31,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
         "diarize": ("vaak.cli.tasks.diarize:diarize", "Find who speaks when in recordings."),
         "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
-        "align": ("vaak.cli.tasks.align:align", "Find when each word of a known text is spoken."),
         "serve": ("vaak.cli.serve:serve", "Serve runs with the endpoints of OpenAI."),
         "export": ("vaak.cli.export:export", "Convert a run to another format."),
     },
@@ -58,6 +57,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "lm-eval": ("vaak.cli.eval:lm_eval", "Evaluate a language model on tasks of lm-eval."),
     },
     "Data": {
+        "align": ("vaak.cli.tasks.align:align", "Find when each word of a known text is spoken."),
         "data": ("vaak.cli.data:app", "Get, prepare, simulate, segment, clean and check data."),
         "tokenizer": ("vaak.cli.text:app", "Inspect a tokenizer."),
         "phonemes": ("vaak.cli.text:phonemes", "Show how text is normalised and pronounced."),

@@ -45,8 +45,12 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+        except BaseException:
+            found.close()
+            raise
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"can't listen on {host}, port {port}: {reason}; give another --port") from error

@@ -260,6 +260,7 @@ OPENED: dict[str, tuple[str, ...]] = {
     "diarize": ("speech.wav",),
     "speak": ("वह",),
     "transcribe": ("speech.wav",),
+    "serve": ("--port", "0"),
     "align": ("speech.wav", "text.txt"),
     "tune": (),
     "export": ("--format", "hf", "--output", "exported"),
@@ -359,7 +360,7 @@ def require_nothing_ran(vaak: Vaak, stranger: Stranger, command: str, opened: Pa
         assert code == 2 or command in ("doctor",), (command, said)
 
 
-QUICK = {"train", "eval", "generate", "export", "verify", "replay", "fork", "inspect", "sweep", "crossval"} | {
+QUICK = {"train", "eval", "generate", "export", "verify", "replay", "fork", "inspect", "serve", "sweep", "crossval"} | {
     *("config check", "doctor", "baseline", "model show", "data check", "runs list"),
 }
 """The commands that are tried each time; the others load more."""
