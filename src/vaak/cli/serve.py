@@ -16,7 +16,7 @@ from vaak.cli.arguments import (
     WhichPrecision,
     WhichWeights,
     complete_runs,
-    require_run,
+    require_model,
 )
 from vaak.core.errors import UserError, optional_import
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def serve(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN…", help="Runs, or checkpoints.", autocompletion=complete_runs)
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Runs, checkpoints, or pretrained models.", autocompletion=complete_runs),
     ],
     host: Annotated[str, typer.Option(help="The address; any but this machine's own requires a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
@@ -57,7 +58,7 @@ def serve(
     Example: vaak serve runs/asr-quickstart runs/quickstart --port 8000
     """
     for run in runs:
-        require_run(run)
+        require_model(run)
     with optional_import("vaak serve requires FastAPI and uvicorn", "serve"):
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
@@ -79,7 +80,7 @@ def serve(
         listen(host, port, token) as listening,  # before the seconds that opening models takes
         scratch_folder("serve") as folder,
     ):
-        opened = [open_run(run, device=device, **how) for run in runs]
+        opened = [(run, open_run(run, device=device, **how)) for run in runs]
         server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         run_server(server, listening, token, any_host=token is not None, when_ready=lambda: _announce(server, address))

@@ -16,6 +16,7 @@ from vaak.config.resolved import resolved_values
 from vaak.config.tasks import value_at
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
+from vaak.runs.base import is_base
 from vaak.runs.open_run import OpenedRun, select_task
 from vaak.runs.use import find_spec, predict_inputs
 from vaak.serve.batching import Batching, Job, Worker
@@ -84,25 +85,30 @@ class Server:
             worker.close()
 
 
-def serve_models(runs: Sequence[OpenedRun], metrics: Metrics, batching: Batching) -> dict[str, Served]:
-    """Return what is served, by name: the run's own; RUN/TASK for each task of a run of several.
+def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batching: Batching) -> dict[str, Served]:
+    """Return what is served of runs and pretrained models, each with its path, by name.
 
-    Raises UserError for two runs of one name.
+    RUN/TASK names each task of a run of several. Raises UserError for two of one name.
     """
     found: dict[str, Served] = {}
-    for run in runs:
+    for path, run in runs:
         device = next((one.device for one in run.model.parameters()), torch.device("cpu"))
-        name = run.directory.name
+        name = name_model(path, run)
         worker = Worker(name, device, run.precision.autocast, metrics, batching)
         for part in getattr(run.task, "parts", {None: None}):
             own = run if part is None else select_task(run, part)
             known = name if part is None else f"{name}/{part}"
             if known in found:
-                raise UserError(
-                    f"two runs are called {name}: models are served by the names of their folders; rename one"
-                )
+                raise UserError(f"two models are called {name}, by the names of their folders: rename one")
             found[known] = Served(known, own, find_endpoints(own), worker)
     return found
+
+
+def name_model(path: Path, opened: OpenedRun) -> str:
+    """Return the name of a run's folder, or that of a pretrained model: its folder's, or its name on the Hub."""
+    if not is_base(path):
+        return opened.directory.name
+    return path.resolve().name if path.exists() else str(path)
 
 
 def find_endpoints(opened: OpenedRun) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def make_client(
 ) -> Iterator[TestClient]:
     """A client of a server in this process."""
     metrics = Metrics()
-    opened = [open_run(run, device="cpu", precision="auto") for run in runs]
+    opened = [(run, open_run(run, device="cpu", precision="auto")) for run in runs]
     with scratch_folder("serve") as folder:
         models = serve_models(opened, metrics, batching or Batching())
         server = Server(models, limits or Limits(), metrics, folder)

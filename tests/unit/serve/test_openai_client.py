@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import openai
 import pytest
@@ -112,9 +113,10 @@ def test_a_bad_recording_is_refused_with_the_line_of_transcribe(served, runs, va
     assert code == 2
     with pytest.raises(openai.BadRequestError) as raised, open("talk.wav", "rb") as file:
         served.client.audio.transcriptions.create(model="asr", file=file)
-    assert raised.value.body["message"] in err
-    assert raised.value.body["message"].startswith("talk.wav: ")
-    assert raised.value.body["type"] == "invalid_request_error"
+    said = cast("dict[str, str]", raised.value.body)
+    assert said["message"] in err
+    assert said["message"].startswith("talk.wav: ")
+    assert said["type"] == "invalid_request_error"
 
 
 @pytest.mark.parametrize("format", ["wav", "flac"])
