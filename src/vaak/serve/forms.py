@@ -157,6 +157,7 @@ class CompletionRequest(WritingRequest):
 class ChatRequest(WritingRequest):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: int | None = None
+    tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
 
 
 class Usage(Form):

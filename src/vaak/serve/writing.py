@@ -20,7 +20,7 @@ from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
 from vaak.tasks.lm.config import GenerationOptions
 from vaak.tasks.lm.predict import Pieces
-from vaak.text.corpora.conversations import read_messages
+from vaak.text.corpora.conversations import read_conversation
 
 log = logging.getLogger("vaak")
 DONE = "data: [DONE]\n\n"
@@ -209,11 +209,10 @@ async def chat(request: Request, form: ChatRequest) -> Response:
     """Answer a conversation."""
     server: Server = request.app.state.server
     served = server.choose("chat", form.model)
-    messages = [{**one, "content": plain_content(one.get("content"))} for one in form.messages]
-    require_length(server, [str(one["content"]) for one in messages], "messages")
+    require_length(server, [json.dumps([form.messages, form.tools], ensure_ascii=False)], "messages")
     with naming_fields("messages"):
-        found = read_messages({"messages": messages}, "messages")
-        prompt = served.task.chat_template.prompt(found, "messages")
+        found = read_conversation({"messages": form.messages, "tools": form.tools}, "messages")
+        prompt = served.task.chat_template.prompt(found.messages, "messages", found.tools)
     asked = read_request(server, served, form, [prompt], chat=True)
     about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
     about |= {"model": served.name}
@@ -276,20 +275,6 @@ def _stream(
 
 def _event(value: Any) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
-def plain_content(content: Any) -> Any:
-    """Return the text of a message, which OpenAI's clients may send in parts. Raises ApiError for another part.
-
-    >>> plain_content([{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}])
-    'Who?'
-    """
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ApiError(400, "messages: only parts of type text are read", param="messages")
-    return "".join(part["text"] for part in content)
 
 
 def require_length(server: Server, texts: Sequence[str], param: str) -> None:
