@@ -105,12 +105,14 @@ def merge_new_rows(model: nn.Module) -> None:
     for module in list(model.modules()):
         if (rows := _find_rows(module)) is not None:
             owners.setdefault(id(rows), []).append(module)
-    for first, *tied in owners.values():
-        parametrize.remove_parametrizations(first, "weight")
+    for tied in owners.values():
+        weight: Any = tied[0].weight
+        merged = nn.Parameter(weight.detach().clone(), requires_grad=False)
         for module in tied:
-            parametrize.remove_parametrizations(module, "weight")
-            module.weight = first.weight
-        first.weight.requires_grad_(False)
+            # Not remove_parametrizations, which changes the class: that of the model of which this one is a copy, too.
+            del module.parametrizations
+            module.__class__ = type(module).__bases__[0]
+            module.weight = merged
 
 
 @torch.no_grad()

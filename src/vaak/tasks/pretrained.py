@@ -349,9 +349,7 @@ def save_new_tokens(found: Any, tokens: NewTokens, num_rows: int, folder: Path) 
     names = [name for name, token in sorted(vocabulary.items(), key=itemgetter(1)) if token in ids]
     begin = "the mean of all others" if tokens.like is None else f"that of {tokens.like}"
     log.info("%d tokens are new to the base (%s): the row of each begins as %s", len(ids), list_names(names), begin)
-    (folder / BASE_FOLDER).mkdir(exist_ok=True)
-    like = None if tokens.like is None else known[tokens.like]
-    write_json(folder / BASE_FOLDER / NEW_TOKENS, {"first": ids.start, "stop": ids.stop, "like": like})
+    write_new_tokens(NewIds(ids, None if tokens.like is None else known[tokens.like]), folder)
 
 
 LIKE = "give one of its tokenizer's"
@@ -369,6 +367,13 @@ class NewIds(NamedTuple):
 
     ids: range = range(0)
     like: int | None = None
+
+
+def write_new_tokens(new: NewIds, folder: Path) -> None:
+    """Say in prepared data which tokens the base lacks."""
+    (folder / BASE_FOLDER).mkdir(exist_ok=True)
+    about = {"first": new.ids.start, "stop": new.ids.stop, "like": new.like}
+    write_json(folder / BASE_FOLDER / NEW_TOKENS, about)
 
 
 def read_new_tokens(folder: Path) -> NewIds:

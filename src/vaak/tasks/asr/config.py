@@ -296,6 +296,11 @@ class AsrDataConfig(Section):
         resume="other numbers",
     )
     language: str = option("Language of the transcripts, for a base that knows many.", "en")
+    language_like: str | None = option(
+        "whisper: the nearest language that the base knows, such as bn, for a data.language that it doesn't: that gets "
+        "a token, whose row begins as this one's.",
+        None,
+    )
     tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
     features_on: Literal["loader", "device"] = option(

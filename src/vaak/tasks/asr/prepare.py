@@ -39,7 +39,7 @@ from vaak.tasks.asr.utterances import (
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.pretrained import fetch_model, import_transformers
+from vaak.tasks.pretrained import NewIds, fetch_model, import_transformers, write_new_tokens
 from vaak.tasks.speech_task import (
     PLACES,
     Datasets,
@@ -64,9 +64,9 @@ ALIGNMENT_HEADS = "alignment_heads"
 """In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
 READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
-MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
+MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "language_like", "tokenizer"}
 """Options of data that may differ when a trained model is used."""
-CAME_LATER = ("groups", "max_valid_samples", "join_utterances")
+CAME_LATER = ("groups", "max_valid_samples", "join_utterances", "language_like")
 """Options that decide, too, but have no part in what was prepared before there were any."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
 
@@ -136,10 +136,25 @@ class AsrSources:
         # into config.json.
         setattr(config, ALIGNMENT_HEADS, getattr(generation, ALIGNMENT_HEADS, None))
         config.save_pretrained(folder / BASE)
-        if (exported := exported_vocabulary(Path(source))) is not None:
-            return exported
-        tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
-        return Vocabulary.of_whisper(tokenizer, config, generation, self.data.language)
+        language, like = self.data.language, self.data.language_like
+        exported = exported_vocabulary(Path(source))
+        if exported is None:
+            tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+            found = Vocabulary.of_whisper(tokenizer, config, generation, language, like)
+        else:
+            found, trained = exported.with_language(language, like), exported.trained_language
+            if trained not in (None, language):
+                said = "data.language is %s, but the base was trained to write %s: to go on with that, give %s"
+                log.warning(said, language, trained, f"data.language: {trained}")
+        if found.ids.size == config.vocab_size:
+            if like is not None and found.languages:
+                log.warning("data.language_like has no effect: %s knows %s", source, language)
+        else:
+            assert like is not None
+            new = NewIds(range(config.vocab_size, found.ids.size), found.languages[like])
+            write_new_tokens(new, folder)
+            log.info("%s doesn't know %s: the row of its new token begins as that of %s", source, language, like)
+        return found
 
     def adapted(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]) -> Vocabulary:
         """Return the vocabulary of a base, which reads these transcripts of training as far as it can."""

@@ -194,7 +194,8 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         if data.tokenizer.is_users(data.tokenizer.type):
             message = "speech recognition can't use a tokenizer of your own; expected one of"
             yield impossible("data.tokenizer.type", f"is {data.tokenizer.type}; {message} {', '.join(TOKENIZERS)}")
-        yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
+        for name in ("language", "language_like"):
+            yield no_effect(f"data.{name}", "model.base is scratch, which knows what its transcripts are in")
         begins = model.architecture == CTC and experiment.training.checkpoint.init_from is not None
         begin = "a base, or training.checkpoint.init_from, a run" if model.architecture == CTC else "a base"
         for name in ("lora", "experts"):
@@ -205,9 +206,8 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
         yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
         if model.architecture == CTC:  # a base that wasn't fine-tuned has no tokens
-            yield no_effect(
-                "data.language", f"model.base is {model.base}; what its transcripts are in is in its tokens"
-            )
+            for name in ("language", "language_like"):
+                yield no_effect(f"data.{name}", f"model.base is {model.base}; its tokens say what it writes")
             yield from tokenizer_findings("data.tokenizer", data.tokenizer)
             return
         reason = f"model.base is {model.base}, which has its own tokenizer"

@@ -13,12 +13,13 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
@@ -40,6 +41,9 @@ NUM_TIMES = 1501
 """Tokens of times, <|0.00|> to <|30.00|> in steps of 0.02 s."""
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 _NAMED = ("<|endoftext|>", START, "<|translate|>", "<|transcribe|>", "<|startoflm|>", BEFORE, *NO_SPEECH, NO_TIMES)
+_LANGUAGE = re.compile(r"<\|[a-z][a-z_-]{1,15}\|>")
+"""The token of a language."""
+ENGLISH = "en"
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -86,17 +90,17 @@ def _find_times(backend: Backend, size: int) -> range:
     return range(begin, last)
 
 
-def _with_added_text(backend: Backend) -> Backend:
+def _with_added_text(backend: Backend, languages: Iterable[str] = ()) -> Backend:
     """Return a Whisper's tokenizer in which special are its own tokens and times alone; others are added, and text.
 
     transformers' ``add_tokens`` and ``add_special_tokens`` both put new ones after all others. Special ones would be
-    letters when texts are read, and nothing when they are written.
+    letters when texts are read, and nothing when they are written. ``languages`` are codes of further ones.
     """
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
     content = json.loads(backend.to_str())
     last, times = backend.token_to_id(NO_TIMES), _find_times(backend, backend.get_vocab_size())
-    own = {*_NAMED, *(f"<|{code}|>" for code in LANGUAGES)}
+    own = {*_NAMED, *(f"<|{code}|>" for code in (*LANGUAGES, *languages))}
     added = list[str]()
     for token in content["added_tokens"]:
         # A Whisper's own special tokens come before <|notimestamps|>; languages and times are known by name.
@@ -106,6 +110,15 @@ def _with_added_text(backend: Backend) -> Backend:
     if added:
         log.info("%s: tokens added to the Whisper's are text: %s", KEY, list_names(added))
     return Backend.from_str(json.dumps(content))
+
+
+def _find_languages(special: Mapping[str, int]) -> dict[str, int]:
+    """The languages among special tokens, by their codes: those of Whisper in its order, then others."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    others = [name[2:-2] for name in special if _LANGUAGE.fullmatch(name) and name not in _NAMED]
+    codes = dict.fromkeys((*LANGUAGES, *others))
+    return {code: special[f"<|{code}|>"] for code in codes if f"<|{code}|>" in special}
 
 
 class Vocabulary:
@@ -188,13 +201,51 @@ class Vocabulary:
 
     @cached_property
     def languages(self) -> dict[str, int]:
-        """The tokens of languages by their codes; none where the model knows one only."""
-        from transformers.models.whisper.tokenization_whisper import LANGUAGES
+        """The tokens of languages by their codes, Whisper's own first; none where the model knows one only."""
+        return {} if len(self.ids.prompt) < LONG_PROMPT else self.named_languages
 
-        if len(self.ids.prompt) < LONG_PROMPT:
-            return {}
-        found = {code: self.backend.token_to_id(f"<|{code}|>") for code in LANGUAGES}
-        return {code: token for code, token in found.items() if token is not None}
+    @property
+    def named_languages(self) -> dict[str, int]:
+        """The same, also of a tokenizer whose model never learned to read them (English only)."""
+        special = self.backend.get_added_tokens_decoder().items()
+        return _find_languages({token.content: one for one, token in special if token.special})
+
+    def with_language(self, language: str, like: str | None = None) -> Vocabulary:
+        """Return the vocabulary with a ``language`` in its prompt; one that it doesn't know is added after all tokens.
+
+        It is added only where the one that it is ``like`` is named. Raises UserError for a language that the base
+        doesn't know otherwise.
+        """
+        known = self.languages
+        if not known:
+            if self.is_whispers and (language != ENGLISH or like is not None):
+                raise UserError(f"data.language: the base doesn't know {language!r}: it knows English only ({ENGLISH})")
+            if language != ENGLISH or like is not None:
+                log.warning("data.language has no effect: the base was trained from scratch and has no languages")
+            return self
+        if like is not None:
+            require_known([like], known, "data.language_like: the base doesn't know", error=UserError)
+        if language not in known and like is not None:
+            return self._with_new_language(language)
+        advice = f"it knows {list_names(known)}; data.language_like, the nearest of these, adds it"
+        require_known([language], known, "data.language: the base doesn't know", error=UserError, remedy=advice)
+        prompt = (self.ids.prompt[0], known[language], *self.ids.prompt[2:])
+        return Vocabulary(self.content, replace(self.ids, prompt=prompt), self.config)
+
+    def _with_new_language(self, language: str) -> Vocabulary:
+        token = f"<|{language}|>"
+        if _LANGUAGE.fullmatch(token) is None or self.backend.token_to_id(token) is not None:
+            raise UserError(f"data.language: {language!r} can't be a new language's code; give letters such as mni")
+        backend, new = Backend.from_str(self.content), self.ids.size
+        # Older tokenizers name neither times nor what a model has beyond them; a new token would have their place.
+        times = {self.times.start + place: f"<|{place / 50:.2f}|>" for place in range(len(self.times))}
+        unnamed = range(backend.get_vocab_size(with_added_tokens=True), new)
+        names = [*(times.get(one, f"<|unused {one}|>") for one in unnamed), token]
+        backend.add_special_tokens([AddedToken(name, special=True) for name in names])
+        assert backend.token_to_id(token) == new
+        never = tuple(sorted({*self.ids.never, *range(self.times.stop, new), new}))
+        ids = replace(self.ids, prompt=(self.ids.prompt[0], new, *self.ids.prompt[2:]), size=new + 1, never=never)
+        return Vocabulary(backend.to_str(), ids, self.config)
 
     @property
     def trained_language(self) -> str | None:
@@ -219,14 +270,15 @@ class Vocabulary:
         return cls(tokenizer.to_json(), ids)
 
     @classmethod
-    def of_whisper(cls, tokenizer: Any, config: Any, generation: Any, language: str) -> Vocabulary:
+    def of_whisper(
+        cls, tokenizer: Any, config: Any, generation: Any, language: str, like: str | None = None
+    ) -> Vocabulary:
         """That of a Whisper: its ``tokenizer``, ``config`` and ``generation`` options, as transformers has them.
 
-        Raises UserError for a ``language`` that it doesn't know.
+        ``language`` and ``like`` are as in ``with_language``. Raises UserError for a language that it doesn't know.
         """
-        from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
-        backend = _with_added_text(tokenizer.backend_tokenizer)
+        further = getattr(generation, "lang_to_id", None) or {}
+        backend = _with_added_text(tokenizer.backend_tokenizer, [name.strip("<|>") for name in further])
         largest = max(backend.get_vocab(with_added_tokens=True).values())
         # Such a token would have no row in the embedding.
         if largest >= config.vocab_size:
@@ -236,11 +288,10 @@ class Vocabulary:
             )
         known = {token.content: one for one, token in backend.get_added_tokens_decoder().items() if token.special}
         prompt = [config.decoder_start_token_id]
-        languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
+        languages = _find_languages(known)
         # Older folders don't say whether a Whisper knows several languages; the size of its vocabulary does.
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
-            require_known([language], languages, "data.language: the base doesn't know", error=UserError)
-            prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
+            prompt += [next(iter(languages.values())), known["<|transcribe|>"]]
         times = _find_times(backend, config.vocab_size)
         if NO_TIMES in known:
             prompt.append(known[NO_TIMES])
@@ -255,7 +306,7 @@ class Vocabulary:
             tuple(generation.begin_suppress_tokens or ()),
             " ",
         )
-        return cls(backend.to_str(), ids, config_of_tokenizer(tokenizer))
+        return cls(backend.to_str(), ids, config_of_tokenizer(tokenizer)).with_language(language, like)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.optim.optimizers import trained_parameters
 from vaak.library.trained_run import open as opened
 from vaak.nn.config import LoraConfig
+from vaak.nn.lora import merged
 from vaak.nn.new_tokens import begin_new_rows, iterate_new_rows
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel, add_adapters
@@ -87,8 +88,8 @@ def test_a_chat_with_tokens_that_the_base_lacks(
 
     run("export", "runs/chat", "--format", "hf", "--output", "whole")
     run("export", "runs/chat", "--format", "peft", "--output", "adapter")
-    found = opened("runs/chat", device="cpu")
-    model: Any = found.model
+    model: Any = opened("runs/chat", device="cpu").model
+    assert merged(model) is not model  # a copy, of which nothing is changed here
     ids = torch.tensor([[257, 5, 9, 258, 200, 257, 31]])
     whole = transformers.AutoModelForCausalLM.from_pretrained("whole").eval()
     adapted = peft.AutoPeftModelForCausalLM.from_pretrained("adapter").eval()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,8 +27,9 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from vaak.core.names import list_names
-from vaak.core.storage.files import whole_folder, write_json, write_text
+from vaak.core.storage.files import scratch_folder, whole_folder, write_json, write_text
 from vaak.nn import lora
+from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.export import (
@@ -86,11 +88,16 @@ def write_whisper_ct2(
 
 
 def write_adapter(
-    model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None, weight: float = 1.0
+    model: AsrModel,
+    options: AsrModelConfig,
+    folder: Path,
+    expert: int | None = None,
+    weight: float = 1.0,
+    files: Mapping[str, str] | None = None,
 ) -> None:
-    """Write ``folder``, completely or not at all, with the low-rank adapters alone.
+    """Write ``folder``, completely or not at all, with the low-rank adapters alone, and rows of new tokens.
 
-    Those of an ``expert`` are multiplied by ``weight``.
+    Those of an ``expert`` are multiplied by ``weight``; ``files`` are further ones.
     They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.model.name_base``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
@@ -98,9 +105,42 @@ def write_adapter(
     require_one(model, expert)
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
-    lora.write_adapter(
-        list(lora.iterate_adapters(model.whisper, expert, weight)), section, targets, options.base, folder
-    )
+    adapters, rows = list(lora.iterate_adapters(model.whisper, expert, weight)), dict(iterate_new_rows(model.whisper))
+    lora.write_adapter(adapters, section, targets, options.base, folder, whole=rows, files=files)
+
+
+def make_files_of_new_tokens(transcriber: WhisperTranscriber, base: str, folder: Path) -> dict[str, str]:
+    """The files that an adapter in ``folder`` needs for tokens that its ``base`` lacks; none where it has all."""
+    rows = [one for _, one in iterate_new_rows(transcriber.model.whisper)]
+    if not rows:
+        return {}
+    with scratch_folder("processor") as made:
+        make_generation_config(transcriber.model, transcriber.vocabulary, transcriber.decoding).save_pretrained(made)
+        write_processor(transcriber.vocabulary, transcriber.features, made)
+        files = {one.name: one.read_text(encoding="utf-8") for one in made.iterdir()}
+    readme = README_OF_NEW_TOKENS.format(base=base, size=rows[0].ids.stop, folder=folder.name)
+    return files | {"README.md": readme}
+
+
+README_OF_NEW_TOKENS = """\
+# Low-rank adapters of a Whisper with a token that its base lacks
+
+The row of the token is in the adapter (`trainable_token_indices`); tokenizer and `generation_config.json` are next to
+it. The base is given as many rows as the tokenizer has tokens, then the adapter is put on it:
+
+```python
+import peft
+import transformers
+
+base = transformers.WhisperForConditionalGeneration.from_pretrained("{base}")
+base.resize_token_embeddings({size})
+model = peft.PeftModel.from_pretrained(base, "{folder}")
+model.generation_config = transformers.GenerationConfig.from_pretrained("{folder}")
+processor = transformers.WhisperProcessor.from_pretrained("{folder}")
+```
+
+`vaak export RUN --format hf` writes the whole model.
+"""
 
 
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
@@ -201,7 +241,7 @@ def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: As
         values |= _prompt_options(vocabulary, special)
         # Times and languages aren't suppressed in other Whispers: with return_timestamps, they are to be written.
         before = {special[NO_TIMES]} if NO_TIMES in special else set()
-        never -= {*before, *vocabulary.times, *_languages(special).values()}
+        never -= {*before, *vocabulary.times, *vocabulary.named_languages.values()}
     values["suppress_tokens"] = sorted(never)
     given = {name: value for name, value in base.items() if not name.startswith("_")}
     return import_transformers(PURPOSE, "asr").GenerationConfig(**{**given, **values})
@@ -209,13 +249,13 @@ def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: As
 
 def _prompt_options(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
     """Return the options by which transformers makes the prompt that the model was trained with."""
-    prompt, languages = vocabulary.ids.prompt, _languages(special)
+    prompt, languages = vocabulary.ids.prompt, _languages(vocabulary)
     found: dict[str, Any] = {"is_multilingual": len(prompt) > 2}
     if NO_TIMES in special:
         found["no_timestamps_token_id"] = special[NO_TIMES]
     if found["is_multilingual"]:
         found |= {
-            "language": next(name[2:-2] for name, number in languages.items() if number == prompt[1]),
+            "language": vocabulary.trained_language,
             "task": "transcribe",
             "lang_to_id": languages,
             "task_to_id": {name: special[f"<|{name}|>"] for name in TASKS if f"<|{name}|>" in special},
@@ -223,10 +263,13 @@ def _prompt_options(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str
     return found
 
 
-def _languages(special: dict[str, int]) -> dict[str, int]:
+def _languages(vocabulary: Vocabulary) -> dict[str, int]:
+    """The tokens of languages as ``generate`` finds them: codes that aren't Whisper's have to be here as such."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-    return {name: number for name, number in special.items() if name[2:-2] in LANGUAGES}
+    found = vocabulary.languages
+    new = {code: token for code, token in found.items() if code not in LANGUAGES}
+    return {**{f"<|{code}|>": token for code, token in found.items()}, **new}
 
 
 OF_WHISPER = """\

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.lora import add_lora
 from vaak.nn.lora_experts import Choice, choices_by
+from vaak.nn.new_tokens import train_new_rows
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.experts import WithExperts
 
@@ -80,8 +81,12 @@ class AsrModel(WithExperts):
         whisper: WhisperForConditionalGeneration,
         lora: WhisperLoraConfig | None = None,
         experts: ExpertsConfig | None = None,
+        new_tokens: range = range(0),
     ) -> None:
-        """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator."""
+        """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator.
+
+        Next to these, the rows of ``new_tokens``, which the base lacked, are trained.
+        """
         super().__init__()
         # Features are masked with the data (data.augmentation); transformers would mask them a second time.
         whisper.config.apply_spec_augment = False
@@ -95,6 +100,8 @@ class AsrModel(WithExperts):
         self.whisper = whisper
         add_lora(whisper, lora)
         layers = self.add_experts(whisper, experts, whisper.config.d_model)
+        if lora is not None or experts is not None:
+            train_new_rows([whisper.get_input_embeddings(), whisper.get_output_embeddings()], new_tokens)
         self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
 
     @property

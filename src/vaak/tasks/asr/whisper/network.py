@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vaak.core.errors import UserError
+from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment, ScratchConfig
 from vaak.tasks.pretrained import (
     SAFELY,
+    NewIds,
     fetch_model,
     import_transformers,
 )
@@ -83,10 +85,10 @@ def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
     return model
 
 
-def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGeneration:
+def loaded_whisper(source: str, seconds: float, new: NewIds | None = None) -> WhisperForConditionalGeneration:
     """The Whisper of a folder or of the Hub, in 32 bits; its encoder reads ``seconds`` of audio.
 
-    Raises UserError where it can't be loaded.
+    It has rows for ``new`` tokens, too. Raises UserError where it can't be loaded.
     """
     import torch
 
@@ -96,6 +98,9 @@ def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGenerati
         KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
     shorten(model, count_positions(seconds), source)
+    if new is not None and new.ids:
+        model.resize_token_embeddings(new.ids.stop, mean_resizing=False)
+        begin_new_rows([model.get_input_embeddings(), model.get_output_embeddings()], *new)
     return model
 
 

@@ -146,12 +146,10 @@ def write_whisper_sherpa(transcriber: WhisperTranscriber, folder: Path, quantiza
 
 def make_metadata(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
     """Return what sherpa-onnx reads of a model's sizes and special tokens."""
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
     special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}
     # sherpa-onnx adds <|notimestamps|> itself.
     prompt, end = [one for one in vocabulary.ids.prompt if one != special[NO_TIMES]], vocabulary.ids.end
-    languages = {name[2:-2]: number for name, number in special.items() if name[2:-2] in LANGUAGES}
+    languages = vocabulary.named_languages
     is_multilingual = len(prompt) > 1
     found = {
         "model_type": "whisper",

@@ -27,6 +27,7 @@ from vaak.core.task import Outputs as TaskOutputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
+from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrExample
@@ -37,6 +38,7 @@ from vaak.tasks.asr.task import HEARD, SpeechRecognitionTask
 from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset, collate
 from vaak.tasks.asr.whisper.export import (
+    make_files_of_new_tokens,
     write_adapter,
     write_mixture,
     write_mixture_onnx,
@@ -55,7 +57,7 @@ from vaak.tasks.asr.whisper.network import (
 )
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber, require_decoding
 from vaak.tasks.asr.whisper.sherpa import write_whisper_sherpa
-from vaak.tasks.pretrained import load_or_init
+from vaak.tasks.pretrained import load_or_init, read_new_tokens
 from vaak.tasks.speech_task import Datasets
 
 
@@ -136,14 +138,16 @@ class WhisperTask(SpeechRecognitionTask):
             config = self.prepared.base_config
             # The saved sizes are the base's, whose encoder reads 30 s.
             config.max_source_positions = count_positions(seconds)
+            config.vocab_size = self.prepared.vocabulary.ids.size
             return random_whisper(config)
 
+        new = read_new_tokens(self.prepared.folder)
         whisper = load_or_init(
             self.directory,
-            lambda: loaded_whisper(resolve_base(options, self.folder), seconds),
+            lambda: loaded_whisper(resolve_base(options, self.folder), seconds, new),
             random,
         )
-        return AsrModel(whisper, options.lora, options.experts)
+        return AsrModel(whisper, options.lora, options.experts, new.ids)
 
     @property
     def states_shape(self) -> tuple[int, int]:
@@ -169,7 +173,7 @@ class WhisperTask(SpeechRecognitionTask):
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
         whisper = cast("AsrModel", model).whisper
         for part in (whisper.get_input_embeddings(), whisper.get_output_embeddings()):
-            yield part.weight, "tokens"
+            yield get_stored_weight(part), "tokens"
 
     def outputs(self) -> TaskOutputs:
         vocabulary, features = self.prepared.vocabulary, self.features
@@ -241,7 +245,8 @@ class WhisperTask(SpeechRecognitionTask):
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
         options = self.options.model_copy(update={"base": base or name_base(self.options.base, self.folder)})
-        write_adapter(cast("AsrModel", model), options, folder, expert, weight)
+        files = make_files_of_new_tokens(self.transcriber(model), options.base, folder)
+        write_adapter(cast("AsrModel", model), options, folder, expert, weight, files)
 
     def export_mixture(self, model: nn.Module, folder: Path) -> None:
         """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
@@ -258,6 +263,8 @@ class WhisperTask(SpeechRecognitionTask):
         reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
         if self.options.experts is not None:
             reasons["sherpa-onnx"] = "sherpa-onnx's Whispers have no gate; use onnx, mixture, or hf with --expert"
+        if self.options.experts is not None and read_new_tokens(self.prepared.folder).ids:
+            reasons["mixture"] = "its loader can't give the base the row of a new token; use hf with --expert"
         if not self.prepared.vocabulary.is_whispers:
             prompt = (
                 "begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with a tokenizer of its "
