@@ -37,7 +37,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, scratch_folder, write_json
-from vaak.core.storage.model_formats import TRANSFORMERS, recognise
+from vaak.core.storage.model_formats import PYANNOTE, TRANSFORMERS, recognise
 from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.tasks.conversion import READABLE, convert, locate_converted
@@ -116,6 +116,8 @@ def read_about(name: str) -> tuple[str, dict[str, Any]]:
         found = fetch_model("pretrained model", name, lambda: hub.hf_hub_download(name, "config.json"))
         return name, _read_configuration(Path(found))
     form = recognise(path)
+    if form.name == PYANNOTE:
+        return str(path.resolve()), {"model_type": PYANNOTE}
     if form.name in READABLE:
         path = convert("pretrained model", form)
     folder = path if path.is_dir() else path.parent

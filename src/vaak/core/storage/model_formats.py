@@ -1,7 +1,8 @@
 """What the files of a pretrained model are: recognised by their first bytes and their names, and never executed.
 
 transformers     model.safetensors (or shards and their index) and config.json: the one form that everything reads
-readable         GGUF and OpenAI's checkpoints of Whisper, which are converted (``vaak.tasks.conversion``)
+readable         GGUF and OpenAI's checkpoints of Whisper, which are converted (``vaak.tasks.conversion``);
+                 segmentation networks of pyannote.audio, which task diarization reads
 all others       are named, with what makes the form that is read
 """
 
@@ -14,7 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-TRANSFORMERS, GGUF, WHISPER_PT = "transformers", "gguf", "openai-whisper"
+TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE = "transformers", "gguf", "openai-whisper", "pyannote"
+READ = (GGUF, WHISPER_PT, PYANNOTE)
+"""Single files that are a whole model, and are read."""
 SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARDS = "model-*-of-*.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec"
@@ -137,11 +140,11 @@ def _find_ctranslate2(folder: Path, files: Sequence[Path]) -> ModelFormat | None
 def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
     """A folder around one file that is a model by itself."""
     found = [(path, _recognise_file(path)) for path in files if path.suffix in (".gguf", ".pt", ".bin", ".nemo")]
-    single = [(path, one) for path, one in found if one.name in (GGUF, WHISPER_PT, "ggml", "nemo")]
+    single = [(path, one) for path, one in found if one.name in (*READ, "ggml", "nemo")]
     if not single:
         return None
     path, one = single[0]
-    if one.name in (GGUF, WHISPER_PT) and len(single) > 1:
+    if one.name in READ and len(single) > 1:
         names = ", ".join(other.name for other, _ in single[:4])
         return ModelFormat("several", f"has {len(single)} models: {names}", "name one of these files", None)
     return ModelFormat(one.name, f"has {path.name}, which {one.what}", one.remedy, path)
@@ -232,6 +235,9 @@ def _recognise_zip(path: Path) -> ModelFormat:
     if all(name in content for name in (b"dims", b"n_mels", b"model_state_dict")):
         said = "is a Whisper as OpenAI saves it (.pt)"
         return ModelFormat(WHISPER_PT, said, "it is read by task asr, architecture whisper", path)
+    if b"PyanNet" in content and b"pyannote.audio" in content:
+        said = "is a segmentation network of pyannote.audio"
+        return ModelFormat(PYANNOTE, said, "it is read by task diarization (model.base)", path)
     return ModelFormat("pickle", "has its weights as a pickle, which can run code", f"{TO_HF}", path)
 
 

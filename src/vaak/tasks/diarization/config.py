@@ -66,6 +66,11 @@ class DiarizationModelConfig(StackConfig):
 
     preset: Literal["small", "sa_eend"] | None = option("Preset sizes.", None, resume="free")
     lora: LoraConfig | None = lora_option()
+    base: SourceOrName | None = option(
+        "A segmentation network of pyannote.audio, as a checkpoint (pytorch_model.bin) or a folder with one, in place "
+        "of Vaak's; null: Vaak's.",
+        None,
+    )
     model_type: Literal["encoder"] = option("A diarizer is an encoder.", "encoder")
     name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     front_end: Literal["convolutional", "stacked"] = option(
@@ -97,6 +102,20 @@ class DiarizationModelConfig(StackConfig):
     def _apply_preset(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
         return cls.with_preset(PRESETS[preset], values) if isinstance(preset, str) and preset in PRESETS else values
+
+    @model_validator(mode="after")
+    def _follows_base(self) -> DiarizationModelConfig:
+        """A base has an output for each of its frames, and no embeddings unless they are asked for."""
+        if self.base is None:
+            return self
+        for name, value in (("subsampling", 1), ("upsampling", 1)):
+            if name in self.model_fields_set and getattr(self, name) != value:
+                raise ValueError(f"{name} is {getattr(self, name)}, but a base has an output for each of its frames")
+            # Sections are frozen. This way the value also stays out of ``model_fields_set``: the user didn't set it.
+            object.__setattr__(self, name, value)
+        if "embedding_dim" not in self.model_fields_set:
+            object.__setattr__(self, "embedding_dim", 0)
+        return self
 
     @model_validator(mode="after")
     def _frames_fit(self) -> DiarizationModelConfig:
@@ -140,8 +159,8 @@ class InferenceConfig(Section):
     min_speakers: int = option("Minimum number of speakers, if it is estimated.", 1, gt=0)
     max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0, le=1000)
     speaker_encoder: SourceOrName | None = option(
-        "Network whose embeddings match speakers across windows: an ONNX file, or a folder or name of a model of "
-        "transformers with an x-vector head; null: the model's own embeddings.",
+        "Network whose embeddings match speakers across windows: an ONNX file, a GE2E encoder of Resemblyzer (.pt), or "
+        "a folder or name of a model of transformers with an x-vector head; null: the model's own embeddings.",
         None,
     )
     speaker_features: dict[str, Any] = option(

@@ -33,6 +33,7 @@ from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.diarization.pyannote import SampleFrames
 from vaak.tasks.speech_task import PreparedCuts
 
 
@@ -132,7 +133,7 @@ class DiarizationDataset(Dataset):
     def __init__(
         self,
         source: AudioSource,
-        features: Features,
+        features: Features | SampleFrames,
         collator: DiarizationCollator,
         augmentation: AugmentationConfig | None,
         *,
@@ -152,7 +153,8 @@ class DiarizationDataset(Dataset):
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
         self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
-        self.fingerprint = compute_fingerprint([feature_fingerprint(source, features.config), drawn])
+        kind = [] if isinstance(features, Features) else [type(features).__name__]
+        self.fingerprint = compute_fingerprint([feature_fingerprint(source, features.config), drawn, *kind])
         self._features = BoundedCache(features.config.cache_gigabytes * 2**30)
         self._without_features: dict[int, DiarizationExample] = {}
 
@@ -175,6 +177,7 @@ class DiarizationDataset(Dataset):
         found, heard = (stored.load_features(within, rng), None) if stored else self._from_audio(index, rng)
         frames, samples, masks = found.features, None, None
         if self.on_device:
+            assert isinstance(self.features, Features)
             samples = frames
             frames = np.zeros((self.features.num_windows(len(samples)), 0), np.float32)
         if self.augmentation is not None and self.augmentation.spec_augment is not None:
@@ -204,7 +207,11 @@ class DiarizationDataset(Dataset):
             if options.changes_audio:
                 audio = augmented(audio, options, rng, make_voices(self.source))
             samples = dithered(audio.samples, self.features.config.dither, rng)
-        made = self.features.extract_section(samples) if self.on_device else self.features(samples)
+        if self.on_device:
+            assert isinstance(self.features, Features)
+            made = self.features.extract_section(samples)
+        else:
+            made = self.features(samples)
         return LabelledFeatures(audio.name, made, audio.duration, audio.segments, audio.uem), samples
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:

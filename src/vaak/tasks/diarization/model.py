@@ -81,12 +81,17 @@ class DiarizationModel(nn.Module):
         self.head = (
             Attractors(width, config.max_speakers) if with_attractors else nn.Linear(width, collator.num_outputs)
         )
-        self.clusters = nn.Linear(width, CLUSTER_WIDTH)
-        self.embedding = nn.Linear(width, config.embedding_dim) if config.embedding_dim else None
-        num_speakers = len(collator.options.training_speakers)
-        # a vector for each speaker of training, which only the loss reads: embeddings learn to tell people apart by it
-        self.speaker_table = nn.Parameter(torch.randn(num_speakers, config.embedding_dim))
+        self._add_losses(width)
         initialise(self)
+
+    def _add_losses(self, width: int) -> None:
+        """Add what the helping losses read of an output frame, ``width`` numbers."""
+        dim = self.config.embedding_dim
+        self.clusters = nn.Linear(width, CLUSTER_WIDTH)
+        self.embedding = nn.Linear(width, dim) if dim else None
+        num_speakers = len(self.collator.options.training_speakers)
+        # a vector for each speaker of training, which only the loss reads: embeddings learn to tell people apart by it
+        self.speaker_table = nn.Parameter(torch.randn(num_speakers, dim))
 
     def forward(self, features: Tensor, feature_mask: Tensor, norms: SquaredNorms | None = None) -> DiarizationOutputs:
         """Scores of each output frame; ``features (row, time, bins)``, ``feature_mask (row, time)`` True where real.

@@ -42,6 +42,7 @@ from vaak.tasks.batches import Batches, Done
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
+from vaak.tasks.diarization.pyannote import SampleFrames
 from vaak.tasks.diarization.segments import make_segments, tune_segments
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder
 from vaak.tasks.diarization.stitching import WindowOutput, blend_windows, stitch_windows
@@ -93,6 +94,8 @@ class Diarizer:
     frame_shift: float
     encoder: SpeakerEncoder | None = None
     """Makes the embeddings of a window's speakers, in place of the model."""
+    make_frames: Callable[[AudioConfig], Features | SampleFrames] = Features
+    """Makes what the model reads of samples."""
 
     @property
     def collator(self) -> DiarizationCollator:
@@ -190,7 +193,7 @@ class Diarizer:
         """
         batches = Batches(next(self.model.parameters()).device, batch_size, WINDOWS_AT_ONCE)
         outputs: list[WindowOutput] = []
-        read = partial(self._read, Features(audio), audio)
+        read = partial(self._read, self.make_frames(audio), audio)
         for one in batches.of_sources((_File(*file) for file in files), read, _count_frames, self._together):
             if not isinstance(one, Done):
                 outputs.append(one[1])
@@ -206,7 +209,7 @@ class Diarizer:
                 yield file.path, Diarized(file.name, segments, file.duration, seconds, self.at_ceiling(outputs))
             outputs = []
 
-    def _read(self, features: Features, audio: AudioConfig, file: _File) -> Iterator[Window]:
+    def _read(self, features: Features | SampleFrames, audio: AudioConfig, file: _File) -> Iterator[Window]:
         """The windows of a file."""
         shift = self.frame_shift
         # More is read on both sides, so that features at a window's edges are those of the whole recording.

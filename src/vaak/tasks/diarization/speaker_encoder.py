@@ -1,4 +1,4 @@
-"""Embeddings of voices by a network that was trained for them: an ONNX file, or an x-vector model of transformers.
+"""Embeddings of voices by a network trained for them: an ONNX file, an x-vector model of transformers, or GE2E's.
 
     window ──▶ samples of each speaker, alone where possible ──▶ waveform, or features ──▶ encoder ──▶ embedding
 
@@ -6,6 +6,9 @@ An ONNX file says what it reads by the shape of its one input: ``(row, sample)``
 at 16 kHz; ``(row, frame, bin)`` or ``(row, bin, frame)``, whose number of bins is fixed, are features. Unless options
 say otherwise these are Kaldi's filterbank minus its mean over time, as ECAPA, ResNet and CAM++ of WeSpeaker and
 3D-Speaker read it. For an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
+
+A ``.pt`` file is a GE2E encoder as Resemblyzer has it, read as tensors alone: three LSTM layers on mel powers, the last
+state of which is the embedding; of a longer voice, the mean over pieces of 1.6 s, 1.3 of which begin in a second.
 
 Sources: Desplanques et al. 2020, "ECAPA-TDNN"; Chen et al. 2022, "WavLM", section V-B (x-vectors); Wang et al. 2023,
 "WeSpeaker"; Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification" (the mean over pieces).
@@ -22,9 +25,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
+from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.mel_config import MelConfig
 from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
 from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
@@ -48,8 +55,13 @@ class SpeakerEncoder:
         self.sampling_rate = sampling_rate
         of_file = source.endswith(".onnx")
         if features and not of_file:
-            raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
-        self._embed = _onnx_encoder(source, features) if of_file else _xvector_encoder(source, device)
+            how = "makes its own features" if source.endswith(".pt") else "reads the waveform"
+            raise UserError(f"{FEATURES_KEY}: {source} {how}; leave it out")
+        if of_file:
+            self._embed = _onnx_encoder(source, features)
+        else:
+            make = _ge2e_encoder if source.endswith(".pt") else _xvector_encoder
+            self._embed = make(source, device)
         # Tried at once, so that a wrong file is reported before any recording is read. What comes back also has the
         # size of embeddings.
         noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE).astype(np.float32)
@@ -118,6 +130,89 @@ def _xvector_encoder(source: str, device: torch.device) -> Embed:
         with torch.inference_mode(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
             found: np.ndarray = model(**inputs).embeddings[0].float().cpu().numpy()
+        return found
+
+    return embed
+
+
+class GE2E(nn.Module):
+    """Embeddings ``(row, 256)`` of mel powers ``(row, frame, 40)``, of unit length; weights have Resemblyzer's names.
+
+    Source: Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification"; sizes and the mean over pieces are
+    those of Resemblyzer 0.1.4.
+    """
+
+    MEL = MelConfig(
+        sampling_rate=RATE,
+        n_fft=400,
+        hop_length=160,
+        win_length=400,
+        n_mels=40,
+        f_max=None,
+        spectrum="power",
+        log="none",
+    )
+    PIECE_FRAMES, PIECES_PER_SECOND, LEAST_COVERED = 160, 1.3, 0.75
+    TARGET_DB = -30.0
+    """The level to which quieter speech is raised, in decibels of full scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(self.MEL.n_mels, 256, 3, batch_first=True)
+        self.linear = nn.Linear(256, 256)
+
+    def forward(self, mels: Tensor) -> Tensor:
+        hidden = self.lstm(mels)[1][0][-1]
+        return F.normalize(F.relu(self.linear(hidden)), dim=1)
+
+    def embed(self, samples: np.ndarray, mel: MelSpectrogram) -> Tensor:
+        """The mean ``(256,)`` over the pieces of samples ``(time,)`` at 16 kHz."""
+        firsts = self.pieces(len(samples))
+        level = 10 * np.log10(max(float(np.square(samples).mean()), 1e-20))
+        louder = samples * np.float32(10 ** (max(0.0, self.TARGET_DB - level) / 20))
+        length = (firsts[-1] + self.PIECE_FRAMES) * self.MEL.hop_length
+        # Silence on both sides, as in librosa since 0.10; MelSpectrogram itself mirrors the samples.
+        half = self.MEL.n_fft // 2
+        padded = torch.from_numpy(np.pad(louder, (half, half + max(0, length - len(louder)))))
+        sections = padded.to(self.linear.weight).unfold(0, self.MEL.n_fft, self.MEL.hop_length)
+        frames = mel.to_mel(mel.strengths(mel.spectra(sections)))
+        found: Tensor = self(torch.stack([frames[first : first + self.PIECE_FRAMES] for first in firsts]))
+        return found.mean(0)
+
+    @classmethod
+    def pieces(cls, num_samples: int) -> list[int]:
+        """The first frame of each piece; the last one is left out where too little of it is speech.
+
+        >>> GE2E.pieces(16000), GE2E.pieces(48000)
+        ([0], [0, 77, 154])
+        """
+        hop = cls.MEL.hop_length
+        step = round(RATE / cls.PIECES_PER_SECOND / hop)
+        num_frames = -(-(num_samples + 1) // hop)
+        firsts = list(range(0, max(1, num_frames - cls.PIECE_FRAMES + step + 1), step))
+        covered = (num_samples - firsts[-1] * hop) / (cls.PIECE_FRAMES * hop)
+        return firsts[:-1] if covered < cls.LEAST_COVERED and len(firsts) > 1 else firsts
+
+
+SIMILARITY = ("similarity_weight", "similarity_bias")
+"""Weights of the loss alone."""
+
+
+def _ge2e_encoder(source: str, device: torch.device) -> Embed:
+    """The network in a file of Resemblyzer. Raises UserError where it isn't one."""
+    model = GE2E()
+    try:
+        found = torch.load(source, map_location="cpu", weights_only=True)["model_state"]
+        model.load_state_dict({name: tensor for name, tensor in found.items() if name not in SIMILARITY})
+    except FileNotFoundError as error:
+        raise UserError(f"{KEY}: no file {source}") from error
+    except Exception as error:  # of torch, of pickle, of zipfile; or another network
+        raise UserError(f"{KEY}: {source} isn't a GE2E encoder as Resemblyzer saves it (model_state)") from error
+    model, mel = model.to(device).eval(), MelSpectrogram(GE2E.MEL).to(device)
+
+    def embed(samples: np.ndarray) -> np.ndarray:
+        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+            found: np.ndarray = model.embed(samples, mel).float().cpu().numpy()
         return found
 
     return embed

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.core.storage.model_formats import PYANNOTE
 from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.tasks.diarization import METRICS
@@ -25,6 +28,8 @@ from vaak.tasks.diarization.config import (
 )
 from vaak.tasks.formats import ONNX, PEFT
 
+BASE_RATE, BASE_PARAMETERS = 16000, 1_473_000
+"""Of the segmentation networks that pyannote.audio publishes."""
 WITH_CLASSES = ("speaker_id", "powerset")
 WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
 OF_CLASSES = ("focal",)
@@ -36,15 +41,49 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     # in frames of the encoder: the longest example of training or window of inference
     seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
     most_frames = seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
-    yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
-    yield from preset_findings(experiment.model.preset, PRESETS, experiment.model)
-    yield from lora_findings(experiment, experiment.model.lora, is_pretrained=False)
+    if experiment.model.base is None:
+        yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
+        yield from preset_findings(experiment.model.preset, PRESETS, experiment.model)
+        yield from _unread_by_features(experiment.global_config)
+        yield from _unread_front_end(experiment.model)
+    else:
+        yield from _unread_by_a_base(experiment)
+        yield from _impossible_with_a_base(experiment)
+    yield from lora_findings(experiment, experiment.model.lora, is_pretrained=experiment.model.base is not None)
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)
     yield from _batch_without_room(experiment)
-    yield from _unread_by_features(experiment.global_config)
     yield from _unread_by_the_model(experiment)
     yield from _impossible(experiment)
+
+
+WITH_A_BASE = frozenset({"base", "lora", "max_speakers", "embedding_dim", "subsampling", "upsampling"})
+"""Options of the model that one with a base reads, or that have one value there."""
+
+
+def _unread_by_a_base(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """Options of Vaak's own network, and of features."""
+    for name in sorted(type(experiment.model).model_fields.keys() - WITH_A_BASE):
+        yield no_effect(f"model.{name}", "model.base has a network of its own")
+    for name in sorted({*REPLACED_BY_MEL, "feature_type", "mel", "pitch", "num_jobs"} - {"sampling_rate"}):
+        yield no_effect(f"global_config.{name}", "model.base reads the samples")
+
+
+def _impossible_with_a_base(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    audio, training, key = experiment.global_config, experiment.training, "model.base"
+    label_type = training.eval_knobs.label_type.type
+    if label_type not in WITH_SPEAKERS_OF_THE_WINDOW:
+        yield impossible(LABEL_TYPE, f"{key} scores speakers, or sets of them: give multilabel or powerset")
+    if audio.sampling_rate != BASE_RATE:
+        yield impossible("global_config.sampling_rate", f"{key} reads {BASE_RATE} Hz, but it is {audio.sampling_rate}")
+    if audio.storage_path is not None:
+        yield impossible("global_config.storage_path", f"{key} reads the samples: there are no features to store")
+    if experiment.data.features_on == "device":
+        yield impossible("data.features_on", f"{key} reads the samples: there are no features to make on a device")
+    if experiment.data.augmentation.spec_augment is not None:
+        yield impossible("data.augmentation.spec_augment", f"{key} reads the samples: there are no features to mask")
+    if "norm_reg" in training.loss.auxiliary:
+        yield impossible("training.loss.auxiliary.norm_reg", f"{key} has no attention")
 
 
 def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
@@ -60,12 +99,14 @@ def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
         yield no_effect("global_config.num_jobs", "storage_path is null: features are computed when they are needed")
 
 
-def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
-    """Options of another front end, and of augmentation that isn't done."""
-    model = experiment.model
+def _unread_front_end(model: DiarizationModelConfig) -> Iterator[CheckFinding]:
     unread = ("context",) if model.front_end == "convolutional" else ("kernel_size", "num_convolutions")
     for name in unread:
         yield no_effect(f"model.{name}", f"front_end is {model.front_end}, which has none")
+
+
+def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """Options of augmentation and of inference that have no effect."""
     yield from augmentation_findings(experiment.data.augmentation)
     if experiment.datasets and all(dataset.conversations is not None for dataset in experiment.datasets):
         for name in ("window", "shift_windows"):
@@ -178,6 +219,8 @@ def metrics(experiment: DiarizationExperiment) -> list[str]:
 def num_parameters(experiment: DiarizationExperiment) -> int:
     """About how many parameters the model has."""
     model, audio = experiment.model, experiment.global_config
+    if model.base is not None:
+        return BASE_PARAMETERS
     width, bins = model.d_model, audio.num_mel_bins
     if model.front_end == "stacked":
         front_end = (2 * model.context + 1) * bins * width
@@ -188,6 +231,20 @@ def num_parameters(experiment: DiarizationExperiment) -> int:
     expanded = width * (width * model.upsampling + channels) if model.upsampling > 1 else 0
     head = 16 * width * width if model.head == "attractors" else 0
     return front_end + stack_parameters(model) + expanded + head + width * model.embedding_dim
+
+
+def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | None:
+    """Return the options with which a segmentation network of pyannote.audio is used untrained."""
+    if about.get("model_type") != PYANNOTE:
+        return None
+    from vaak.tasks.diarization.pyannote import read_checkpoint
+
+    sizes, _ = read_checkpoint(source)
+    return {
+        "model": {"base": source, "max_speakers": sizes.num_speakers},
+        "data": {"inference": {"window": sizes.duration}},
+        "training": {"eval_knobs": {"label_type": sizes.label_type}},
+    }
 
 
 SPEC = TaskSpec(
@@ -226,4 +283,5 @@ SPEC = TaskSpec(
     endpoints=lambda get: ("diarize",),
     exports={"onnx": ONNX, "peft": PEFT},
     hub_tag="voice-activity-detection",
+    opens=opens,
 )

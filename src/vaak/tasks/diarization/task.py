@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
 from vaak.audio.augmentation.pipeline import longest_factor
+from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.features.extractors import Features, FeaturesOnDevice
@@ -45,7 +46,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.report.audio import draw_timelines
-from vaak.runs.prepared import Recipe
+from vaak.runs.prepared import Recipe, is_prepared
 from vaak.runs.use import require_format
 from vaak.scoring.diarization_errors import diarization_error
 from vaak.tasks.diarization.config import (
@@ -96,8 +97,10 @@ from vaak.tasks.diarization.model import (
     speaker_loss,
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
+from vaak.tasks.diarization.pyannote import PretrainedDiarizer, SampleFrames, Sizes, read_checkpoint
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
+from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe, results_of_files
 
 log = logging.getLogger("vaak")
@@ -119,8 +122,14 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if self.data.inference.window is None:
             inference = self.data.inference.model_copy(update={"window": longest_example(experiment)})
             self.data = self.data.model_copy(update={"inference": inference})
-        self.features, self.on_device = Features(self.audio), FeaturesOnDevice(self.audio)
+        self.make_frames: Callable[[AudioConfig], Features | SampleFrames]
+        self.make_frames = Features if self.options.base is None else SampleFrames
+        self.features, self.on_device = self.make_frames(self.audio), FeaturesOnDevice(self.audio)
         self._wavs: dict[tuple[str, int], bytes] = {}
+
+    @property
+    def begins_pretrained(self) -> bool:  # type: ignore[override]
+        return self.options.base is not None
 
     # Data.
 
@@ -135,7 +144,9 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedRecordings | None = None
     ) -> Recipe:
-        return recipe(datasets, self.audio, splits, skip_bad=self.experiment.skips_bad_examples)
+        # Kept with the data, so that a trained run no longer needs its base.
+        base = {} if self.options.base is None else {"base": asdict(self.base_sizes)}
+        return recipe(datasets, self.audio, splits, further=base, skip_bad=self.experiment.skips_bad_examples)
 
     def prepare(self) -> None:
         # Opened only so that an encoder that can't be read is reported before the data are prepared.
@@ -158,7 +169,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def prepare_eval_data(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         # the speakers that the model knows
-        self.collator = self._collator(training_speakers(self.prepared, own.datasets or VOICES))
+        known = "train" in self.prepared.about["statistics"]
+        self.collator = self._collator(training_speakers(self.prepared, own.datasets or VOICES) if known else ())
         super().prepare_eval_data(own, folder, splits)
 
     def has_other_corpora(self, own: DiarizationExperiment) -> bool:
@@ -204,7 +216,9 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     @cached_property
     def collator(self) -> DiarizationCollator:
         """The maker of frames' labels, which ``training.eval_knobs.label_type`` names."""
-        return self._collator(training_speakers(self.prepared, self.datasets))
+        # A base that is used untrained has no training, and knows no speakers.
+        known = "train" in self.prepared.about["statistics"]
+        return self._collator(training_speakers(self.prepared, self.datasets) if known else ())
 
     @property
     def label_type(self) -> DiarizationCollator:
@@ -219,12 +233,31 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers, has_sets)
         return make_collator(label_type, options, self.folder)
 
+    @cached_property
+    def base_sizes(self) -> Sizes:
+        """The sizes of ``model.base``: those kept with prepared data, or its own. Raises UserError without either."""
+        assert self.options.base is not None
+        if is_prepared(self.directory) and (kept := self.prepared.about.get("options", {}).get("base")):
+            return Sizes(**kept)
+        return read_checkpoint(self.base_source)[0]
+
+    @property
+    def base_source(self) -> str:
+        """Where ``model.base`` is: a relative path is looked for in the folder of the YAML, too."""
+        name = str(self.options.base)
+        found = next((path for path in (Path(name).expanduser(), self.folder / name) if path.exists()), Path(name))
+        return str(found)
+
     # Training.
 
     def meta_model(self) -> DiarizationModel:
         """A model like the trained one, before the speakers are known."""
-        model = DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
-        return add_lora(model, self.options.lora)
+        return add_lora(self._make_model(self._collator(("speaker",))), self.options.lora)
+
+    def _make_model(self, collator: DiarizationCollator) -> DiarizationModel:
+        if self.options.base is None:
+            return DiarizationModel(self.options, self.features.dims, collator)
+        return PretrainedDiarizer(self.options, collator, self.base_sizes)
 
     def meta_batch(self) -> Batch:
         """Return a microbatch of silence and one speaker, as large as one of training may become."""
@@ -235,7 +268,10 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return self._collator(("speaker",)).batch([example] * largest_rows(self.experiment.training, seconds))
 
     def model(self) -> DiarizationModel:
-        return add_lora(DiarizationModel(self.options, self.features.dims, self.collator), self.options.lora)
+        model = self._make_model(self.collator)
+        if isinstance(model, PretrainedDiarizer):
+            load_or_init(self.directory, partial(model.load_base, self.base_source), lambda: None)
+        return add_lora(model, self.options.lora)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; for labels that are not classes, cross-entropy is binary."""
@@ -301,7 +337,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         diarizer = cast("DiarizationModel", model)
         yield diarizer.speaker_table, "training speakers"
         for name in ("weight", "bias"):
-            yield getattr(diarizer.head, name, None), "speakers"
+            yield getattr(getattr(diarizer, "head", None), name, None), "speakers"
 
     def outputs(self) -> Outputs:
         """Return the classes: whether each speaker speaks; of training speakers by name, who does."""
@@ -386,7 +422,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if inference.window is None:
             inference = inference.model_copy(update={"window": self.data.inference.window})
         encoder = self.speaker_encoder(inference, next(model.parameters()).device)
-        return Diarizer(model, inference, self.features.frame_shift, encoder)
+        return Diarizer(model, inference, self.features.frame_shift, encoder, self.make_frames)
 
     def speaker_encoder(self, inference: InferenceConfig, device: torch.device) -> SpeakerEncoder | None:
         """The encoder that ``inference`` names. Raises UserError where it can't be read, or nothing is joined by it."""
@@ -433,6 +469,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return self.diarizer(model).diarize_files(recordings, self.audio, batch_size)
 
     def refused_exports(self) -> dict[str, str]:
+        if self.options.base is not None:
+            return {**super().refused_exports(), "onnx": "model.base: pyannote.audio exports its own networks"}
         reason = "model.head attractors reads frames in an order drawn for each length, which ONNX doesn't have"
         return {**super().refused_exports(), **({"onnx": reason} if self.options.head == "attractors" else {})}
 

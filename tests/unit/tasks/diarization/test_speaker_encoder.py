@@ -145,3 +145,36 @@ def test_a_file_is_heard_as_it_is_in_memory(tmp_path: Path):
     expected = diarizer.segments(diarizer.joined(outputs, 900))
     assert diarizer.diarize_file(path, audio).segments == expected
     assert replace(diarizer, encoder=None).diarize_file(path, audio).segments != expected
+
+
+@pytest.mark.slow  # importing librosa takes seconds
+def test_a_ge2e_encoder_is_that_of_resemblyzer(tmp_path: Path):
+    """By librosa's mel powers and torch's LSTM, piece by piece as Resemblyzer cuts them."""
+    librosa = pytest.importorskip("librosa")
+    torch.manual_seed(0)
+    lstm, linear = torch.nn.LSTM(40, 256, 3, batch_first=True), torch.nn.Linear(256, 256)
+    weights = {f"lstm.{name}": value for name, value in lstm.state_dict().items()}
+    weights |= {f"linear.{name}": value for name, value in linear.state_dict().items()}
+    weights |= {"similarity_weight": torch.ones(1), "similarity_bias": torch.ones(1)}
+    torch.save({"step": 1, "model_state": weights}, tmp_path / "e.pt")
+    for seconds in (0.9, 1.6, 3.1):
+        samples = noise(seconds) * np.float32(0.05)
+        louder = samples * 10 ** ((-30 - 10 * np.log10(np.mean(samples**2))) / 20)
+        firsts = [first for first in range(0, 10_000, 77) if first == 0 or len(samples) >= (first + 120) * 160]
+        padded = np.pad(louder, (0, max(0, (firsts[-1] + 160) * 160 - len(louder))))
+        mels = librosa.feature.melspectrogram(y=padded, sr=RATE, n_fft=400, hop_length=160, n_mels=40).T
+        rows = torch.stack([torch.from_numpy(mels[first : first + 160].astype(np.float32)) for first in firsts])
+        with torch.inference_mode():
+            found = linear(lstm(rows)[1][0][-1]).relu()
+        mean = (found / found.norm(dim=1, keepdim=True)).mean(0).numpy()
+        np.testing.assert_allclose(encoder(tmp_path / "e.pt")(samples), mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_a_file_that_isn_t_a_ge2e_encoder_is_refused(tmp_path: Path):
+    torch.save({"model_state": {"lstm.weight_ih_l0": torch.zeros(2, 2)}}, tmp_path / "e.pt")
+    with pytest.raises(UserError, match="isn't a GE2E encoder as Resemblyzer saves it"):
+        encoder(tmp_path / "e.pt")
+    with pytest.raises(UserError, match=r"no file .*nowhere.pt"):
+        encoder(tmp_path / "nowhere.pt")
+    with pytest.raises(UserError, match="makes its own features; leave it out"):
+        encoder(tmp_path / "e.pt", MEL)
