@@ -12,6 +12,7 @@ and has no ``strftime_now``: the text of a conversation doesn't depend on the da
 from __future__ import annotations
 
 import json
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.text.corpora.stores import EncodedPiece
 from vaak.text.tokenizer import Tokenizer
 
+log = logging.getLogger("vaak")
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 Span = tuple[int, int]
@@ -38,6 +40,16 @@ OPTION = "data.chat_template"
 CHATML = "chatml"
 _SHIPPED = Path(__file__).parent / "chat_templates"
 _OF_CHATML = ("<|im_start|>", "<|im_end|>")
+SHIPPED: dict[str, tuple[str, ...]] = {
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+    "llama3_1": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"),
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "glm4": ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
+    "mistral": ("[INST]", "[/INST]"),
+    "qwen3": (*_OF_CHATML, "<think>", "<tool_call>"),
+    CHATML: (),
+}
+"""Templates of ours, which mark answers, with the tokens that each writes; the first that has all of its own fits."""
 _KEY = "chat_template"
 
 BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -168,6 +180,11 @@ class ChatTemplate:
         self._require_written(messages, tools, where)
         rendered = self._rendered(self._protected(messages), where, tools, prompt=True)
         return self._tokens(_AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")))[0]
+
+    def render(self, messages: Messages, tools: Tools = (), *, prompt: bool = False) -> str:
+        """The text of a conversation, with the prompt for an answer if asked. Raises DataError as ``encoded``."""
+        rendered = self._rendered(self._protected(messages), OPTION, tools, prompt=prompt)
+        return _AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")).replace(BROKEN, "")
 
     def _with_thoughts(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message whose thoughts are treated as asked, those in its content, too, where they are to be left out."""
@@ -378,28 +395,87 @@ def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int
 
 
 def given_template(given: str | None, folder: Path) -> str | None:
-    """Return the template of ``data.chat_template``: its text, a file's, ``chatml``; None if the tokenizer's is meant.
+    """Return the template of ``data.chat_template``: its text, a file's, the name of ours; None for the tokenizer's.
 
     A relative file is looked for in ``folder``, too. Raises UserError for a file that isn't there.
     """
-    if given is None or given == CHATML or "{" in given:
+    if given is None or given in SHIPPED or "{" in given:
         return given
     for path in (Path(given).expanduser(), folder / given):
         if path.is_file():
             return path.read_text(encoding="utf-8")
-    raise UserError(f"{OPTION}: no such file: {given}; expected one, a template in Jinja, or {CHATML}")
+    raise UserError(f"{OPTION}: no such file: {given}; expected one, a template in Jinja, or {', '.join(SHIPPED)}")
 
 
 def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> str:
-    """The template ``given``, else the tokenizer's ``own``, else ChatML by the tokens that the tokenizer has."""
-    if given not in (None, CHATML):
-        return str(given)
-    if given is None and own is not None:
-        return own
+    """The template ``given``, else the tokenizer's ``own``, else ours by the tokens that the tokenizer has.
+
+    Where ``own`` doesn't mark answers, one of ours that writes the same text does; a line says which is taken.
+    """
+    if given is not None:
+        return _shipped(given, tokenizer) if given in SHIPPED else given
+    fitting = (name for name, tokens in SHIPPED.items() if None not in map(tokenizer.backend.token_to_id, tokens))
+    if own is None:
+        name = next(fitting)
+        if name != CHATML:
+            log.info("%s: %s, by the tokens of the base, which has none of its own", OPTION, name)
+        return _shipped(name, tokenizer)
+    if not _MARKS.search(own):
+        theirs = ChatTemplate(own, tokenizer)
+        for name in fitting:
+            ours = _shipped(name, tokenizer)
+            if name != CHATML and _writes_the_same(ChatTemplate(ours, tokenizer), theirs):
+                log.info("%s: %s, which writes what the base's own does, and marks answers", OPTION, name)
+                return ours
+    return own
+
+
+_QUESTION = {"role": "user", "content": " a? "}
+_ASKED = (_QUESTION, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": "c"})
+_PROBE_TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+_PROBE_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"x": "y", "z": 1}}}
+_CALLING = (
+    *_ASKED,
+    {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]},
+    {"role": "tool", "content": "r", "name": "f", "tool_call_id": "abcdefghi"},
+)
+_PROBES: tuple[tuple[Messages, Tools, bool], ...] = (
+    (_ASKED[:2], (), False),
+    ((*_ASKED, {"role": "assistant", "content": "e"}), (), False),
+    (({"role": "system", "content": "s"}, *_ASKED), (), True),
+    (_CALLING, (_PROBE_TOOL,), True),
+    (_CALLING, (), True),
+    ((_QUESTION, {"role": "assistant", "content": "u", "reasoning_content": "t\n"}), (), False),
+)
+"""Conversations, their tools, and whether an answer is asked for: two templates for one model write these alike."""
+
+
+def _writes_the_same(ours: ChatTemplate, theirs: ChatTemplate) -> bool:
+    """Whether our template writes what theirs does; where a conversation ends, it may add what ends its answer."""
+    compared = 0
+    for messages, tools, prompt in _PROBES:
+        try:
+            expected = theirs.render(messages, tools, prompt=prompt)
+        except DataError:
+            continue
+        try:
+            found = ours.render(messages, tools, prompt=prompt)
+        except DataError:
+            return False
+        added = found.removeprefix(expected)
+        if not found.startswith(expected) or (added and (prompt or ours.tokenizer.backend.token_to_id(added) is None)):
+            return False
+        compared += not prompt
+    return compared > 0
+
+
+def _shipped(name: str, tokenizer: Tokenizer) -> str:
+    """The text of a template of ours; ChatML has the tokens of texts where the tokenizer lacks its own."""
     # ChatML's own tokens if the tokenizer has them; as plain text they would be several tokens each.
     has_them = None not in map(tokenizer.backend.token_to_id, _OF_CHATML)
     begin, end = (f"'{token}'" for token in _OF_CHATML) if has_them else ("bos_token", "eos_token")
-    return template_text(CHATML).replace("BEGIN", begin).replace("END", end)
+    found = template_text(name)
+    return found.replace("BEGIN", begin).replace("END", end) if name == CHATML else found
 
 
 def template_text(name: str) -> str:

@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 
 from vaak.core.errors import DataError, UserError
 from vaak.text.chat_template import (
+    SHIPPED,
     ChatTemplate,
     Learned,
     Reasoning,
@@ -345,3 +346,125 @@ def test_a_developer_is_the_system_where_a_template_does_not_know_that_role(toke
     assert (
         knowing.encoded(talk, "").ids == peer_of(tokenizer).apply_chat_template(talk, chat_template=MARKED)["input_ids"]
     )
+
+
+@pytest.fixture(scope="module")
+def every_token(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer with the tokens of all templates that are shipped."""
+    found = Tokenizer.from_json(tokenizer.to_json())
+    names = dict.fromkeys(token for tokens in SHIPPED.values() for token in tokens)
+    found.backend.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return Tokenizer.from_json(found.to_json())
+
+
+LONG_CALL = {**CALLED[2], "reasoning_content": "सोच", "tool_calls": [{"id": "a23456789", **CALLED[2]["tool_calls"][0]}]}
+WITH_CALL = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "b\n"},
+    {"role": "user", "content": "c"},
+    LONG_CALL,
+    {"role": "tool", "content": "7", "tool_call_id": "a23456789"},
+    {"role": "assistant", "content": "d"},
+]
+OBJECT = '{"name": "weather", "arguments": {"place": "दिल्ली"}'
+SHIPPED_TEXTS: dict[str, tuple[str, list[str]]] = {
+    "qwen3": (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n",
+        ["b\n<|im_end|>", f"<think>\nसोच\n</think>\n\n<tool_call>\n{OBJECT}}}\n</tool_call><|im_end|>",
+         "<think>\n\n</think>\n\nd<|im_end|>"],
+    ),
+    "glm4": (
+        "[gMASK]<sop><|system|>\ns<|user|>\na<|assistant|>",
+        ["\n<think></think>\nb<|user|>",
+         "\n<think>सोच</think>\n<tool_call>weather\n<arg_key>place</arg_key>\n<arg_value>दिल्ली</arg_value>\n</tool_call>"
+         "<|observation|>", "\n<think></think>\nd<|user|>"],
+    ),
+    "llama3_1": (
+        "<s><|start_header_id|>system<|end_header_id|>\n\n"
+        "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
+        "s<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ["b<|eot_id|>", '{"name": "weather", "parameters": {"place": "दिल्ली"}}<|eot_id|>', "d<|eot_id|>"],
+    ),
+    "llama3": (
+        "<s><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|><|start_header_id|>user<|end_header_id|>\n\na<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ["b<|eot_id|>", "d<|eot_id|>"],
+    ),
+    "mistral": (
+        "<s>[INST] a[/INST]",
+        [" b</s>", f'[TOOL_CALLS] [{OBJECT}, "id": "a23456789"}}]</s>', " d</s>"],
+    ),
+    "gemma": (
+        "<s><start_of_turn>user\ns\n\na<end_of_turn>\n<start_of_turn>model\n",
+        ["b<end_of_turn>", "d<end_of_turn>"],
+    ),
+    "chatml": (
+        "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n",
+        ["b\n<|im_end|>", f"<think>\nसोच\n</think>\n\n<tool_call>\n{OBJECT}}}\n</tool_call><|im_end|>", "d<|im_end|>"],
+    ),
+}  # fmt: skip
+"""Of each template, the text before the first answer, and the answers; some write no calls."""
+
+
+def conversation_for(name: str) -> list[dict[str, Any]]:
+    """The conversation, without what a template can't write."""
+    without_calls = name in ("gemma", "llama3")
+    found = [*WITH_CALL[:4], WITH_CALL[-1]] if without_calls else WITH_CALL
+    if name in ("mistral", "llama3_1"):  # they have no place for thoughts
+        return [{key: value for key, value in one.items() if key != "reasoning_content"} for one in found]
+    return found
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_answers_of_each_template_that_is_shipped_are_those_counted_by_hand(every_token: Tokenizer, name: str):
+    begin, answers = SHIPPED_TEXTS[name]
+    template, talk = ChatTemplate(template_for(every_token, name, None), every_token), conversation_for(name)
+    assert template.render(talk).startswith(begin + answers[0])
+    assert answers_of(template, talk) == answers
+    assert template.doubt is None, "it is learned where an answer ends"
+    prompt = every_token.decode(template.prompt(talk[:2], "here"), skip_special_tokens=False)
+    assert prompt == (begin if name != "mistral" else "<s>[INST] s\n\na[/INST]")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_template_that_is_shipped_writes_the_same_in_transformers(every_token: Tokenizer, name: str):
+    content, talk = template_for(every_token, name, None), conversation_for(name)
+    template, peer = ChatTemplate(content, every_token), peer_of(every_token)
+    tool = {**FUNCTION, "function": {**FUNCTION["function"], "description": "?"}}
+    tools = [tool, tool] if "tools" in content else []
+    theirs = peer.apply_chat_template(
+        talk, tools=tools or None, chat_template=content, return_dict=True, return_assistant_tokens_mask=True
+    )
+    found = template.encoded(talk, "here", tools=tools)
+    assert found.ids == theirs["input_ids"]
+    assert found.answers is not None
+    assert found.answers.astype(int).tolist() == theirs["assistant_masks"]
+    asked = peer.apply_chat_template(talk[:4], tools=tools or None, chat_template=content, add_generation_prompt=True)
+    assert template.prompt(talk[:4], "here", tools) == asked["input_ids"]
+
+
+OWN_GEMMA = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tool') }}{% endif %}"
+    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\n' }}"
+    "{{ m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+"""The turns of Gemma 2, whose own template refuses a system."""
+
+
+def test_a_template_is_chosen_by_what_the_own_one_writes_or_by_its_tokens(
+    every_token: Tokenizer, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "vaak")
+    refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + OWN_GEMMA
+    assert template_for(every_token, None, refuses) == template_text("gemma")
+    assert "data.chat_template: gemma, which writes what the base's own does, and marks answers" in caplog.text
+    other = refuses.replace("| trim", "")
+    assert template_for(every_token, None, other) == other, "it writes another text"
+    assert template_for(tokenizer, None, refuses) == refuses, "the tokenizer has none of these tokens"
+    for name, tokens in SHIPPED.items():
+        having = Tokenizer.from_json(tokenizer.to_json())
+        having.backend.add_special_tokens([AddedToken(one, special=True) for one in tokens])
+        assert template_for(having, None, None) == template_for(having, name, None), name

@@ -191,8 +191,8 @@ class LanguageModelDataConfig(Section):
     )
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: SourceOrName | None = option(
-        "chat, preferences: the template in Jinja, or its file, by which conversations are written; chatml is built "
-        "in; null is the tokenizer's, else chatml.",
+        "chat, preferences: the template in Jinja, or its file, by which conversations are written, or the name of one "
+        "of ours (qwen3, glm4, llama3, llama3_1, mistral, gemma, chatml); null is the tokenizer's, else by tokens.",
         None,
     )
     loss_on: Literal["answers", "last", "all"] = option(
