@@ -23,7 +23,7 @@ from trained_once import evaluations_show, runs_end_with, trained_once
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
-from vaak.core import terminal
+from vaak.core import progress
 from vaak.runs.preflight.doctor import packages
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
@@ -221,7 +221,7 @@ def vaak(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
     On a busy machine, too, it prints no line about what takes half a minute.
     """
-    monkeypatch.setattr(terminal, "LINE_SECONDS", 3600.0)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 3600.0)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

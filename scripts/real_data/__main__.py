@@ -25,8 +25,8 @@ from real_data.lists import LISTS, Entry, Source, hash_text, hash_value, read_co
 from real_data.recipes import FILES, LINES, Work
 from vaak.audio.corpora.recipes import fetch
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.storage.files import write_bytes, write_text
-from vaak.core.terminal import progress
 
 SERVER = "https://raw.githubusercontent.com"
 DOWNLOADS = ".downloads"

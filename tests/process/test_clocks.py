@@ -17,7 +17,7 @@ from rich.console import Console
 
 import tiny_runs
 from vaak.callbacks import progress_bar as progress
-from vaak.core import terminal
+from vaak.core import console as terminal
 
 HOUR = 3600.0
 JUMPS = (0.0, 5 * HOUR, -3 * HOUR, 0.0, -9e5, 1e9, 2.0, -1e9)

@@ -10,7 +10,7 @@ import pytest
 
 import tiny_runs
 from terminals import OnTerminal
-from vaak.core.interrupts import ANSWER
+from vaak.engine.interrupts import ANSWER
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs the processor time of processes")
 

@@ -24,7 +24,7 @@ import torch
 from vaak.audio.features import store
 from vaak.callbacks import memory_manager, profiler
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.core import terminal
+from vaak.core import console, progress
 from vaak.core.errors import DataError
 from vaak.core.process_pool import in_processes
 from vaak.engine.memory import MemoryReading, free_memory
@@ -126,10 +126,10 @@ def at_a_terminal() -> Iterator[None]:
     """The console is one, and progress is shown at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERM", "xterm")
-        patch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
-        terminal.console.cache_clear()
+        patch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+        console.console.cache_clear()
         yield
-    terminal.console.cache_clear()
+    console.console.cache_clear()
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 from vaak.callbacks.notebook import NotebookProgress, in_notebook
 from vaak.callbacks.trackers import Tracker
 from vaak.config.metrics import in_words
-from vaak.core.terminal import format_time, hide, is_terminal
+from vaak.core.console import format_time, hide, is_terminal
 from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import Record, json_line, read_history

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from vaak.core.terminal import format_time
+from vaak.core.console import format_time
 from vaak.engine.metrics_file import Record
 
 WIDTH, HEIGHT, MARGIN = 640, 200, 52

@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from vaak.core.terminal import console, show
+from vaak.core.console import console, show
 
 WIDE, WIDEST = 78, 140
 """Columns from which the bar's first line has more to show."""

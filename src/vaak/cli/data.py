@@ -99,7 +99,7 @@ def _simulated(
     from vaak.audio.cuts.store import write_cuts
     from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversations
     from vaak.audio.simulation.folder import require_room, write_conversations
-    from vaak.core.terminal import progress
+    from vaak.core.progress import progress
 
     audio: Any = loaded.experiment.global_config
     options = dataset.conversations or ConversationsConfig()

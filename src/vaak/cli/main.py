@@ -15,10 +15,11 @@ from collections.abc import Callable
 from importlib.metadata import Distribution, EntryPoints
 from typing import Any
 
+from vaak.cli.streams import shown_safely
+from vaak.core.console import clear
 from vaak.core.errors import RemoteError, UserError, is_panic
-from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.secrets import hide_secrets
-from vaak.core.terminal import clear, shown_safely
+from vaak.engine.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.runs.launching import join_slurm_step
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

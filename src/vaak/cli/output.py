@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from vaak.config.metrics import chance_in_words, in_words
+from vaak.core.console import format_time
 from vaak.core.errors import UserError
 from vaak.core.left_out import SplitContents
+from vaak.core.progress import track
 from vaak.core.storage.files import write_text
 from vaak.core.storage.text_lines import split_lines
-from vaak.core.terminal import followed, format_time
 from vaak.report.tables import aligned
 from vaak.runs.folder.directory import command_to_go_on, require_writable
 
@@ -40,7 +41,7 @@ def print_or_write(lines: Iterable[str], output: Path | None, total: int | None 
     Progress is shown where the lines can't be seen as they come; ``total`` is their number, if it is known.
     """
     if output is not None or (total is not None and not sys.stdout.isatty()):
-        lines = followed(lines, "results", total)
+        lines = track(lines, "results", total)
     if output is None:
         for line in lines:
             print(line, flush=True)

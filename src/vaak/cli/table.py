@@ -13,9 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from vaak import __version__
+from vaak.cli.streams import telling
 from vaak.core.errors import UserError
 from vaak.core.names import from_home
-from vaak.core.terminal import telling
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {

@@ -26,11 +26,11 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, require_kind
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import remove_leftovers, write_bytes
 from vaak.core.summaries import SUMMARY
 from vaak.core.task import Meters, Task
-from vaak.core.terminal import progress
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load
 from vaak.data.plan import BatchPlan

@@ -19,8 +19,8 @@ from torch import nn
 from vaak.config.checks import watched_metrics
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.terminal import progress
 from vaak.data.loader import Address
 from vaak.data.plan import Plan
 from vaak.engine.distributed.exchange import OwnGradients

@@ -3,7 +3,7 @@
     for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
 
 Everything a step uses besides the state follows from its number, so the loop itself has no state. The step is in
-step.py, what a step changes in state.py. Ctrl-C, SIGTERM and their kind (core/interrupts.py) ask the run to stop after
+step.py, what a step changes in state.py. Ctrl-C, SIGTERM and their kind (interrupts.py) ask the run to stop after
 its step.
 """
 
@@ -26,7 +26,6 @@ from torch import nn
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.core.interrupts import in_order, leave_at_once, signals_to_hear
 from vaak.core.task import Task, require_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
 from vaak.data.waiting import WaitLimit
@@ -38,6 +37,7 @@ from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
 from vaak.engine.flops import count_work
+from vaak.engine.interrupts import in_order, leave_at_once, signals_to_hear
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision

@@ -30,10 +30,11 @@ from typing import Any, Literal
 from vaak.config.base import from_options
 from vaak.core.artifact import Artifact, damage_in, differences, list_sizes
 from vaak.core.errors import UserError
-from vaak.core.interrupts import acknowledged, end_with_parent, in_order
+from vaak.core.interrupts import end_with_parent
 from vaak.core.machine import host_memory
+from vaak.core.progress import progress, progress_allowed
 from vaak.core.storage.files import hash_file, remove_temporary
-from vaak.core.terminal import progress, progress_allowed
+from vaak.engine.interrupts import acknowledged, in_order
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import Options, Pipeline, Stage, StageWork
 from vaak.runs.folder.logs import logging_to

@@ -25,8 +25,8 @@ import numpy as np
 
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import progress
 from vaak.core.storage.files import remove_temporary, write_bytes
-from vaak.core.terminal import progress
 from vaak.pipeline.jobs import Jobs
 
 log = logging.getLogger("vaak")

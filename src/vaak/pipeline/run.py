@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.artifact import only_writer
+from vaak.core.console import format_time
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
 from vaak.core.secrets import look_up, refer
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.storage.links import require_own_files
-from vaak.core.terminal import format_time
 from vaak.pipeline.execution import (
     BEGUN,
     MANIFEST,

@@ -18,7 +18,7 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.core.errors import UserError, optional_import
-from vaak.core.interrupts import LAUNCHED
+from vaak.engine.interrupts import LAUNCHED
 from vaak.runs.launching import train_command
 
 STOP_SECONDS = 120

@@ -30,10 +30,10 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
+from vaak.core.progress import track
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import compute_fingerprint, read_json, write_json
 from vaak.core.task import Dataset, Outputs, Task, TaskWrapper
-from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses
 from vaak.engine.checkpoint.files import about_checkpoint
@@ -375,7 +375,7 @@ def _make(teacher: Teacher, dataset: Dataset, config: TrainingConfig, folder: Pa
     shapes: list[list[int]] = []
     first = 0
     with open(folder / LOGITS, "wb") as file:
-        for address in followed(evaluation_addresses(plan, 0, 1), "the teacher's predictions", len(plan)):
+        for address in track(evaluation_addresses(plan, 0, 1), "the teacher's predictions", len(plan)):
             batch = reader[address].batch
             if batch is None:
                 continue

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterable, MutableMapping, Sequence
 
-from vaak.core.interrupts import LAUNCHED, passed_on
+from vaak.engine.interrupts import LAUNCHED, passed_on
 
 LOOK_AGAIN_SECONDS = 0.05
 ENDING_SECONDS = 30.0

@@ -28,9 +28,9 @@ from vaak.config.training import NonFiniteConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.progress import progress
 from vaak.core.storage import files
 from vaak.core.storage.files import scratch_folder
-from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
 from vaak.engine.callback import StepReport
 from vaak.engine.checkpoint.conditions import differences, unknown

@@ -25,12 +25,12 @@ from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
 from vaak.core.errors import UserError
-from vaak.core.interrupts import STOPPING, on_forced_exit
+from vaak.core.interrupts import STOPPING
 from vaak.core.machine import format_bytes
+from vaak.core.progress import progress_allowed
 from vaak.core.secrets import hide_secrets, mask
 from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
 from vaak.core.task import Task
-from vaak.core.terminal import progress_allowed
 from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
@@ -45,6 +45,7 @@ from vaak.engine.distributed.launcher import (
 )
 from vaak.engine.distributed.ranks import Ranks, require_shared, start_ranks
 from vaak.engine.forecast import at_rest, require_steps_for_warmup
+from vaak.engine.interrupts import on_forced_exit
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.optimizers import update_condition

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
-from vaak.core.terminal import progress
 from vaak.engine.gradient import list_objectives, list_parameters
 from vaak.engine.precision import keeping_generators, seed_everything
 from vaak.runs.start import temporary_trainer

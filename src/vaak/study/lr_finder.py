@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import NonFiniteError, UserError
+from vaak.core.progress import track
 from vaak.core.storage import files
-from vaak.core.terminal import followed
 from vaak.engine.precision import keeping_generators
 from vaak.report.charts import draw_range_test
 from vaak.report.tables import csv_text
@@ -194,7 +194,7 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
         peak = trainer.config.optimizer.lr
         # A schedule is a factor of the peak rate.
         step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
-        numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
+        numbers = track(range(rates.num_iter), "trying learning rates", rates.num_iter)
         with closing(trainer.data.steps(trainer.position)) as steps, closing(numbers):
             for number, data in zip(numbers, steps, strict=False):
                 try:

@@ -27,9 +27,9 @@ from pathlib import Path
 import numpy as np
 
 from vaak.core.errors import UserError
+from vaak.core.progress import track
 from vaak.core.storage.files import write_bytes
 from vaak.core.storage.mapped_lines import mapped
-from vaak.core.terminal import followed
 
 MEASURES = ("length", "lexical", "morphology")
 PUNCTUATION = string.punctuation + "।॥…–—‘’“”«»·"
@@ -175,9 +175,9 @@ def kept_difficulties(
         if len(found) == number:
             return found
     # Two passes over the texts: rarity is known only after all words were counted.
-    counts = count_words(followed(texts(), "counting words", number), measure)
+    counts = count_words(track(texts(), "counting words", number), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
-    difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)
+    difficulties = np.fromiter(map(difficulty, track(texts(), "measuring difficulty", number)), "<f8", number)
     difficulties = np.round(difficulties, DECIMALS)
     # If the folder can't be written, difficulties are measured again next time.
     with contextlib.suppress(OSError):

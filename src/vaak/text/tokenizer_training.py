@@ -34,8 +34,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import DataError, OptionError, UserError
+from vaak.core.progress import progress, track
 from vaak.core.splits import hash_text
-from vaak.core.terminal import followed, progress
 from vaak.text.tokenizer import SPECIAL_TOKENS, Tokenizer, UsersTokenizer, data_options
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class _Followed:
         self.texts = texts
 
     def __iter__(self) -> Iterator[str]:
-        return followed(self.texts, "reading texts", len(self.texts))
+        return track(self.texts, "reading texts", len(self.texts))
 
 
 def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backend:

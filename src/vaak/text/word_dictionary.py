@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vaak.core.progress import track
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
-from vaak.core.terminal import followed
 
 WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
 ROUNDS = 5
@@ -81,7 +81,7 @@ def translations_by_others(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """
     links = Links(pairs)
     folds = assign_folds(links.sources)
-    parts = followed(range(FOLDS), "dictionaries of other pairs", FOLDS)
+    parts = track(range(FOLDS), "dictionaries of other pairs", FOLDS)
     dictionaries = [links.dictionary(ROUNDS, without=folds == fold) for fold in parts]
     for fold, source in zip(folds.tolist(), links.sources, strict=True):
         yield dictionaries[fold].translate(source)
@@ -101,7 +101,7 @@ class Links:
         self.source_words, self.target_words = _Numbers([""]), _Numbers()  # number 0 is the empty word
         linked = [np.zeros((4, 0), dtype=np.int64)]
         links_left = MOST_LINKS
-        for number, (source, target) in enumerate(followed(pairs, "words of pairs")):
+        for number, (source, target) in enumerate(track(pairs, "words of pairs")):
             self.sources.append(source)
             # The empty word explains target words that no source word does.
             of_source = self.source_words.of(["", *words(source.lower())])
@@ -124,7 +124,7 @@ class Links:
         by, word = np.divmod(said, len(self.target_words.names))
         _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)  # a word of a target
         probability = np.ones(len(said))
-        for _ in followed(range(rounds), "rounds of a dictionary", rounds):
+        for _ in track(range(rounds), "rounds of a dictionary", rounds):
             share = probability[link]
             # Expectation: each target word is divided among the source words of its sentence (IBM model 1).
             share /= np.bincount(spot, share)[spot]

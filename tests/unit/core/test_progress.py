@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from vaak.core import terminal as module
-from vaak.core.terminal import ProgressTask, followed, progress, progress_allowed
+from vaak.core import progress as module
+from vaak.core.progress import ProgressTask, progress, progress_allowed, track
 
 WORK = """
 import sys, time
-import vaak.core.terminal as progress
+import vaak.core.progress as progress
 progress.PATIENCE_SECONDS, progress.LINE_SECONDS = {patience}, 0.2
 with progress.progress("outer"):
-    for item in progress.followed(range(20), "reading train", 20):
+    for item in progress.track(range(20), "reading train", 20):
         time.sleep(0.05)
         if item == 15:
             print("between")
@@ -86,8 +86,8 @@ def test_other_processes_and_quiet_runs_say_nothing(
 
 
 def test_what_is_followed_is_unchanged_and_may_be_left_early():
-    assert list(followed(iter("abc"), "letters", 3)) == ["a", "b", "c"]
-    some = followed(iter("abc"), "letters")
+    assert list(track(iter("abc"), "letters", 3)) == ["a", "b", "c"]
+    some = track(iter("abc"), "letters")
     assert next(some) == "a"
     some.close()
 

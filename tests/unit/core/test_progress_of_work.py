@@ -10,8 +10,8 @@ import torch
 import tiny_runs
 from small_diarizers import FRAME_SHIFT, conversation, small_diarizer
 from toy import ToyTask, next_microbatches, toy_trainer
-from vaak.core import terminal as module
-from vaak.core.terminal import ProgressTask
+from vaak.core import progress as module
+from vaak.core.progress import ProgressTask
 from vaak.runs.preflight import largest_batch as trials
 from vaak.runs.preflight.largest_batch import find_batch_size
 from vaak.study.gradient_check import check_gradients

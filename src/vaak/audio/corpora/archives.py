@@ -29,8 +29,8 @@ from vaak.audio.embedded import PART, ParquetCell, open_parquet, read_rows, valu
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.names import nearest_name
+from vaak.core.progress import track
 from vaak.core.storage.archives import Member, read_tar_members
-from vaak.core.terminal import followed
 
 LABEL_NAMES = {
     "text": ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_text"),
@@ -208,7 +208,7 @@ class SharReader(LayoutReader):
             for part in self.parts[split]
             for line in self.lines(part)
         )
-        for reading in followed(readings, f"recordings of {split}"):
+        for reading in track(readings, f"recordings of {split}"):
             cut, remarks = reading.cut, reading.remarks
             yield reading if cut is None else reading._replace(remarks=(*remarks, *remarks_on(cut)))
 

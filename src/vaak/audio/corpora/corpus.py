@@ -37,8 +37,8 @@ from vaak.audio.segments import Segment
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.left_out import FirstNames, SplitContents
+from vaak.core.progress import track
 from vaak.core.splits import hash_text
-from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -336,5 +336,5 @@ class VoicesReader(CorpusReader):
         from vaak.audio.corpora.voices import voice_cuts
 
         number = self.dataset.num_voices * self.dataset.num_sentences
-        for cut in followed(voice_cuts(self.dataset, self.folder), "sentences of voices", number):
+        for cut in track(voice_cuts(self.dataset, self.folder), "sentences of voices", number):
             yield ReadRecording(cut.id, cut)

@@ -61,8 +61,8 @@ from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_
 from vaak.audio.segments import Alignment, Region, Segment, cut_window, merged
 from vaak.core.errors import DataError
 from vaak.core.matching import fold_name
+from vaak.core.progress import track
 from vaak.core.storage.tables import Table, TableRow
-from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -115,7 +115,7 @@ class FolderReader(CorpusReader):
         found = self._found[split]
         annotations = Annotations([*found.annotations, *found.near])
         names: dict[str, Path] = {}
-        for path in followed(found.audio, f"recordings of {split}", len(found.audio)):
+        for path in track(found.audio, f"recordings of {split}", len(found.audio)):
             name = annotations.find_name(path)
             if name in names:
                 raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
@@ -350,7 +350,7 @@ class LJSpeechReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._metadata[split]:
-            for row in followed(self._rows(path), f"utterances of {split}"):
+            for row in track(self._rows(path), f"utterances of {split}"):
                 yield attempted(row.cells[0] if row.cells else row.where, partial(self._reading, row, path.parent))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:

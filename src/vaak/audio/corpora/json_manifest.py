@@ -63,11 +63,11 @@ from vaak.audio.formats.alignments import LeftOutLabels, alignment_of_json, read
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
+from vaak.core.progress import track
 from vaak.core.splits import hash_text
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
-from vaak.core.terminal import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
@@ -102,7 +102,7 @@ class JsonReader(CorpusReader):
         for manifest, path in enumerate(self._manifests[split]):
             # One manifest may be named for several splits; then each line says to which it belongs.
             is_shared = self._is_shared(path)
-            for where, entry, problem in followed(self._lines(path), f"recordings of {split}"):
+            for where, entry, problem in track(self._lines(path), f"recordings of {split}"):
                 own: Any = entry.get("split")
                 if problem is None and is_shared and not isinstance(own, str):
                     problem = DataError(
@@ -451,7 +451,7 @@ class SplitFolderReader(JsonReader):
         if self._manifests[split]:
             yield from super().read(split)
             return
-        for path in followed(self._others[split], f"files of {split}"):
+        for path in track(self._others[split], f"files of {split}"):
             if path.suffix.lower() == ".json":
                 for where, entry, problem in _read_speaker(path):
                     read = partial(make_reading, entry, (path.parent, *self.roots), where)

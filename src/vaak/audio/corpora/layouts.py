@@ -40,10 +40,10 @@ from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
+from vaak.core.progress import track
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import open_utf8, split_lines
-from vaak.core.terminal import followed
 
 Row = dict[str, Any]
 DEPTH = 2
@@ -190,7 +190,7 @@ class LayoutReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         lines = ((line, part) for part in self.parts[split] for line in self.lines(part))
-        for line, part in followed(lines, f"recordings of {split}"):
+        for line, part in track(lines, f"recordings of {split}"):
             yield attempted(str(line.entry.get("audio", line.where)), partial(self.reading, line, part))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:

@@ -44,10 +44,10 @@ from vaak.audio.formats.alignments import LeftOutLabels
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import require_known
+from vaak.core.progress import track
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import read_json, replacing, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
-from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
     from lhotse import Recording, SupervisionSegment
@@ -293,7 +293,7 @@ class ManifestReader(CorpusReader):
         self.files = [path for manifests in self._manifests.values() for paths in manifests for path in paths]
 
     def read(self, split: str) -> Iterator[ReadRecording]:
-        for reading in followed(self._read(self._manifests[split]), f"recordings of {split}"):
+        for reading in track(self._read(self._manifests[split]), f"recordings of {split}"):
             cut, remarks = reading.cut, reading.remarks
             yield reading if cut is None else reading._replace(remarks=(*remarks, *remarks_on(cut)))
 

@@ -35,8 +35,8 @@ from typing import Any
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import report_files
 from vaak.core.names import nearest_name, require_known
+from vaak.core.progress import progress
 from vaak.core.storage.files import read_json, sync_file, write_json
-from vaak.core.terminal import progress
 
 CORPUS_PARAMETERS = ("corpus_dir", "data_dir", "tedlium_root", "audio_dir", "corpus_root", "speech_dir", "target_dir")
 OUTPUT_PARAMETERS = ("output_dir", "manifest_dir")

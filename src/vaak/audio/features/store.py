@@ -32,9 +32,9 @@ from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
 from vaak.core.artifact import SIZES, Artifact, suggest_remedy
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import compute_fingerprint, replacing, write_bytes
-from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")
 FORMAT = "vaak features 1"

@@ -27,8 +27,8 @@ from vaak.core.errors import UserError
 from vaak.core.figures import percent
 from vaak.core.left_out import ReadFiles, files_to_json, noting_files
 from vaak.core.matching import pair_names, quote_names, rename_like
+from vaak.core.progress import track
 from vaak.core.storage.files import scratch_folder
-from vaak.core.terminal import followed
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _diarize_all(
         print(error, file=sys.stderr)
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
     diarized = diarizer.diarize_files(work.names.items(), opened.task.audio, batch_size)
-    for path, one in followed(diarized, "recordings", len(work.names)):
+    for path, one in track(diarized, "recordings", len(work.names)):
         if isinstance(one, UserError):
             failed[path] = one
             print(one, file=sys.stderr, flush=True)

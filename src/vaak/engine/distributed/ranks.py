@@ -25,7 +25,6 @@ import torch.distributed as dist
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
-from vaak.core.interrupts import LAUNCHED, end_with_launcher
 from vaak.core.names import require_known
 from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import (
@@ -45,6 +44,7 @@ from vaak.engine.distributed.launcher import (
     pick_device,
     wait_for_an_answer,
 )
+from vaak.engine.interrupts import LAUNCHED, end_with_launcher
 
 SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)

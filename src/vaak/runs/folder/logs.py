@@ -9,11 +9,33 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 
+from vaak.core.console import escape, is_terminal, print_above
 from vaak.core.secrets import hide_secrets
 from vaak.core.storage.files import not_flushed, open_new, open_to_append
-from vaak.core.terminal import ConsoleHandler, escape
 
 log = logging.getLogger("vaak")
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints messages above the progress bar; warnings are marked as such.
+
+    A message that says ``on_console`` False is shown there in another way.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if not getattr(record, "on_console", True):
+                return
+            prefix = "warning: " if record.levelno == logging.WARNING else ""
+            message = escape(hide_secrets(prefix + record.getMessage()))
+            if is_terminal():
+                print_above(message)
+            else:
+                print(message, file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # a terminal that was closed, a full disk: nothing ends by what can't be shown
+            return
+        except Exception:
+            self.handleError(record)
 
 
 class FileOfRun(logging.FileHandler):

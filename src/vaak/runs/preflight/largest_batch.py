@@ -20,7 +20,7 @@ import torch
 from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.core.terminal import progress
+from vaak.core.progress import progress
 from vaak.data.batching import whole_planner
 from vaak.data.loader import Address, Microbatch
 from vaak.data.plan import LastPlan

@@ -33,8 +33,8 @@ from vaak.audio.config import AudioConfig, to_samples
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
+from vaak.core.progress import track
 from vaak.core.storage.files import whole_folder
-from vaak.core.terminal import followed
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.scoring.diarization_errors import ErrorSeconds, diarization_error
@@ -308,12 +308,12 @@ def tune(
     """
     recordings = [
         _Recording(diarizer.of_example(one), len(one.features), diarizer.collator.reference(one), one.uem)
-        for one in followed(examples, "recordings", number)
+        for one in track(examples, "recordings", number)
     ]
     clustered = _tune_clustering(diarizer, recordings, scoring)
     joined = [
         (clustered.joined(one.outputs, one.num_frames), one.reference, one.uem)
-        for one in followed(recordings, "joining windows", len(recordings))
+        for one in track(recordings, "joining windows", len(recordings))
     ]
     found = replace(clustered, inference=tune_segments(joined, clustered.inference, clustered.frame_seconds, scoring))
     if found.inference.threshold != clustered.inference.threshold:  # others speak now
@@ -347,7 +347,7 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     def seconds(one: Diarizer) -> float:
         return sum(_error(one, recording, scoring).errors for recording in long)
 
-    errors = [seconds(one) for one in followed(candidates, "trying clustering thresholds", len(candidates))]
+    errors = [seconds(one) for one in track(candidates, "trying clustering thresholds", len(candidates))]
     # Errors are sums of seconds: those that differ by rounding are equal.
     if seconds(diarizer) <= min(errors) + 1e-9:
         return diarizer
@@ -359,7 +359,7 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
 
 
 def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
-    scored = followed(recordings, "scoring", len(recordings))
+    scored = track(recordings, "scoring", len(recordings))
     return sum((_error(diarizer, one, scoring) for one in scored), ErrorSeconds())
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vaak.audio.segments import Segment
-from vaak.core.terminal import followed
+from vaak.core.progress import track
 from vaak.scoring.diarization_errors import Parts, ReferencePieces
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 
@@ -74,7 +74,7 @@ def tune_segments(
                 dict(zip(grid, values, strict=True)) for values in product(*grid.values())
             ]
             candidates = [best.model_copy(update=changed) for changed in settings]
-            for candidate in followed(candidates, "trying settings", len(candidates)):
+            for candidate in track(candidates, "trying settings", len(candidates)):
                 found = seconds(candidate)
                 # A sum of seconds that is less by rounding isn't better.
                 if found < least - 1e-9:

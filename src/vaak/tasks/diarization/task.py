@@ -34,10 +34,10 @@ from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.progress import track
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import compute_fingerprint, in_temporary_folder
 from vaak.core.task import Baselines, Outputs
-from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan, largest_rows
 from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
@@ -383,7 +383,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         source = audio_source(self.prepared, split, self.datasets, audio, self.data)
         dataset = self.dataset(split)
         totals: dict[str, dict[str, float]] = {name: {} for name in BASELINES}
-        for index in followed(range(len(dataset.lengths)), "baselines of recordings", len(dataset.lengths)):
+        for index in track(range(len(dataset.lengths)), "baselines of recordings", len(dataset.lengths)):
             # The key of an evaluation: simulated conversations are those that the model is scored on.
             key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
             example = dataset.example(index, np.random.default_rng(key))

@@ -43,12 +43,12 @@ from torch import nn
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import quote_unmatched, require_known
+from vaak.core.progress import progress
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.files import scratch_folder, write_text
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import read_text_lines
-from vaak.core.terminal import progress
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.predict import token_scores
 from vaak.tasks.lm.task import LanguageModelTask

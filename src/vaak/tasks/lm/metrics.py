@@ -33,10 +33,10 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, find_places
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import track
 from vaak.core.storage.archives import open_file
 from vaak.core.summaries import LONGEST, MOST_SCORES
 from vaak.core.task import Dataset, Meters
-from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import counted_loads, load_figures
 from vaak.tasks.lm.config import LanguageModelConfig
@@ -275,7 +275,7 @@ class NgramModel:
         """Each of ``texts`` is a sequence of ids; nothing is counted across two."""
         self.vocab_size = vocab_size
         grams: list[Counter[int]] = [Counter() for _ in range(order)]
-        for tokens in followed(texts, f"{order}-grams", len(texts)):
+        for tokens in track(texts, f"{order}-grams", len(texts)):
             for size in range(1, order + 1):
                 power, gram = vocab_size**size, 0
                 for index, token in enumerate(tokens):
@@ -310,7 +310,7 @@ def ngram_figures(
     model = NgramModel(texts, ORDER, vocab_size)
     nats, tokens, num_bytes = 0.0, 0, 0
     rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
-    for index in followed(range(len(evaluated.lengths)), f"scoring by {ORDER}-grams", len(evaluated.lengths)):
+    for index in track(range(len(evaluated.lengths)), f"scoring by {ORDER}-grams", len(evaluated.lengths)):
         example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
         num_bytes += int(example.num_bytes)
         for place in np.flatnonzero(example.targets != IGNORED).tolist():

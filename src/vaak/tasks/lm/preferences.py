@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term, find_places
 from vaak.core.errors import DataError
+from vaak.core.progress import progress
 from vaak.core.storage.files import sync_file
 from vaak.core.task import Dataset, Meters, Padding
-from vaak.core.terminal import progress
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.feed_forward import list_mixtures

@@ -32,9 +32,9 @@ from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents
+from vaak.core.progress import track
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.task import Dataset, Padding
-from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import pad_rows
@@ -222,7 +222,7 @@ def write_split_tokens(
         )
         sources = map(add_gloss, sources, glosses)
     for side, texts in {"source": sources, "target": Texts(store, "target")}.items():
-        texts = followed(texts, f"tokens of {split}, {side}", len(store))
+        texts = track(texts, f"tokens of {split}, {side}", len(store))
         write_tokens(store.folder / side, texts, tokenizers[side])
     return SplitStores.open(store.folder)
 

@@ -29,9 +29,9 @@ from torch import nn
 
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
+from vaak.core.progress import track
 from vaak.core.summaries import LONGEST, ExampleLog, make_summary
 from vaak.core.task import Meters
-from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import counted_loads, load_figures
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
@@ -253,7 +253,7 @@ def translators(training: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, Tra
 
 def scores(translate: TranslateText, pairs: Sequence[Pair]) -> dict[str, float]:
     """The scores of a set's translations, as ``TranslationMeters`` has them."""
-    texts = [translate(source) for source, _ in followed(pairs, "translations", len(pairs))]
+    texts = [translate(source) for source, _ in track(pairs, "translations", len(pairs))]
     references = [[*targets] for _, targets in pairs]
     metrics = sacrebleu_scores()
     return {

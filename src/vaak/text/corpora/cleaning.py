@@ -37,11 +37,11 @@ import numpy as np
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import report_files
 from vaak.core.names import list_names, require_known
+from vaak.core.progress import progress, track
 from vaak.core.splits import hash_text, to_fraction
 from vaak.core.storage.archives import open_file
 from vaak.core.storage.files import sync_file, whole_folder, write_json
 from vaak.core.storage.text_lines import detect_encoding
-from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import find_files, read_documents
 from vaak.text.tokenizer import normalise
 
@@ -437,7 +437,7 @@ def _write(
     report.written = dict.fromkeys(names, 0)
     number = 0
     with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
-        for source, text in followed(iterate_documents(sources), "writing documents", len(rows)):
+        for source, text in track(iterate_documents(sources), "writing documents", len(rows)):
             # The second reading must give the same documents as the first, or rows would apply to others.
             if number >= len(rows) or rows[number]["digest"] != hash_text(text):
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")

@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
+from vaak.core.progress import track
 from vaak.core.splits import SPLITS
-from vaak.core.terminal import followed
 from vaak.text.corpora.conversations import read_chats, read_preferences
 from vaak.text.corpora.readers import (
     TYPES_WITH_ROWS,
@@ -191,7 +191,7 @@ def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:
     def made(split: str, number: int) -> list[Document]:
         from vaak.text.grammar import sentences
 
-        texts = followed(sentences(split, number, seed), f"composing {split}", number)
+        texts = track(sentences(split, number, seed), f"composing {split}", number)
         return [Document(text) for text in texts]
 
     return GrammarSource(sentences_of_splits(options), lambda split, number: iter(made(split, number)), "sentences")

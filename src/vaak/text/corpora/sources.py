@@ -12,9 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from vaak.core.class_names import ClassNames, get_class_names, name_classes
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.progress import progress, track
 from vaak.core.splits import SPLITS, SplittingOptions
 from vaak.core.storage.archives import locate_on_disk, read_state
-from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import Read, find_files, missing_column, read_class_names, read_records
 
 Entry = TypeVar("Entry")
@@ -144,7 +144,7 @@ class HuggingFaceSource(Generic[Entry]):
     def read(self, split: str) -> Iterator[Entry]:
         number, batches = 0, self._rows[split].iter(batch_size=ROWS)
         names = self.class_names(split)
-        for batch in followed(batches, f"reading {split}", len(self._rows[split]) / ROWS):
+        for batch in track(batches, f"reading {split}", len(self._rows[split]) / ROWS):
             for values in zip(*batch.values(), strict=True):
                 row = name_classes(dict(zip(batch, values, strict=True)), names)
                 yield self._entry(row, f"{self.describe(split)}: row {number}")
@@ -178,7 +178,7 @@ class GrammarSource(Generic[Entry]):
 
     def read(self, split: str) -> Iterator[Entry]:
         number = self._counts[split]
-        return followed(self._make(split, number), f"sentences of {split}", number)
+        return track(self._make(split, number), f"sentences of {split}", number)
 
     def describe(self, split: str) -> str:
         return f"the grammar's {self._counts[split]} {self._what}"

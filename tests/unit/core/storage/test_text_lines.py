@@ -21,7 +21,7 @@ OWN = {
     "audio/corpora/recipes.py": "a list of checksums",
     "runs/preflight/doctor/devices.py": "what nvidia-smi says",
     "runs/preflight/doctor/packages.py": "the log of a build",
-    "core/terminal.py": "a doctest",
+    "core/console.py": "a doctest",
     "core/machine.py": "control groups",
 }
 """Files that may split lines as Python does: what they split has none of these characters, and isn't a user's."""

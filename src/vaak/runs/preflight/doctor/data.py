@@ -11,10 +11,10 @@ import torch
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import DataFinding, Dataset, Task
-from vaak.core.terminal import progress
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark

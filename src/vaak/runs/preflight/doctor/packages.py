@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 import vaak
 from vaak.core.extras import how_to_install, requirements
-from vaak.core.terminal import progress
+from vaak.core.progress import progress
 from vaak.runs.preflight.doctor import DoctorFinding
 
 ABOUT = "packages"

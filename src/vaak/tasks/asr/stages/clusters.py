@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 
 from vaak.core.errors import DataError, UserError
+from vaak.core.progress import track
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json, write_json
-from vaak.core.terminal import followed
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clustering import Clustering, cluster, cluster_points, reduced, silhouette
@@ -243,7 +243,7 @@ def _stability(clustering: Clustering, config: ClusteringConfig) -> Any:
         "min_clusters": 1,
     }
     same = config.model_copy(update=fixed)
-    for resample in followed(range(config.bootstraps), "stability", config.bootstraps):
+    for resample in track(range(config.bootstraps), "stability", config.bootstraps):
         rng = np.random.default_rng(draw_key(Purpose.CHECK, config.seed, "stability", resample))
         # A bootstrap holds about 63 % of its rows once or more, so drawing twice the limit leaves more than the limit
         # of many rows, which the next line thins out.

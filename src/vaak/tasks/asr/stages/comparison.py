@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import DataError
 from vaak.core.out_of_memory import is_host_error
+from vaak.core.progress import progress
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.core.terminal import progress
 from vaak.pipeline.stage import StageWork
 from vaak.report.tables import aligned, markdown_table
 from vaak.scoring.normalisers import Normaliser, normaliser

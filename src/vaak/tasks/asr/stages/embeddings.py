@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import DataError
 from vaak.core.out_of_memory import is_host_error
+from vaak.core.progress import progress
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.storage.json_lines import JsonLines, read_json_lines
-from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions

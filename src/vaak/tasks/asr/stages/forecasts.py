@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.core.progress import track
 from vaak.core.storage.files import read_json
-from vaak.core.terminal import followed
 from vaak.data.plan import sample_size
 from vaak.pipeline.execution import MANIFEST
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes
@@ -290,7 +290,7 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
             continue
         corpus = AudioCorpus(dataset, AudioConfig())
         for split in counts.keys() & set(corpus.splits):
-            counts[split] += sum(1 for _ in followed(corpus.cuts(split), f"counting {split}"))
+            counts[split] += sum(1 for _ in track(corpus.cuts(split), f"counting {split}"))
     most = QUICK_VALID if options.mode == "quick" else counts["valid"]
     return counts["train"], min(counts["valid"], most), counts["test"]
 

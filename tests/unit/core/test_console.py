@@ -22,10 +22,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from vaak.cli.main import guarded
-from vaak.core import terminal
+from vaak.cli.streams import shown_safely
+from vaak.core import console as terminal
+from vaak.core import progress as progress_of_work
+from vaak.core.console import FORCING, broken, escape, is_terminal, print_above
 from vaak.core.errors import UserError
-from vaak.core.terminal import FORCING, ConsoleHandler, broken, escape, is_terminal, print_above, shown_safely
-from vaak.runs.folder.logs import logging_to
+from vaak.core.progress import progress
+from vaak.runs.folder.logs import ConsoleHandler, logging_to
 
 
 class Terminal(io.StringIO):
@@ -135,13 +138,13 @@ def on_terminal(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.parametrize("how", ["print", "stderr", "log", "log above a bar", "print above a bar", "error", "bar"])
 def test_what_others_wrote_controls_no_terminal(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_of_work, "PATIENCE_SECONDS", 0.0)
     text = f"{HOSTILE} [bold][link=http://x]here[/link] {KEPT}"
     printing = {"__name__": "vaak.cli.tasks.generate", "text": text, "sys": sys}
 
     def run() -> None:
         if "bar" in how:
-            with terminal.progress(text if how == "bar" else "reading", 10) as advance:
+            with progress(text if how == "bar" else "reading", 10) as advance:
                 advance(3)
                 time.sleep(0.3)
                 say()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from vaak.core import interrupts
-from vaak.core.interrupts import acknowledged
+from vaak.engine import interrupts
+from vaak.engine.interrupts import acknowledged
 
 
 def test_who_comes_second_to_answer_waits_for_the_answer(monkeypatch: pytest.MonkeyPatch):
@@ -84,7 +84,7 @@ def test_it_ends_although_a_process_that_was_forked_within_lives_on():
 
 TWO_LEAVE = """
 import threading, time
-from vaak.core.interrupts import leave_at_once, on_forced_exit
+from vaak.engine.interrupts import leave_at_once, on_forced_exit
 
 def what_is_left():
     print("asked", flush=True)
