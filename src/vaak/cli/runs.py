@@ -329,8 +329,9 @@ def report(
 
     Example: vaak report runs/quickstart --output quickstart.html
     """
+    from vaak.report.comparison import comparison_page
     from vaak.report.html import write_page
-    from vaak.report.page import comparison_page, run_page
+    from vaak.report.page import run_page
     from vaak.report.run_facts import read_facts
     from vaak.report.serve import Reports, list_page
 

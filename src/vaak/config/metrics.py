@@ -6,7 +6,9 @@ their spec (``TaskSpec.own_metrics``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -62,6 +64,41 @@ def get_unit(name: str) -> str:
     """
     metric = find_metric(name)
     return "" if metric is None else "%" if metric.percent else metric.unit
+
+
+def add_unit(title: str, unit: str) -> str:
+    """Return a title with the unit of the values below it, unless its words have it already.
+
+    >>> add_unit("val_accuracy", "%"), add_unit("val_mcd_db", "dB"), add_unit("val_bits_per_byte", "bits")
+    ('val_accuracy, %', 'val_mcd_db', 'val_bits_per_byte')
+    """
+    has_unit = not unit or unit.lower() in re.split(r"\W|_", title.lower())
+    return title if has_unit else f"{title}, {unit}"
+
+
+def find_repeats(evaluations: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the figures that say, in every evaluation, the same as the one they are declared the ``same_as``.
+
+    >>> sorted(find_repeats([{"val_accuracy": 0.5, "val_micro_f1": 0.5, "val_macro_f1": 0.5}]))
+    ['val_micro_f1']
+    >>> find_repeats([{"val_accuracy": 0.5, "val_micro_f1": 0.5}, {"val_accuracy": 0.5, "val_micro_f1": 0.6}])
+    set()
+    """
+    found = set()
+    for name in {name: None for figures in evaluations for name in figures}:
+        metric = find_metric(name)
+        if metric is None or not metric.same_as:
+            continue
+        other = re.sub(rf"{metric.name}(?=/|$)", metric.same_as, name, count=1)
+        if all(_is_same(figures.get(name), figures.get(other)) for figures in evaluations):
+            found.add(name)
+    return found
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two figures are equal, but for rounding; or both aren't there."""
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return math.isclose(one, other, rel_tol=1e-9) if numbers else one is other
 
 
 def get_chance_level(name: str) -> float | None:

@@ -25,6 +25,8 @@ class Metric:
         What its groups are, such as ``speakers``.
     counts
         The key of an evaluation's summary (``vaak.core.summaries``) that has what it is counted from.
+    same_as
+        The metric that it equals in most uses: where it does throughout a run, people are shown only that one.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Metric:
     title: str = ""
     grouped_by: str = "group"
     counts: str = ""
+    same_as: str = ""
 
 
 def percent(rate: float | None) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vaak.config.metrics import is_fraction
+from vaak.config.metrics import add_unit, find_repeats, get_unit, is_fraction
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.links import require_no_link
 from vaak.engine.metrics_file import read_history
@@ -91,7 +91,7 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
             # The ten colours come again after ten curves, then with another dash.
             marker, dash = "." if len(steps) < MOST_MARKED else None, ("-", "--", ":")[place // 10 % 3]
             axes.plot(steps, values, linestyle=dash, marker=marker, label=label)
-        axes.set(title=name, xlabel="step")
+        axes.set(title=add_unit(name, get_unit(name)), xlabel="step")
         axes.grid(alpha=0.3)
         if len(curves) > MOST_LABELLED:  # in the panel, it would hide the curves
             about = {"bbox_to_anchor": (0.5, -0.16), "loc": "upper center", "ncols": 2, "fontsize": "x-small"}
@@ -118,14 +118,24 @@ def draw_runs(runs: Sequence[Path], path: Path, inner: str = "") -> None:
 
 
 def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
-    """Steps and values of each curve of a history, by its panel and its label."""
+    """Steps and values of each curve of a history, by its panel and its label; fractions in percent."""
     found: dict[tuple[str, str], Points] = {}
+    evaluations = [
+        {name: value for name, value in record.items() if isinstance(value, float)}
+        for record in records
+        if record["kind"] == "evaluation"
+    ]
+    repeated = find_repeats(evaluations)
     for record in records:
         shown: dict[tuple[str, str], Any] = {}
         if record["kind"] == "step":
             shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
         elif record["kind"] == "evaluation":
-            shown = {_choose_panel(name): value for name, value in record.items() if isinstance(value, float)}
+            shown = {
+                _choose_panel(name): 100 * value if is_fraction(name) else value
+                for name, value in record.items()
+                if isinstance(value, float) and name not in repeated
+            }
         for place, value in shown.items():
             if value is not None:
                 steps, values = found.setdefault(place, ([], []))

@@ -86,6 +86,8 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     found: dict[str, dict[str, Curve]] = {}
     for record in facts.records:
         for panel, label, value in _points(record):
+            if panel in facts.repeated or f"{panel}/{label}" in facts.repeated:
+                continue
             curve = found.setdefault(panel, {}).setdefault(label, Curve(label, [], []))
             # A damaged or edited log may have a record twice: a curve has one value for a step, the later one.
             if curve.steps and curve.steps[-1] == record["step"]:

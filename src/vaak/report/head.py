@@ -175,7 +175,9 @@ def about_run(facts: RunFacts) -> list[tuple[str, object]]:
     trained = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     of = f" of {summary.total_steps:,}" if summary.total_steps else ""
     parameters = "" if summary.parameters is None else f"{summary.parameters:,}"
-    machine = [f"{there.get('device', '?')}", f"{there.get('world_size', 1)} process(es)", there.get("platform", "")]
+    processes = there.get("world_size", 1)
+    shared = f"{processes} {'process' if processes == 1 else 'processes'}"
+    machine = [f"{there.get('device', '?')}", shared, there.get("platform", "")]
     return [
         ("task", summary.task),
         ("state", summary.state),

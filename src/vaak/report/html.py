@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak import __version__
+from vaak.config.metrics import add_unit
 from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
@@ -237,7 +238,7 @@ def _last_values(panel: Panel) -> Html:
 
 
 def _chart(number: int, panel: Panel) -> Html:
-    title = f"{panel.title}, {panel.unit}" if panel.unit else panel.title
+    title = add_unit(panel.title, panel.unit)
     button = element("button", "log", type="button", aria_pressed="true" if panel.log else "false", title="log scale")
     label = f"{title}. {'; '.join(map(_spoken, panel.curves[:4]))}. Arrow keys read the values."
     return element(

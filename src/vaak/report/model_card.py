@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vaak.config.metrics import find_repeats, in_words
 from vaak.config.tasks import ExportedFolder, ExportFormat, TaskSpec, spec_by_name
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
@@ -126,20 +127,22 @@ def _count(key: str, value: object) -> str:
 
 def _results(run: Path, step: int | None) -> str:
     """The figures of the evaluation at this step: those of the whole first, then those of its groups."""
-    found: dict[str, float] = {}
+    by_step: dict[Any, dict[str, float]] = {}
     path = run / "metrics.jsonl"
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         try:
             record = json.loads(line)
         except ValueError:  # cut off, where a run was killed
             continue
-        if isinstance(record, dict) and record.get("kind") == "evaluation" and record.get("step") == step:
-            found = {name: one for name, one in record.items() if isinstance(one, float)}
+        if isinstance(record, dict) and record.get("kind") == "evaluation" and type(record.get("step")) is int:
+            by_step[record["step"]] = {name: one for name, one in record.items() if isinstance(one, float)}
+    repeated = find_repeats([*by_step.values()])
+    found = {name: one for name, one in by_step.get(step, {}).items() if name not in repeated}
     if not found:
         return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
     rows: list[tuple[str, ...]] = [
         ("figure", "value"),
-        *((f"`{_code(name)}`", f"{value:.6g}") for name, value in found.items()),
+        *((f"`{_code(name)}`", in_words(name, value)) for name, value in found.items()),
     ]
     about = f"On the validation data, at step {step:,}. A name after a slash is that of a group."
     changes = {} if step is None else {one.name: one for one in compare_with_start(run, step)}

@@ -1,12 +1,10 @@
-"""The page of a run, or of several: ``vaak report``.
+"""The page of a run: ``vaak report``; that of several is ``vaak.report.comparison``.
 
     head        the result in a sentence, the data, the figures of the best checkpoint (``vaak.report.head``)
     examples    of the same checkpoint (``vaak.report.examples``)
     charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence next to it)
     evaluations, pictures and sound, options, how to resume, use and cite it, lineage, sessions, log
 
-For several runs: the options that differ, then each curve of all runs in one chart, then paired differences, on the
-same examples.
 A run's texts are untrusted: every value is escaped.
 """
 
@@ -20,17 +18,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from vaak.config.metrics import is_fraction
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
-from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
-from vaak.report.curves import MACHINE, MOST_GROUPS, Event, Panel, drawn, events, panels
-from vaak.report.examples import Scored, scored, sections_of_examples, title_figure
-from vaak.report.head import about_run, command_of_session, render_head, title_and_notes, version_of_session
+from vaak.report.curves import Event, Panel, drawn, events, panels
+from vaak.report.examples import sections_of_examples
+from vaak.report.head import command_of_session, render_head, title_and_notes, version_of_session
 from vaak.report.html import (
     Html,
     code,
@@ -51,15 +45,12 @@ from vaak.report.run_facts import (
     Media,
     RunFacts,
     Table,
-    choose_summary,
-    compared_options,
     figure_in_words,
     media,
     read_facts,
     read_log_tail,
     read_samples,
     rows_of_tokens,
-    summaries,
     tables_of_evaluations,
     tables_of_groups,
     to_number,
@@ -118,10 +109,10 @@ def run_page(facts: RunFacts, live: bool = False) -> str:
         "log": ("Sessions and log", _log(facts)),
     }
     name = title_and_notes(facts.directory)[0] or facts.name
-    return _page(f"{name}: report", [render_head(facts)], sections, (found, happened), live)
+    return render_page(f"{name}: report", [render_head(facts)], sections, (found, happened), live)
 
 
-def _page(
+def render_page(
     title: str,
     head: Sequence[Html],
     sections: Mapping[str, tuple[str, Sequence[Html]]],
@@ -186,7 +177,7 @@ def _baselines(facts: RunFacts) -> Html:
 
 
 def _samples(facts: RunFacts) -> list[Html]:
-    step, lines = read_samples(facts.directory)
+    step, lines = read_samples(facts)
     if not lines or step > facts.summary.step:  # of steps that a resume took back
         return []
     return [element("p", f"At step {step:,}:"), element("ul", *(element("li", line) for line in lines), css="samples")]
@@ -325,95 +316,3 @@ def _log(facts: RunFacts) -> list[Html]:
             text = code(long_html("\n".join(shown)))
             parts.append(element("details", element("summary", f"{title} ({len(shown)} lines)"), text))
     return parts
-
-
-# The page of several runs
-
-NUM_SAMPLES = 2000
-KEPT = ("loss", "parts of the loss", "gradient norm", "throughput", "gap between batches", "memory", "memory pressure")
-
-
-def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
-    """The page of several runs; ``live`` as of a document."""
-    # the names of the runs; those of their folders, or the whole paths, where two have the same
-    ways = ([one.name for one in runs], [one.directory.resolve().name for one in runs])
-    names = next((one for one in ways if len(set(one)) == len(one)), [str(one.directory) for one in runs])
-    rows: list[Sequence[object]] = [("", *names)]
-    columns = [dict(about_run(one)) for one in runs]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        rows.append((name, *(column.get(name, "") for column in columns)))
-    options = compared_options(runs)
-    differing = [("option", *names), *((name, *map(option_text, values)) for name, values in options)]
-    found = _overlaid(runs, names)
-    newest = [one.shown_evaluation[1] for one in runs]
-    figures: list[Sequence[object]] = [("figure", *names)]
-    for name in dict.fromkeys(name for one in newest for name in one if "/" not in name):
-        figures.append((name, *(figure_in_words(name, one[name]) if name in one else "" for one in newest)))
-    same = element("p", "All options but the name and the folder are the same.")
-    directories = " ".join(shlex.quote(str(one.directory)) for one in runs)
-    asked = [element("p", "On the test data, and of other figures:"), code(f"vaak compare {directories}")]
-    sections = {
-        "options": ("Options that differ", [data_table(differing, "Options that differ") if options else same]),
-        "charts": ("Charts", render_charts(found, [], 0) if found else []),
-        "differences": ("Paired differences", [*_differences(runs, names), *asked]),
-        "figures": (
-            "Figures",
-            [data_table(figures, "The evaluation of each run's best checkpoint")] if len(figures) > 1 else [],
-        ),
-        "runs": ("Runs", [data_table(rows, "The runs", folded=30)]),
-    }
-    head = [element("h1", f"{len(runs)} runs"), element("p", ", ".join(names), css="lead")]
-    return _page(f"{len(runs)} runs: report", head, sections, (found, ()), live)
-
-
-def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
-    """Compare each run with the first on the examples of their best checkpoints: the difference, its interval."""
-    scores: list[Scored | None] = []
-    for run in runs:
-        found = [scored(choose_summary(steps, run.shown_step)[1]) for steps in summaries(run).values()]
-        scores.append(next((one for one in found if one is not None and len(one.sums) > 1), None))
-    first = scores[0]
-    if first is None:
-        return [element("p", f"{names[0]} kept no scores of single examples.")]
-    title = title_figure(first.figure)
-    rows: list[Sequence[object]] = [("run", title, f"difference from {names[0]}", "95 %", "p", "examples")]
-    rows.append((names[0], figure_in_words(first.figure, _mean_score(first)), "", "", "", str(len(first.sums))))
-    remarks = []
-    for name, one in zip(names[1:], scores[1:], strict=True):
-        # Pairs need the same figure of the same examples (``of`` is their hash).
-        if one is None or (one.figure, one.of, len(one.sums)) != (first.figure, first.of, len(first.sums)):
-            remarks.append(element("p", f"{name} wasn't evaluated on the same examples as {names[0]}: no pairs."))
-            continue
-        test = paired_bootstrap(np.array(one.sums), np.array(first.sums), compute_mean, NUM_SAMPLES)
-        low, high = test.interval or (0.0, 0.0)
-        scale, unit = (100, " points") if is_fraction(first.figure) else (1, "")
-        shown = [f"{scale * value:+.2f}{unit}" for value in (test.statistic, low, high)]
-        p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
-        figure = figure_in_words(one.figure, _mean_score(one))
-        rows.append((name, figure, shown[0], f"{shown[1]} to {shown[2]}", p_value, str(len(one.sums))))
-    what = "Each run's best checkpoint, by paired bootstrap over the examples"
-    return [*([data_table(rows, what)] if len(rows) > 2 else []), *remarks]
-
-
-def _mean_score(scores: Scored) -> float | None:
-    total, number = np.array(scores.sums).sum(0)
-    return float(total / number) if number else None
-
-
-def _overlaid(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Panel]:
-    """A chart for each curve that any run has, with that curve of every run in the run's colour.
-
-    Curves of groups are left out. Losses of different tasks are in separate charts: they can't be compared.
-    """
-    charts: dict[str, Panel] = {}
-    has_tasks = len({one.summary.task for one in runs}) > 1
-    for colour, (run, name) in enumerate(zip(runs, names, strict=True)):
-        for panel in panels(run)[0]:
-            whole = [one for one in panel.curves if panel.title in KEPT or one.label == panel.title]
-            for curve in whole:
-                title = panel.title if curve.label == panel.title else f"{panel.title}: {curve.label}"
-                title = f"{title} ({run.summary.task})" if has_tasks and panel.title not in MACHINE else title
-                chart = charts.setdefault(title, panel._replace(title=title, curves=[]))
-                if len(chart.curves) < 2 * MOST_GROUPS:
-                    chart.curves.append(curve._replace(label=name, colour=colour))
-    return sorted(charts.values(), key=lambda one: one.is_machine)

@@ -12,11 +12,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.changes import NOT_GIVEN, changes_between
-from vaak.config.metrics import get_unit
+from vaak.config.metrics import find_repeats, get_unit
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import built_in, spec_by_name
 from vaak.core.errors import UserError
@@ -83,9 +84,18 @@ class RunFacts:
 
     @property
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
-        """The step and the figures of each evaluation."""
+        """The step and the figures of each evaluation, without those that repeat another (``find_repeats``)."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
-        return [(one["step"], dict(iterate_numbers(one))) for one in found]
+        return [
+            (one["step"], {name: value for name, value in iterate_numbers(one) if name not in self.repeated})
+            for one in found
+        ]
+
+    @cached_property
+    def repeated(self) -> set[str]:
+        """The figures that are left out, as they repeat others; never the one that chooses the best checkpoint."""
+        evaluations = [dict(iterate_numbers(one)) for one in self.records if one["kind"] == "evaluation"]
+        return find_repeats(evaluations) - {self.summary.best.rpartition(" ")[0]}
 
     @property
     def shown_evaluation(self) -> tuple[int, dict[str, float | None], str]:
@@ -293,13 +303,14 @@ def _choose_path(paths: Sequence[tuple[int | None, Path]], step: int) -> tuple[i
     return next((one for one in reversed(paths) if one[0] is None or one[0] <= step), paths[0])
 
 
-def read_samples(run: Path) -> tuple[int, list[str]]:
-    """The samples that a run showed at its end, and the step that they are of."""
+def read_samples(facts: RunFacts) -> tuple[int, list[str]]:
+    """The samples that a run showed at its end, and the step that they are of; its own files by their names in it."""
+    run, folder = facts.directory, f"{facts.options.get('run_dir')}/"
     found = read_json_object(run / SAMPLES) if is_own(run, run / SAMPLES) else {}
     step, lines = found.get("step"), found.get("samples")
     if type(step) is not int or not isinstance(lines, list):
         return 0, []
-    return step, [line for line in lines if isinstance(line, str)][:MOST_ROWS]
+    return step, [line.removeprefix(folder) for line in lines if isinstance(line, str)][:MOST_ROWS]
 
 
 def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:

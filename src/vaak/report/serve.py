@@ -20,8 +20,9 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from vaak.core.errors import UserError
+from vaak.report.comparison import comparison_page
 from vaak.report.html import Html, document, element, section, to_html
-from vaak.report.page import REPORT, comparison_page, run_page
+from vaak.report.page import REPORT, run_page
 from vaak.report.run_facts import is_own, read_facts
 from vaak.runs.folder.listing import RunSummary, list_runs
 

@@ -14,7 +14,8 @@ import pytest
 
 from browser import CHROMIUM, Tab, browser
 from vaak.core.summaries import ExampleLog, make_summary
-from vaak.report.page import comparison_page, run_page
+from vaak.report.comparison import comparison_page
+from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
 from vaak.report.serve import Reports, make_server
 
@@ -106,9 +107,13 @@ def test_a_report_is_drawn_read_and_zoomed(tab: Tab, run: Path, tmp_path: Path):
 def test_a_panel_is_no_taller_than_what_it_holds(tab: Tab, run: Path, tmp_path: Path):
     """Next to one with a long legend, too."""
     shown(tab, run_page(read_facts(run)), tmp_path / "page.html", 1200)
-    gaps = "[...document.querySelectorAll('.chart')].map(one => one.clientHeight - one.lastElementChild.offsetTop"
-    gaps += " - one.lastElementChild.offsetHeight + one.offsetTop)"
-    assert max(tab.value(gaps)) < 40
+    ends = (
+        "[...one.querySelectorAll('.plot, .u-legend, .read, .last')].map(part => part.getBoundingClientRect().bottom)"
+    )
+    gaps = (
+        f"[...document.querySelectorAll('.chart')].map(one => one.getBoundingClientRect().bottom - Math.max(...{ends}))"
+    )
+    assert all(0 <= gap < 40 for gap in tab.value(gaps)), "neither beyond its frame, nor short of it"
 
 
 def test_dark_and_narrow(tab: Tab, run: Path, tmp_path: Path):
@@ -119,6 +124,8 @@ def test_dark_and_narrow(tab: Tab, run: Path, tmp_path: Path):
         shown(tab, page, tmp_path / "page.html", 400)
         assert tab.value(background) == colour
         assert tab.value("document.documentElement.scrollWidth") <= 400
+        ends = "[...document.querySelectorAll('caption')].map(one => one.getBoundingClientRect().right)"
+        assert max(tab.value(ends)) <= 400, "a caption wraps, also where its table is scrolled"
         tallest = (
             "Math.max(...[...document.querySelectorAll('.data tr')].map(row => row.offsetHeight / row.cells.length))"
         )
@@ -174,7 +181,7 @@ def test_a_page_that_is_served_refreshes_in_place(tab: Tab, run: Path):
             tab.value("document.querySelector('#log ~ details').open = true")
             with open(run / "metrics.jsonl", "a") as file:
                 file.write(json.dumps({"kind": "evaluation", "step": 9, "scheduled": True, "val_loss": 0.4321}) + "\n")
-            assert tab.wait("document.querySelector('.figure').textContent.includes('0.4321')")
+            assert tab.wait("document.getElementById('evaluations').parentElement.textContent.includes('0.4321')")
             assert tab.value("document.querySelectorAll('.chart canvas').length") > 3
             assert tab.value("document.querySelector('#log ~ details').open")
         finally:

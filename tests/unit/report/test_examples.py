@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.summaries import ExampleLog, make_summary
+from vaak.engine.metrics_file import read_history
+from vaak.report.charts import draw_histories
+from vaak.report.comparison import comparison_page, find_best
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
-from vaak.report.page import comparison_page, run_page
+from vaak.report.model_card import AboutExport, model_card
+from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
 from vaak.scoring.word_errors import rate_with_interval
 
@@ -238,6 +245,80 @@ def test_runs_are_compared_on_the_same_examples_alone(tmp_path: Path):
     places = [comparison_page(facts).find(f'<h2 id="{one}"') for one in ids]
     assert places == sorted(places)
     assert min(places) > 0
+
+
+def say_best(*runs: Path) -> str:
+    facts = [read_facts(run) for run in runs]
+    return find_best(facts, [one.name for one in facts])
+
+
+def test_a_comparison_says_in_words_which_run_is_best_and_by_how_much(tmp_path: Path):
+    worse, better, alike = [1, 2, 3, 3] * 30, [0, 1, 2, 1] * 30, [1, 0, 1, 2] * 30
+    runs = {
+        name: write_run(tmp_path / name, "asr", recognised(errors), {"val_wer": sum(errors) / 1200})
+        for name, errors in (("worse", worse), ("better", better), ("alike", alike))
+    }
+    first, second = (np.array([(one, 10) for one in errors]) for errors in (worse, better))
+    low, high = paired_bootstrap(first, second, compute_mean, 2000).interval or (0, 0)
+    known = f"(95 % interval over examples: {100 * low:.2f} to {100 * high:.2f})"
+    said = f"better is best: wer 10.00 %, 12.50 points lower than worse {known}, on the same 120 examples."
+    assert say_best(runs["worse"], runs["better"]) == say_best(runs["better"], runs["worse"]) == said
+    assert f'<p class="result">{said}</p>' in comparison_page([read_facts(runs["worse"]), read_facts(runs["better"])])
+    assert say_best(runs["better"], runs["alike"]) == (
+        "better and alike are equally good: wer 10.00 % on the same 120 examples."
+    )
+
+
+def test_a_difference_whose_interval_includes_none_is_not_a_best(tmp_path: Path):
+    first, second = [0, 4] * 20, [4, 0] * 19 + [0, 4]
+    second[0] = 3
+    runs = [
+        write_run(tmp_path / name, "asr", recognised(errors), {"val_wer": 0.2})
+        for name, errors in (("one", first), ("two", second))
+    ]
+    said = say_best(*runs)
+    assert said.startswith("No run is clearly best: two has wer 19.75 %, 0.25 points lower than one, but the 95 % ")
+    assert said.endswith(", includes 0.")
+
+
+def test_without_scores_of_the_same_examples_the_best_is_that_of_a_common_figure(tmp_path: Path):
+    runs = {
+        name: write_run(tmp_path / name, task, {}, figures)
+        for name, task, figures in (
+            ("one", "classification", {"val_accuracy": 0.5, "val_loss": 1.0}),
+            ("two", "classification", {"val_accuracy": 0.75, "val_loss": 2.0}),
+            ("other", "asr", {"val_wer": 0.2}),
+            ("empty", "classification", {"own": 0.2}),
+        )
+    }
+    why = "(no interval: they kept no scores of the same examples)"
+    assert say_best(runs["one"], runs["two"]) == f"two is best: val_accuracy 75.00 %; one has 50.00 % {why}."
+    assert say_best(runs["one"], runs["other"]) == (
+        "Runs of different tasks (classification, asr): no figure says which is best."
+    )
+    assert say_best(runs["one"], runs["empty"]) == "No figure that all of them have says which is best."
+
+
+@pytest.mark.parametrize(("micro", "shown"), [(0.5, False), (0.25, True)])
+def test_a_figure_that_repeats_another_is_shown_once(micro: float, shown: bool, tmp_path: Path):
+    """micro F1 is the accuracy, where each text has one label; where it has several, both are shown."""
+    figures = {"val_loss": 1.0, "val_accuracy": 0.5, "val_micro_f1": micro}
+    run = write_run(tmp_path / "run", "classification", {}, figures)
+    page = run_page(read_facts(run))
+    assert "val_accuracy" in page
+    assert ("val_micro_f1" in page) == shown
+    assert ("val_micro_f1" in model_card(run, AboutExport("hf", 4, "out"))) == shown
+    panels = draw_histories({"run": read_history(run)}, "title").axes
+    assert [one.get_title() for one in panels] == ["loss", "val_accuracy, %"] + ["val_micro_f1, %"] * shown
+
+
+def test_a_unit_is_said_once(tmp_path: Path):
+    run = write_run(tmp_path / "run", "tts", {}, {"val_mcd_db": 6.5, "val_f0_rmse_hz": 20.0})
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    evaluations = [json.dumps({**json.loads(lines[-1]), "step": step}) for step in (1, 2, 3)]
+    (run / "metrics.jsonl").write_text("\n".join([*lines[:-1], *evaluations]))
+    titles = re.findall(r'<h3 id="chart-\d+">([^<]*)</h3>', run_page(read_facts(run)))
+    assert titles[:3] == ["loss", "val_mcd_db", "val_f0_rmse_hz"]
 
 
 def test_wilsons_interval_is_scipys():

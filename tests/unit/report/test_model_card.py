@@ -39,8 +39,8 @@ def test_the_hubs_library_reads_its_head_and_the_body_says_what_the_run_does(run
     assert data["language"] == ["hi"]
     assert data["pipeline_tag"] == "automatic-speech-recognition"
     assert "| train | 1,200 | 1.50 |" in text
-    assert "| `val_wer` | 0.04 |" in text
-    assert "| `val_wer/ALS` | 0.5 |" in text
+    assert "| `val_wer` | 4.00 % |" in text
+    assert "| `val_wer/ALS` | 50.00 % |" in text
     assert "village: CC0" in text
     assert "norm_eps: 1e-05" in text
     assert "Not verified" in text

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from vaak.report.comparison import comparison_page
 from vaak.report.curves import MOST_POINTS, events, panels
-from vaak.report.page import comparison_page, run_page
+from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
 from vaak.runs.folder.directory import the_only_writer
 
