@@ -100,11 +100,11 @@ class FrozenLinear(nn.Linear):
 class NF4Linear(FrozenLinear):
     """A linear layer whose weight isn't trained, and is kept in four bits."""
 
-    def __init__(self, layer: nn.Linear) -> None:
-        """Keep ``layer``'s weight in four bits a number."""
+    def __init__(self, layer: nn.Linear, weight: Quantised | None = None) -> None:
+        """Keep ``layer``'s weight in four bits a number, or a ``weight`` that was kept so before."""
         nn.Module.__init__(self)  # nn.Linear's own would make a weight
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
-        weight, tables = quantise(layer.weight), make_tables()
+        weight, tables = quantise(layer.weight) if weight is None else weight, make_tables()
         self.codes = nn.Parameter(weight.codes, requires_grad=False)
         self.register_buffer("absmax", weight.absmax)
         self.register_buffer("nested_absmax", weight.nested_absmax)
@@ -151,18 +151,30 @@ def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     Layers stay unchanged whose weight another module shares (embeddings), that of a model's ``head`` (``lm_head`` in
     transformers), which is read without calling it, and in four bits those that aren't of whole blocks.
     """
+    for parent, name, layer in list(_layers_to_keep(dtype, model)):
+        if not layer.weight.requires_grad:
+            setattr(parent, name, NF4Linear(layer) if dtype == "nf4" else FrozenLinear.of(layer, dtype))
+
+
+def _layers_to_keep(dtype: Kept, model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    """Yield the layers that may be kept in ``dtype``, each with its parent and its name in that."""
     if dtype == torch.float32:
         return
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
     # An adapted head has its own weight one level further down.
     in_heads = [one for name, one in model.named_modules() if name.rpartition(".")[2] in HEADS]
-    for parent in list(model.modules()):
+    for parent in model.modules():
         for name, layer in parent.named_children():
             if type(layer) is not nn.Linear or name in HEADS or owners[id(layer.weight)] > 1 or parent in in_heads:
                 continue
-            if layer.weight.requires_grad or (dtype == "nf4" and layer.weight.numel() % BLOCK):
-                continue
-            setattr(parent, name, NF4Linear(layer) if dtype == "nf4" else FrozenLinear.of(layer, dtype))
+            if dtype != "nf4" or not layer.weight.numel() % BLOCK:
+                yield parent, name, layer
+
+
+def list_nf4_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers by name whose weights four bits keep, once ``model`` is frozen."""
+    names = {id(one): name for name, one in model.named_modules()}
+    return {names[id(layer)]: layer for _, _, layer in _layers_to_keep("nf4", model)}
 
 
 def never_trained(model: nn.Module) -> frozenset[str]:

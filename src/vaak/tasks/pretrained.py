@@ -456,7 +456,7 @@ def read_weights(
     """
     targets = model_tensors(model)
     left = set(targets)
-    for name, tensor in _imported(source, imported(iterate_tensors(source), list(targets))):
+    for name, tensor in check_tensors(source, imported(iterate_tensors(source), list(targets))):
         target = targets[name]
         rows = target[: len(tensor)] if name in of_tokens else target
         if rows.shape != tensor.shape:
@@ -467,7 +467,7 @@ def read_weights(
         raise UserError(f"{KEY}: {source} lacks {theirs(min(left))}")
 
 
-def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+def check_tensors(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """Yield what was found. Raises UserError for a weight that ours doesn't have, or for files that can't be read."""
     try:
         yield from found

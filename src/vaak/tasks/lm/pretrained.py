@@ -49,6 +49,7 @@ from vaak.tasks.pretrained import (
     saved_config,
     write_generation,
 )
+from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -149,9 +150,14 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     """
     family = family_in(folder)
     if family is not None:
-        model = init_model(folder, own, vocab_size)
-        of_tokens = ("embedding.weight", "head.weight")
-        read_weights(model, source, family.imported, lambda name: family.theirs(name)[0], of_tokens)
+        named = family.imported, lambda name: family.theirs(name)[0]
+        if own.lora is not None and own.lora.base_dtype == "nf4" and can_stream():
+            with parameters_on_meta():
+                model = init_model(folder, own, vocab_size)
+            read_in_nf4(model, source, *named, folder)
+        else:
+            model = init_model(folder, own, vocab_size)
+            read_weights(model, source, *named, ("embedding.weight", "head.weight"))
         begin_new_rows(model.token_modules(), *read_new_tokens(folder))
         return model
     auto = import_transformers(KEY)  # its own module, in 32 bits

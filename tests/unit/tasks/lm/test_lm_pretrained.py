@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from quick_cases import mostly_slow
 from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, write_folder
@@ -22,6 +22,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.lora import add_lora, merged
+from vaak.nn.nf4 import quantise
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
@@ -283,6 +284,63 @@ def test_a_tied_output_layer_that_is_adapted_goes_out_as_untied(kind: str, targe
         write_ct2(
             lambda to: shutil.copytree(tmp_path / "hf", to), tmp_path / "ct2", None, partial(ct2_logits, model, 48)
         )
+
+
+@pytest.mark.parametrize("kind", mostly_slow(("qwen2", "gpt2", "glm4_moe", "llama, yarn"), "qwen2"))
+def test_a_base_in_four_bits_is_read_tensor_by_tensor_with_the_same_bits(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is never whole: as read and quantised at once, from several files; and the second time from what was kept."""
+    whole = write_folder(tmp_path / "theirs", kind)
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    whole.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
+    assert len([*(tmp_path / "theirs").glob("model-*.safetensors")]) > 2
+    lora = LoraConfig(rank=2, targets=("query",), base_dtype="nf4")
+    source, prepared = tmp_path / "theirs", tmp_path / "prepared"
+    tokenizer = save_base(str(source), prepared, 48)
+    own = LanguageModelConfig(pretrained=str(source), lora=lora)
+    quantised = list[tuple[int, ...]]()
+
+    def watched(weight: torch.Tensor) -> Any:
+        quantised.append(tuple(weight.shape))
+        return quantise(weight)
+
+    def read() -> Any:
+        quantised.clear()
+        torch.manual_seed(0)
+        return add_adapters(load_model(str(source), prepared, own, tokenizer.vocab_size), lora).eval()
+
+    monkeypatch.setattr("vaak.nn.lora.quantise", watched)
+    with monkeypatch.context() as before:
+        before.setattr("vaak.tasks.lm.pretrained.can_stream", lambda: False)
+        expected = read()
+    streamed, count = read(), len(quantised)
+    again = read()
+    assert (count > 5, len(quantised)) == (True, 0), "the second time nothing is quantised"
+    for model in (streamed, again):
+        for name, tensor in expected.state_dict().items():
+            assert "lora_A" in name or torch.equal(tensor, model.state_dict()[name]), name
+    assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 1
+    changed = load_file(source / (first := sorted(path.name for path in source.glob("model-*.safetensors"))[0]))
+    save_file({name: one + 0.1 for name, one in changed.items()}, source / first, metadata={"format": "pt"})
+    read()
+    assert quantised, "other weights have another fingerprint"
+    assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 2
+
+
+def test_a_base_in_four_bits_that_lacks_a_tensor_is_named(tmp_path: Path):
+    write_folder(tmp_path / "theirs", "qwen2")
+    file = tmp_path / "theirs" / "model.safetensors"
+    tensors = load_file(file)
+    lacking = "model.layers.1.mlp.up_proj.weight"
+    save_file({name: one for name, one in tensors.items() if name != lacking}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=f"lacks {lacking}"):
+        ours(tmp_path / "theirs", tmp_path / "prepared", lora=LoraConfig(base_dtype="nf4"))
+    assert not [*(tmp_path / "prepared" / "base").glob("nf4-*")], "nothing is kept of it"
+    narrow = {**tensors, lacking: tensors[lacking][:, :16]}
+    save_file({name: one.contiguous() for name, one in narrow.items()}, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"has shape \(48, 16\), expected \(48, 32\)"):
+        ours(tmp_path / "theirs", tmp_path / "prepared", lora=LoraConfig(base_dtype="nf4"))
 
 
 CONVERTED = ("llama", "qwen3", "qwen2", "mistral", "gpt2", "gpt2, erf", "llama, biases", "gemma", "opt", "bloom")
