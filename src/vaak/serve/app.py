@@ -19,7 +19,7 @@ from vaak.core.errors import UserError
 from vaak.core.names import require_known
 from vaak.report.html import data_table, document, element, section
 from vaak.serve import answers, forms, hearing, writing
-from vaak.serve.errors import ApiError, ClientLeftError
+from vaak.serve.errors import FAULT, ApiError, ClientLeftError
 from vaak.serve.models import Server
 
 CLIENT_LEFT = 499
@@ -80,6 +80,7 @@ def make_app(server: Server) -> FastAPI:
     app.add_exception_handler(RequestValidationError, answer_invalid)
     app.add_exception_handler(UserError, answer_user_error)
     app.add_exception_handler(ClientLeftError, answer_nobody)
+    app.add_exception_handler(Exception, answer_fault)
     return app
 
 
@@ -185,6 +186,11 @@ async def answer_invalid(request: Request, error: Any) -> Response:
 
 async def answer_user_error(request: Request, error: Any) -> Response:
     return await answer_error(request, ApiError(400, str(error)))
+
+
+async def answer_fault(request: Request, error: Any) -> Response:
+    """Tell nothing of a fault of the server; the gate, which the error reaches, logs it."""
+    return await answer_error(request, ApiError(500, FAULT))
 
 
 async def answer_nobody(request: Request, error: Any) -> Response:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+FAULT = "this is a fault of the server; its log has more"
+
 
 class ApiError(Exception):
     """A request that isn't answered as it asked; ``param`` is the field that is wrong."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from vaak.serve.errors import ApiError
+from vaak.serve.errors import FAULT, ApiError
 from vaak.serve.metrics import Metrics
 
 log = logging.getLogger("vaak")
@@ -120,7 +120,7 @@ class _Exchange:
             said = f": {error}" if self.gate.log_texts else ""
             frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
             log.error("%s failed, %s%s\n%s", self._route, type(error).__name__, said, frames)
-            await self._refuse(ApiError(500, "this is a fault of the server; its log has more"))
+            await self._refuse(ApiError(500, FAULT))
         finally:
             seconds = time.perf_counter() - self.begun
             self.gate.metrics.count_request(self._route, self.status, seconds, self.received)

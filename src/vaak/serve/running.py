@@ -48,6 +48,7 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
+            found.listen(128)  # now, and not once models are open: until then, an address can be taken twice
         except BaseException:
             found.close()
             raise
@@ -77,6 +78,11 @@ class _Uvicorn(uvicorn.Server):
         print("vaak serve: answers what it accepted, then ends; a second signal ends it at once", file=sys.stderr)
 
 
+def make_config(gate: Gate) -> uvicorn.Config:
+    """Return how uvicorn serves the application behind a gate."""
+    return uvicorn.Config(gate, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
+
+
 def run_server(
     server: Server,
     listening: socket.socket,
@@ -87,10 +93,9 @@ def run_server(
 ) -> None:
     """Serve until a signal comes, then answer what was accepted."""
     gate = Gate(make_app(server), server.limits, server.metrics, token, () if any_host else LOOPBACK, server.log_texts)
-    config = uvicorn.Config(gate, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     when_ready()
     try:
-        _Uvicorn(config).run(sockets=[listening])
+        _Uvicorn(make_config(gate)).run(sockets=[listening])
     finally:
         server.close()

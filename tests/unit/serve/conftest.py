@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
-from served_runs import TinyRun, find_task, train_task
+from served_runs import TinyRun, find_task, train_task, wait_until
 from trained_once import trained_once
 from vaak.core.storage.files import scratch_folder
 from vaak.runs.open_run import open_run
@@ -19,6 +22,7 @@ from vaak.serve.batching import Batching
 from vaak.serve.gate import Gate, Limits
 from vaak.serve.metrics import Metrics
 from vaak.serve.models import Server, serve_models
+from vaak.serve.running import listen, make_config
 
 
 @pytest.fixture(scope="session")
@@ -27,26 +31,28 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyRun]
 
     @cache
     def find(task: str) -> TinyRun:
-        return find_task(
-            trained_once(tmp_path_factory, f"served_{task}", lambda folder: train_task(folder, task)), task
-        )
+        folder = trained_once(tmp_path_factory, f"served_{task}", lambda folder: train_task(folder, task))
+        return find_task(folder, task)
 
     return find
 
 
 @contextmanager
-def make_client(
-    runs: Sequence[Path], limits: Limits | None = None, batching: Batching | None = None, token: str | None = None
-) -> Iterator[TestClient]:
-    """A client of a server in this process."""
+def make_gate(
+    *runs: Path,
+    limits: Limits | None = None,
+    batching: Batching | None = None,
+    token: str | None = None,
+    log_texts: bool = False,
+) -> Iterator[Gate]:
+    """What serves runs in this process."""
     metrics = Metrics()
     opened = [(run, open_run(run, device="cpu", precision="auto")) for run in runs]
     with scratch_folder("serve") as folder:
         models = serve_models(opened, metrics, batching or Batching())
-        server = Server(models, limits or Limits(), metrics, folder)
-        gate = Gate(make_app(server), server.limits, metrics, token, hosts=("127.0.0.1",))
+        server = Server(models, limits or Limits(), metrics, folder, log_texts)
         try:
-            yield TestClient(gate, base_url="http://127.0.0.1:8000")
+            yield Gate(make_app(server), server.limits, metrics, token, ("127.0.0.1",), log_texts)
         finally:
             server.close()
 
@@ -55,4 +61,42 @@ def make_client(
 def client_of() -> Iterator[Callable[..., TestClient]]:
     """Makes clients, whose servers end with the module."""
     with ExitStack() as stack:
-        yield lambda *runs, **how: stack.enter_context(make_client(runs, **how))
+
+        def make(*runs: Path, **how: object) -> TestClient:
+            gate = stack.enter_context(make_gate(*runs, **how))  # type: ignore[arg-type]
+            return TestClient(gate, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+
+        yield make
+
+
+@dataclass(frozen=True)
+class Live:
+    """A server that listens, in a thread of this process."""
+
+    address: str
+    gate: Gate
+    port: int
+
+
+@pytest.fixture
+def live() -> Iterator[Callable[..., Live]]:
+    """Makes servers, which end with the test."""
+    with ExitStack() as stack:
+
+        def make(*runs: Path, **how: object) -> Live:
+            gate = stack.enter_context(make_gate(*runs, **how))  # type: ignore[arg-type]
+            listening = stack.enter_context(listen("127.0.0.1", 0, None))
+            port = listening.getsockname()[1]
+            server = uvicorn.Server(make_config(gate))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+
+            def end() -> None:
+                server.should_exit = True
+                thread.join(60)
+
+            stack.callback(end)
+            wait_until(lambda: server.started)
+            return Live(f"http://127.0.0.1:{port}", gate, port)
+
+        yield make

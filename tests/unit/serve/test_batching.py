@@ -1,0 +1,186 @@
+"""Jobs that wait are computed together, and none suffers from its neighbours."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from served_runs import wait_until
+from vaak.core.errors import DataError, UserError
+from vaak.serve.batching import Batching, Job, Kind, Worker
+from vaak.serve.metrics import Metrics
+
+
+class Recorder:
+    """Doubles numbers, and notes which were computed together; the first batch waits until ``go`` is set."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.kind = Kind("double", self.compute, float)
+
+    def compute(self, numbers: list[int]) -> list[int]:
+        self.begun.set()
+        assert self.go.wait(60)
+        self.batches.append(numbers)
+        if 13 in numbers:
+            raise DataError("13 can't be doubled")
+        return [2 * one for one in numbers]
+
+
+@pytest.fixture
+def worker() -> Iterator[Callable[..., Worker]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(size: int, seconds: float = 0.0) -> Worker:
+            found = Worker("m", torch.device("cpu"), contextlib.nullcontext, Metrics(), Batching(size, seconds))
+            stack.callback(found.close)
+            return found
+
+        yield make
+
+
+def submit(worker: Worker, kind: Kind, *parts: int, **how: Any) -> Job:
+    job = Job(kind, iter(parts), **how)
+    worker.submit(job)
+    return job
+
+
+def test_what_waits_is_computed_together_by_length(worker):
+    recorder, found = Recorder(), worker(3)
+    first = submit(found, recorder.kind, 1)
+    assert recorder.begun.wait(60)
+    jobs = [submit(found, recorder.kind, number) for number in (50, 7, 51, 8, 49, 9)]
+    recorder.go.set()
+    assert first.future.result(60) == [2]
+    assert [job.future.result(60) for job in jobs] == [[100], [14], [102], [16], [98], [18]]
+    assert [sorted(one) for one in recorder.batches] == [[1], [49, 50, 51], [7, 8, 9]]
+
+
+def test_the_first_waits_for_others(worker):
+    recorder, found = Recorder(), worker(2, 30.0)
+    recorder.go.set()
+    jobs = [submit(found, recorder.kind, number) for number in (3, 4)]  # the batch is full: nobody waits on
+    assert [job.future.result(20) for job in jobs] == [[6], [8]]
+    assert recorder.batches == [[4, 3]]
+
+
+def test_a_short_job_does_not_wait_for_the_end_of_a_long_one(worker):
+    recorder, found, done = Recorder(), worker(2), list[str]()
+    long = submit(found, recorder.kind, *range(100, 200))
+    short = submit(found, recorder.kind, 1, 2)
+    long.future.add_done_callback(lambda _: done.append("long"))
+    short.future.add_done_callback(lambda _: done.append("short"))
+    recorder.go.set()
+    assert long.future.result(60) == [2 * number for number in range(100, 200)]
+    assert short.future.result(60) == [2, 4]
+    wait_until(lambda: len(done) == 2)
+    assert done == ["short", "long"]
+    assert len(recorder.batches) <= 53
+
+
+def test_a_lone_job_fills_batches_with_its_own_parts(worker):
+    recorder, found, told = Recorder(), worker(4), list[int]()
+    recorder.go.set()
+    assert submit(found, recorder.kind, *range(8), on_result=told.append).future.result(60) == list(range(0, 16, 2))
+    assert told == list(range(0, 16, 2))
+    assert [len(one) for one in recorder.batches] == [4, 4]
+    assert submit(found, recorder.kind).future.result(60) == []
+
+
+def test_what_fails_fails_alone(worker):
+    recorder, found = Recorder(), worker(4)
+    first = submit(found, recorder.kind, 1)
+    jobs = [submit(found, recorder.kind, number) for number in (5, 13, 6)]
+
+    def broken() -> Iterator[int]:
+        yield 3
+        raise UserError("this can't be read on")
+
+    half = Job(recorder.kind, broken())
+    found.submit(half)
+    recorder.go.set()
+    assert (first.future.result(60), jobs[0].future.result(60), jobs[2].future.result(60)) == ([2], [10], [12])
+    with pytest.raises(DataError, match="13"):
+        jobs[1].future.result(60)
+    with pytest.raises(UserError, match="read on"):
+        half.future.result(60)
+    assert submit(found, recorder.kind, 4).future.result(60) == [8]
+
+
+def test_where_memory_runs_out_a_batch_is_halved_and_what_is_too_large_is_refused(worker):
+    sizes = []
+
+    def compute(numbers: list[int]) -> list[int]:
+        sizes.append(len(numbers))
+        if len(numbers) > 2 or 99 in numbers:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return numbers
+
+    go = threading.Event()
+    found, kind = worker(8), Kind("kept", compute, float)
+    blocked = submit(found, Kind("wait", lambda parts: parts if go.wait(60) else []), 0)
+    jobs = [submit(found, kind, number) for number in (99, 1, 2, 3)]
+    go.set()
+    assert blocked.future.result(60) == [0]
+    assert [job.future.result(60) for job in jobs[1:]] == [[1], [2], [3]]
+    with pytest.raises(UserError, match="out of memory"):
+        jobs[0].future.result(60)
+    assert max(sizes) > 2
+
+
+def test_nobody_waits_for_who_has_left(worker):
+    recorder, found = Recorder(), worker(1)
+    first = submit(found, recorder.kind, 1)
+    left = submit(found, recorder.kind, *range(10, 20))
+    left.has_left = True
+    recorder.go.set()
+    assert first.future.result(60) == [2]
+    assert submit(found, recorder.kind, 2).future.result(60) == [4]
+    assert recorder.batches == [[1], [2]]
+
+
+TEXTS = ["लड़की", "वह मेज़ पर सोती है और", "क", "लड़का घर में", ""] * 10
+
+
+def test_texts_are_the_same_alone_and_among_fifty(live, run_of):
+    import httpx
+
+    server = live(run_of("lm").folder)
+    with httpx.Client(base_url=server.address, timeout=120) as client:
+
+        def ask(number: int) -> dict[str, Any]:
+            asked = {"prompt": TEXTS[number], "seed": number, "max_tokens": 12, "echo": number % 2 == 0}
+            answer = client.post("/v1/completions", json=asked)
+            assert answer.status_code == 200, answer.text
+            found: dict[str, Any] = answer.json()
+            return {name: found[name] for name in ("choices", "usage")}
+
+        alone = [ask(number) for number in range(0, 50, 5)]
+        with ThreadPoolExecutor(50) as pool:
+            together = list(pool.map(ask, range(50)))
+    assert together[::5] == alone
+    sizes = server.gate.metrics.batches["lm"]
+    assert sum(sizes.counts[:1]) < sum(sizes.counts)  # some were computed together
+
+
+@pytest.mark.slow
+def test_exact_probabilities_have_the_same_bits(live, run_of):
+    import httpx
+
+    texts = [" ".join(["ab", "ba", "w1", "w2"][: 1 + number % 4]) for number in range(50)]
+    server = live(run_of("classification").folder, batching=Batching(1, 0.0))
+    with httpx.Client(base_url=server.address, timeout=120) as client:
+
+        def ask(text: str) -> Any:
+            return client.post("/v1/classify", json={"input": text}).json()["data"]
+
+        alone = [ask(text) for text in texts]
+        with ThreadPoolExecutor(50) as pool:
+            assert list(pool.map(ask, texts)) == alone
