@@ -65,6 +65,7 @@ def serving(commands: Commands, folder: Path, *arguments: object, **environment:
     words = ["serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
     command = commands.start(words, folder, environment)
     try:
+        wait_until(command.output.exists)  # it opens its streams itself
         wait_until(lambda: "serving on " in command.output.read_text() or not command.is_running)
         assert command.is_running, command.said
         line = command.output.read_text().splitlines()[-1]
