@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from vaak.runs.open_run import OpenedRun
     from vaak.scoring.diarization_errors import ErrorSeconds, Scores
     from vaak.tasks.asr.ctc.predict import Weighed
+    from vaak.tasks.diarization.enrolment import Enrolment, Named
     from vaak.tasks.diarization.predict import Diarized, Tuning
 
 log = logging.getLogger("vaak")
@@ -61,6 +62,16 @@ def diarize(
     uem: Annotated[
         Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
     ] = None,
+    enrol: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE, a recording of a known speaker alone; may be repeated. Needs a speaker encoder."),
+    ] = None,
+    enrol_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=2, help="Cosine distance above which nobody is a known speaker; default: the encoder's own."
+        ),
+    ] = None,
     batch_size: BatchSize = None,
 ) -> None:
     """Find out who speaks when and write RTTM. Audio may have any sampling rate, number of channels and length.
@@ -70,7 +81,11 @@ def diarize(
 
     Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines
     """
-    known = References.read(reference, uem)
+    from vaak.tasks.diarization.enrolment import parse_enrolled
+
+    known, enrolled = References.read(reference, uem), parse_enrolled(enrol or [])
+    if enrol_threshold is not None and not enrolled:
+        raise UserError("--enrol-threshold is for known speakers, who are given by --enrol NAME=FILE")
     work = DiarizationJob.of(audio, known, output, picture)
     bounds = [name for name in ("min_speakers", "max_speakers") if name in inference]
     if bounds and "num_speakers" in inference:
@@ -88,14 +103,15 @@ def diarize(
     for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):
         create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
-        found, failed = _diarize_all(work, opened, batch_size, quiet=chosen.as_json)
+        enrolment = _enrol(enrolled, enrol_threshold, opened)
+        found, failed = _diarize_all(work, opened, batch_size, enrolment, quiet=chosen.as_json)
     scores, mistake = None, None
     try:
         scores = _scores(found.values(), known, opened)
     # A mistake of the reference: the result itself is still printed, then this is raised.
     except UserError as error:
         mistake = error
-    _say(found, failed, scores, opened, work.looked_through, as_json=chosen.as_json)
+    _say(found, failed, scores, opened, work, as_json=chosen.as_json)
     if mistake is not None:
         raise mistake
     if failed:
@@ -130,6 +146,8 @@ class DiarizationJob:
     picture: Path | None
     looked_through: dict[str, ReadFiles]
     """The contents of folders that were read and left out."""
+    named: dict[Path, Named] = field(default_factory=dict)
+    """The recordings in which known speakers were looked for."""
 
     @classmethod
     def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:
@@ -170,8 +188,25 @@ class DiarizationJob:
             draw_timeline(path, found.segments, right, found.duration, found.name)
 
 
+def _enrol(files: Mapping[str, list[Path]], threshold: float | None, opened: OpenedRun) -> Enrolment | None:
+    """The known speakers, if there are any. Raises UserError where the run can't tell them."""
+    if not files:
+        return None
+    from vaak.tasks.diarization.enrolment import Enrolment
+
+    inference = opened.experiment.data.inference
+    encoder = opened.task.diarizer(opened.model, inference).encoder
+    if encoder is None:
+        named = opened.task.collator.names is not None
+        why = "this model finds speakers by name itself" if named else "give --speaker-encoder"
+        raise UserError(f"--enrol compares voices by a speaker encoder: {why}")
+    if threshold is None:
+        threshold = inference.clustering_threshold if encoder.same_below is None else encoder.same_below
+    return Enrolment.of_files(files, encoder, opened.task.audio, threshold)
+
+
 def _diarize_all(
-    work: DiarizationJob, opened: OpenedRun, batch_size: int | None, quiet: bool
+    work: DiarizationJob, opened: OpenedRun, batch_size: int | None, enrolment: Enrolment | None, quiet: bool
 ) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""
     found, failed = dict[Path, "Diarized"](), dict(work.without)
@@ -184,6 +219,10 @@ def _diarize_all(
             failed[path] = one
             print(one, file=sys.stderr, flush=True)
             continue
+        if enrolment is not None:
+            named = enrolment.name_speakers(path, one)
+            one, work.named[path] = named.diarized, named
+            print(f"{path}: {named.to_line()}; threshold {enrolment.threshold:g}", file=sys.stderr, flush=True)
         found[path] = one
         work.keep(one, quiet)
         if not quiet:
@@ -243,14 +282,14 @@ def _say(
     failed: Mapping[Path, UserError],
     scores: Scores | None,
     opened: OpenedRun,
-    noted: Mapping[str, ReadFiles],
+    work: DiarizationJob,
     *,
     as_json: bool,
 ) -> None:
     """Print the summary of all files.
 
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
-    ``opened`` is the run, ``noted`` are the files that were left out, and ``as_json`` prints one line of JSON.
+    ``opened`` is the run, ``work`` has what was left out, and ``as_json`` prints one line of JSON.
     """
     from vaak.cli.score import print_scores, to_values
 
@@ -263,15 +302,15 @@ def _say(
     said = {
         "checkpoint": str(opened.checkpoint),
         "inference": opened.task.data.inference.model_dump(mode="json"),
-        "recordings": [_values(path, one) for path, one in found.items()],
+        "recordings": [_values(path, one, work.named.get(path)) for path, one in found.items()],
         "failed": failed_to_json(failed),
-        "files": files_to_json(noted),
+        "files": files_to_json(work.looked_through),
         "total": {"recordings": len(found), "failed": len(failed), **_times(list(found.values()))},
     }
     print(json.dumps(said | ({} if scores is None else {"scores": to_values(scores)}), ensure_ascii=False))
 
 
-def _values(path: Path, one: Diarized) -> dict[str, Any]:
+def _values(path: Path, one: Diarized, named: Named | None) -> dict[str, Any]:
     segments = [segment._asdict() for segment in one.segments]
     speakers = sorted({segment.speaker for segment in one.segments})
     return {
@@ -281,6 +320,7 @@ def _values(path: Path, one: Diarized) -> dict[str, Any]:
         "at_ceiling": one.at_ceiling,
         **_times([one]),
         "segments": segments,
+        **({} if named is None else {"enrolled": named.to_json()}),
     }
 
 

@@ -45,7 +45,11 @@ Embed = Callable[[np.ndarray], np.ndarray]
 
 
 class SpeakerEncoder:
-    """Turns samples of one voice into an embedding ``(dim,)`` of unit length."""
+    """Turns samples of one voice into an embedding ``(dim,)`` of unit length.
+
+    same_below
+        The cosine distance below which two utterances are of one voice, where it was measured for this kind of encoder.
+    """
 
     def __init__(self, source: str, features: Mapping[str, Any], sampling_rate: int, device: torch.device) -> None:
         """``source`` is an ONNX file, or a folder or name of transformers; samples have ``sampling_rate``.
@@ -53,6 +57,7 @@ class SpeakerEncoder:
         ``features`` are options of features of an ONNX file that reads frames. Raises UserError where it can't be read.
         """
         self.sampling_rate = sampling_rate
+        self.same_below = GE2E.SAME_BELOW if source.endswith(".pt") else None
         of_file = source.endswith(".onnx")
         if features and not of_file:
             how = "makes its own features" if source.endswith(".pt") else "reads the waveform"
@@ -153,6 +158,8 @@ class GE2E(nn.Module):
         log="none",
     )
     PIECE_FRAMES, PIECES_PER_SECOND, LEAST_COVERED = 160, 1.3, 0.75
+    SAME_BELOW = 0.25
+    """Of 70 utterances of 7 readers of LibriSpeech, 0.3 % of the pairs of one are further, 0.9 % of two are nearer."""
     TARGET_DB = -30.0
     """The level to which quieter speech is raised, in decibels of full scale."""
 
