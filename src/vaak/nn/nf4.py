@@ -91,7 +91,7 @@ def _nearest(rows: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
     """Return each row's largest number, and the nearest levels of its numbers divided by that."""
     largest = rows.abs().amax(1)
     scaled = rows * (1 / largest.clamp(min=torch.finfo(torch.float32).tiny))[:, None]
-    return largest, torch.bucketize(scaled.clamp(-1, 1), (levels[:-1] + levels[1:]) / 2).to(torch.uint8)
+    return largest, torch.bucketize(scaled.clamp(-1, 1), (levels[:-1] + levels[1:]) / 2, out_int32=True).to(torch.uint8)
 
 
 def dequantise(weight: Quantised, tables: Tables, dtype: torch.dtype) -> Float[Tensor, "numbers"]:

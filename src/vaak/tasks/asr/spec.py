@@ -37,6 +37,7 @@ from vaak.tasks.asr.config import (
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
+from vaak.tasks.rates import rate_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
@@ -73,6 +74,9 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
     yield from _ctc_findings(experiment) if model.architecture == CTC else _whisper_findings(experiment)
+    if model.base != SCRATCH:
+        adapted = model.lora is not None or model.experts is not None
+        yield from rate_findings(experiment, "asr, ctc" if model.architecture == CTC else "asr", "model.base", adapted)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):
         yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
     yield from dataset_findings(experiment.datasets, reads_times=False)

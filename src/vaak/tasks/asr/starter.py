@@ -13,6 +13,7 @@ from vaak.runs.example_data import utter_voices, write_audio, write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets, split_few
+from vaak.tasks.rates import USUAL
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
@@ -37,9 +38,10 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
         if is_little:
             why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
             model["lora"] = {"rank": Choice(16, why), "alpha": 32, "targets": ["q_proj", "v_proj"]}
+        usual = USUAL["asr"]
         optimizer = {
             "type": "adamw",
-            "lr": Choice(1e-3, "usual for adapters") if is_little else Choice(1e-5, "Whisper's"),
+            "lr": Choice(usual.adapters, "usual for adapters") if is_little else Choice(usual.whole, "Whisper's"),
         }
         if amounts.language is not None:
             data["language"] = Choice(amounts.language, "most of the recordings")

@@ -27,6 +27,7 @@ from vaak.nn.config import (
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILES, ClassificationDataConfig, ClassifierConfig
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
+from vaak.tasks.rates import rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
@@ -62,11 +63,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _labels(model, data)
     yield from _augmentation(model, data)
     yield from _class_weights(experiment)
-    if model.pretrained_model is not None and experiment.training.optimizer.lr > 1e-4:
-        yield remark(
-            "training.optimizer.lr",
-            "is high for a pretrained model, which 1e-5 to 5e-5 usually suit; above, it forgets",
-        )
+    if model.pretrained_model is not None:
+        yield from rate_findings(experiment, "classification", "model.pretrained_model", model.lora is not None)
 
 
 def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:

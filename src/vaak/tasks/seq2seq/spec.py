@@ -16,6 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
+from vaak.tasks.rates import rate_findings
 from vaak.tasks.seq2seq import METRICS
 from vaak.tasks.seq2seq.config import (
     ALIASES,
@@ -56,6 +57,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for side in STACKS:
             yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
+        yield from rate_findings(experiment, "seq2seq", "model.pretrained", model.lora is not None)
     method = data.decoding.method
     for name, methods in METHODS_OF.items():
         if method not in methods:

@@ -1,0 +1,58 @@
+"""Learning rates by how a model begins: what ``vaak init`` writes, and what ``vaak config check`` compares with.
+
+    scratch     all weights are drawn                       a recipe's, by width (docs/configuration.md)
+    whole       a pretrained base, all weights trained      ten times less and below, with a warm-up: above, it forgets
+    adapters    a frozen base with low-rank adapters        about ten times as much as whole
+
+They are for AdamW, and from the literature, not measured here: Devlin et al. 2019 (BERT: 2e-5 to 5e-5); Raffel et al.
+2020 (T5); Touvron et al. 2023 (Llama 2: 2e-5); Hu et al. 2021 and Dettmers et al. 2023 (LoRA, QLoRA: 1e-4 to 2e-4);
+Gandhi 2022 (Whisper by Hugging Face: 1e-5), peft's example (Whisper with LoRA: 1e-3); Baevski et al. 2020 (wav2vec
+2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from vaak.config.tasks import CheckFinding, remark
+
+
+class UsualRates(NamedTuple):
+    """The usual rates of AdamW for a pretrained base: all of it trained, or low-rank adapters of it."""
+
+    whole: float
+    adapters: float
+
+
+USUAL = {
+    "lm": UsualRates(2e-5, 2e-4),
+    "seq2seq": UsualRates(1e-4, 3e-4),
+    "classification": UsualRates(2e-5, 3e-4),
+    "asr": UsualRates(1e-5, 1e-3),
+    "asr, ctc": UsualRates(1e-4, 1e-3),
+}
+"""By task, and kind of model."""
+FACTOR = 5
+"""A rate is said to be high, or low for adapters, from this many times the usual one."""
+
+
+def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterator[CheckFinding]:
+    """Yield a remark on a rate that a pretrained base, which the option ``key`` names, isn't usually trained at.
+
+    ``kind`` is a row of ``USUAL``; ``adapted`` says whether the base is frozen, with low-rank adapters. Where other
+    parts are frozen, or the optimizer isn't Adam's kind, nothing is known.
+    """
+    training = experiment.training
+    optimizer, scheduler = training.optimizer, training.scheduler
+    if optimizer.type not in ("adamw", "adam") or training.freeze or optimizer.groups:
+        return
+    usual = USUAL[kind].adapters if adapted else USUAL[kind].whole
+    what = "low-rank adapters of a pretrained base" if adapted else "a pretrained base, all of it trained,"
+    if optimizer.lr > FACTOR * usual:
+        why = "" if adapted else "; above, it forgets"
+        yield remark(key, f"training.optimizer.lr is {optimizer.lr:g}; {what} usually learns at {usual:g}{why}")
+    elif adapted and optimizer.lr < usual / FACTOR**2:
+        yield remark(key, f"training.optimizer.lr is {optimizer.lr:g}; {what} usually learns at {usual:g}")
+    elif not adapted and not (scheduler.warmup_steps or scheduler.warmup_ratio):
+        yield remark(key, f"{what} usually begins with a warm-up; give training.scheduler.warmup_ratio, such as 0.1")
