@@ -16,7 +16,7 @@ predicted, never read. That of a pretrained base goes out as it came in.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,12 +55,11 @@ from vaak.tasks.pretrained import (
     DROPOUTS,
     KeptBase,
     find_model,
-    read_tokenizer_config,
     saved_config,
     tell_untied,
 )
 from vaak.tasks.text_task import TextTask
-from vaak.text.chat_template import ChatTemplate, template_in
+from vaak.text.chat_template import ChatTemplate, keep_template, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 from vaak.text.tokenizer import UsersTokenizer
 
@@ -99,8 +98,7 @@ def export_hf(
     family = None if isinstance(model, TransformersDecoder) else _family(model, base)
     special_ids = _special_ids(tokenizer.file, tokenizer.special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
-        ids = {f"{name}_id": special_ids[name] for name in GENERATION_TOKENS if name in special_ids}
-        generation = base.generation if base else {}
+        ids = _generation_ids(special_ids)
         stops = stop_ids(ids, base, tokenizer.turn_ends)
         if isinstance(model, TransformersDecoder):
             assert base is not None
@@ -109,10 +107,32 @@ def export_hf(
             assert family is not None
             assert max_length is not None  # ours says so
             _write_files(made, model, hf_config(model, max_length, family) | ids | stops, family)
-        write_json(made / "generation_config.json", {**ids, **generation, **stops})
-        _write_tokenizer(made, tokenizer, special_ids, max_length, base.tokenizer if base else None)
-        if tokenizer.turn_ends:
-            _set_turn_end(made, tokenizer.turn_ends)
+        _write_use_of_texts(made, tokenizer, special_ids, max_length, base)
+
+
+def _generation_ids(special_ids: Mapping[str, int]) -> dict[str, int]:
+    return {f"{name}_id": special_ids[name] for name in GENERATION_TOKENS if name in special_ids}
+
+
+def _write_use_of_texts(
+    folder: Path,
+    tokenizer: RunTokenizer,
+    special_ids: dict[str, int],
+    max_length: int | None,
+    base: KeptBase | None,
+) -> None:
+    """Write the tokenizer with its chat template, and how texts are generated: where other tools stop."""
+    _write_tokenizer(folder, tokenizer, special_ids, max_length, base.tokenizer if base else None)
+    _write_ends(folder, tokenizer, special_ids, base)
+
+
+def _write_ends(folder: Path, tokenizer: RunTokenizer, special_ids: dict[str, int], base: KeptBase | None) -> None:
+    """Write next to a tokenizer where a text ends, and a turn."""
+    ids = _generation_ids(special_ids)
+    generation = {**ids, **(base.generation if base else {}), **stop_ids(ids, base, tokenizer.turn_ends)}
+    write_json(folder / "generation_config.json", generation)
+    if tokenizer.turn_ends:
+        _set_turn_end(folder, tokenizer.turn_ends)
 
 
 def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
@@ -136,9 +156,8 @@ def _write_network(
     tell_untied(network)
     network.save_pretrained(folder)
     written = read_json(folder / "config.json")
-    # Not where each kind of layer has its own (Gemma 3): transformers 4 has other names for those.
-    if "rope_theta" in (rope := written.get("rope_parameters") or {}):
-        write_json(folder / "config.json", {**written, **older_rope(rope)})
+    if older := older_rope(written.get("rope_parameters") or {}):
+        write_json(folder / "config.json", {**written, **older})
     for file in folder.iterdir():
         sync_file(file)
     sync_directory(folder)
@@ -185,8 +204,17 @@ Tools that put adapters on a base of their own need its embeddings to have {size
 """
 
 
-def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, folder: Path) -> None:
+def export_onnx(
+    model: LanguageModel,
+    tokenizer: VaaksTokenizer,
+    longest: int,
+    folder: Path,
+    write_texts: Callable[[Path], None] | None = None,
+) -> None:
     """Write ``model.onnx`` and the tokenizer to ``folder``, completely or not at all.
+
+    ``write_texts`` writes the tokenizer in place of its own ``save``, with a ``generation_config.json``, whose
+    ``eos_token_id`` is also in the model's metadata (``stop_ids``): a loop that writes texts has to stop there.
 
     ``inputs`` are ids ``(row, token)``; an encoder also has ``mask``, true where they are real. ``logits`` are ``(row,
     token, vocab)``, ``hidden`` ``(row, token, width)``; an encoder's are 0 in padding. A row has ``longest`` tokens at
@@ -211,7 +239,12 @@ def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, f
         ExportWrapper(merged(model), outputs), given[0], axes, ("logits", "hidden"), given[1:], metadata
     )
     with whole_folder(folder) as made:
-        tokenizer.save(made)
+        if write_texts is None:
+            tokenizer.save(made)
+        else:
+            write_texts(made)
+            stops = read_json(made / "generation_config.json").get("eos_token_id", [])
+            metadata["stop_ids"] = ",".join(map(str, stops if isinstance(stops, list) else [stops]))
         write_onnx(made / "model.onnx", exported)
 
 
@@ -291,6 +324,11 @@ def _write_tokenizer(
             **given.special_tokens,
         }
         write_json(folder / "special_tokens_map.json", given.special_tokens)
+    else:
+        # A limit below what was trained would cut texts; without one, or with a higher one, it stays as it is.
+        limit = config.get("model_max_length")
+        if max_length is not None and isinstance(limit, int) and limit < max_length:
+            config["model_max_length"] = max_length
     if (template := template_in(given.file.parent)) is not None:
         config["chat_template"] = template
     write_json(folder / "tokenizer_config.json", config)
@@ -365,8 +403,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         assert isinstance(model, AnyLanguageModel)
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
-        base = None if self.own.pretrained is None else KeptBase.of(self.prepared.folder)
-        export_hf(model, self._run_tokenizer(), self._longest(), folder, base)
+        export_hf(model, self._run_tokenizer(), self._longest(), folder, self._kept_base())
 
     def _run_tokenizer(self) -> RunTokenizer:
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
@@ -419,24 +456,50 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         else:
             base = self.own.pretrained
             found = None if base is None else find_model(base, self.folder)
-            export_peft(model, found, folder, self._files_of_new_tokens(model, folder) if found else None)
+            export_peft(model, found, folder, self._files_of_texts(model, folder))
 
-    def _files_of_new_tokens(self, model: AnyLanguageModel, folder: Path) -> dict[str, str] | None:
-        """Return the tokenizer's files, by which peft gives the base its new rows, and a README; None without any."""
+    def _files_of_texts(self, model: AnyLanguageModel, folder: Path) -> dict[str, str]:
+        """Return the files of the tokenizer, and of how texts are generated; with new tokens, a README.
+
+        By the tokenizer peft gives the base its new rows; by both, tools stop where the run's texts end.
+        """
+        if isinstance(self.tokenizer, UsersTokenizer):
+            return {}
+        with scratch_folder("tokenizer") as made:
+            self._write_use_of_texts(made)
+            files = {file.name: file.read_text(encoding="utf-8") for file in made.iterdir()}
         rows = [one for _, one in iterate_new_rows(model)]
         if not rows:
-            return None
-        with scratch_folder("tokenizer") as made:
-            base = read_tokenizer_config(self.prepared.folder)
-            _write_tokenizer(made, self._run_tokenizer(), {}, self._longest(), base)
-            files = {file.name: file.read_text(encoding="utf-8") for file in made.iterdir()}
+            return files
         readme = README_OF_NEW_TOKENS.format(number=len(rows[0].ids), size=rows[0].ids.stop, folder=folder.name)
         return files | {"README.md": readme}
+
+    def _write_use_of_texts(self, folder: Path) -> None:
+        """Write tokenizer, chat template and ``generation_config.json`` to a folder that has no configuration."""
+        _write_use_of_texts(folder, *self._tokenizer_and_ids(), self._longest(), self._kept_base())
+
+    def _write_plain_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer as Vaak reads it, which puts nothing before a text, with template and ends."""
+        self.tokenizer.save(folder)
+        tokenizer, ids = self._tokenizer_and_ids()
+        if (template := template_in(tokenizer.file.parent)) is not None:
+            keep_template(folder, template)
+        _write_ends(folder, tokenizer, ids, self._kept_base())
+
+    def _tokenizer_and_ids(self) -> tuple[RunTokenizer, dict[str, int]]:
+        tokenizer = self._run_tokenizer()
+        return tokenizer, _special_ids(tokenizer.file, tokenizer.special_tokens, self.tokenizer.vocab_size)
+
+    def _kept_base(self) -> KeptBase | None:
+        return None if self.own.pretrained is None else KeptBase.of(self.prepared.folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
         assert isinstance(model, LanguageModel)
-        export_onnx(model, self.tokenizer, self._longest(), folder)
+        write_texts = None
+        if model.config.model_type == "decoder" and not isinstance(self.tokenizer, UsersTokenizer):
+            write_texts = self._write_plain_tokenizer
+        export_onnx(model, self.tokenizer, self._longest(), folder, write_texts)
 
     def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a folder that CTranslate2 loads, with the logits of the run."""
@@ -449,5 +512,6 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_gguf(partial(self.export_hf, model), folder, quantization, self._turn_ends(), self.tokenizer.eos_id)
 
     def _longest(self) -> int:
+        """The number of tokens that the model reads: what it was trained with, where its base read fewer."""
         base = None if self.own.pretrained is None else pretrained.read_max_length(self.prepared.folder)
-        return base or self.data.max_length
+        return max(base or 0, self.data.max_length)

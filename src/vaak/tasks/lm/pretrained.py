@@ -87,6 +87,14 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
     has_places = isinstance(found, str) or found["position_type"] == "learned"
     if has_places and longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
+    if not isinstance(found, str) and longest is not None and max_length > longest:
+        factor = found.get("rope_scaling_factor", 1)
+        scaled = f"scaled by its {found['rope_scaling_type']}, {factor:g} times" if factor != 1 else "not scaled"
+        log.warning(
+            "data.max_length is %s, but %s was made for %s tokens: positions beyond are new to it, and its rotary "
+            "positions are %s; exports say that it reads %s",
+            *(f"{max_length:,}", source, f"{longest:,}", scaled, f"{max_length:,}"),
+        )
     save_config(config, folder)
     write_generation(source, folder)
     return save_tokenizer(source, folder, new=(new or NewTokens(), config.vocab_size))
@@ -498,9 +506,18 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
 def older_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
     """The rotary positions as transformers 4 reads them, which doesn't know ``rope_parameters``.
 
+    Layers that attend within a window have their own in Gemma 3. Empty for positions of another kind.
+
     >>> older_rope({"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0})
     {'rope_theta': 5.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
+    >>> older_rope({"full_attention": {"rope_theta": 5.0}, "sliding_attention": {"rope_theta": 2.0}})
+    {'rope_theta': 5.0, 'rope_local_base_freq': 2.0}
     """
+    if {"full_attention", "sliding_attention"} <= rope.keys():
+        local = {"rope_local_base_freq": rope["sliding_attention"]["rope_theta"]}
+        return older_rope(rope["full_attention"]) | local
+    if "rope_theta" not in rope:
+        return {}
     found: dict[str, Any] = {"rope_theta": rope["rope_theta"]}
     if rope.get("rope_type", "default") != "default":
         found["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}

@@ -269,11 +269,14 @@ def stopping(request: pytest.FixtureRequest, chats: Path, tmp_path_factory: pyte
     """A run whose base ends documents by <|endoftext|> and was taught turns that end by <|done|>."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("stopping")
-    write_folder(folder / "base", request.param, bos_token_id=0, eos_token_id=0)
+    # Our own decoder is trained beyond its base's length.
+    shorter = {"max_position_embeddings": 128} if request.param == "llama" else {}
+    write_folder(folder / "base", request.param, bos_token_id=0, eos_token_id=0, **shorter)
     auto: Any = transformers.AutoTokenizer
     tokenizer = auto.from_pretrained(folder / "base")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|says|>", "<|done|>"]})
     tokenizer.chat_template = TURNS
+    tokenizer.model_max_length = 128
     tokenizer.save_pretrained(folder / "base")
     content = json.loads((folder / "base" / "tokenizer.json").read_text())
     taken = {one["id"] for one in content["added_tokens"]}
@@ -338,3 +341,72 @@ def test_llama_cpp_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Pat
     assert found["finish_reason"] == "stop"
     answer = vaak("generate", stopping, "train 0: कौन?", "--chat", "--temperature", 0)[1]
     assert found["text"].strip() == answer.strip()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+def test_an_adapter_has_what_ends_a_turn_and_stops_after_it_in_peft(
+    stopping: Path, chats: Path, vaak: Any, tmp_path: Path
+):
+    """The adapter's folder had neither tokenizer nor generation_config.json: 60 of 60 tokens were written."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    base = stopping.parent / "base"
+    adapters = "{rank: 8, alpha: 32, targets: [q_proj, v_proj, down_proj]}"
+    if not (gemma := "gemma" in json.loads((base / "config.json").read_text())["model_type"]):
+        adapters = adapters.replace("q_proj, v_proj, down_proj", "query, value, feed_forward.down")
+    tiny_runs.train(
+        chats, tmp_path / "run", f"model={{pretrained: {base}, lora: {adapters}}}", "data.tokenizer={}",
+        "data.token_dropout=0", "training.max_steps=2", "data.max_length=250", "training.validation.interval=2",
+        "training.checkpoint.interval=2",
+    )  # fmt: skip
+    code, _, err = vaak("export", tmp_path / "run", "--format", "peft", "--output", tmp_path / "out")
+    assert code == 0, (err, gemma)
+    auto: Any = transformers
+    tokenizer = auto.AutoTokenizer.from_pretrained(tmp_path / "out")
+    end, document = map(tokenizer.convert_tokens_to_ids, ("<|done|>", "<|endoftext|>"))
+    generation = auto.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (tokenizer.eos_token_id, generation.eos_token_id) == (end, [end, document])
+    model = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out")
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "कौन?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    # It was trained for two steps: the end of a turn is made likely, and stopping at it is what is tried.
+    model.get_output_embeddings().register_forward_hook(lambda _, __, found: _with_likely(found, end))
+    written = model.generate(**asked, generation_config=generation, max_new_tokens=60, do_sample=False)
+    assert written[0].tolist()[asked["input_ids"].shape[1] :] == [end]
+
+
+def test_an_export_of_a_run_beyond_its_bases_length_says_the_new_one(stopping: Path, vaak: Any, tmp_path: Path):
+    """Other tools cut texts at the length of the configuration, and of the tokenizer."""
+    assert vaak("export", stopping, "--format", "hf", "--output", tmp_path / "out")[0] == 0
+    base, ours = (json.loads((one / "config.json").read_text()) for one in (stopping.parent / "base", tmp_path / "out"))
+    if ours["model_type"] == "gemma3_text":
+        return  # transformers' own module, of which nothing beyond its length is known
+    assert (base["max_position_embeddings"], ours["max_position_embeddings"]) == (128, 250)
+    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 250
+
+
+def _with_likely(logits: torch.Tensor, token: int) -> torch.Tensor:
+    logits[..., token] = 1e4
+    return logits
+
+
+def test_an_onnx_file_says_where_a_loop_stops(stopping: Path, vaak: Any, tmp_path: Path):
+    runtime, tokenizers = pytest.importorskip("onnxruntime"), pytest.importorskip("tokenizers")
+    code, _, err = vaak("export", stopping, "--format", "onnx", "--output", tmp_path / "out")
+    if code == 2:
+        assert "transformers' own module" in err
+        return
+    session = runtime.InferenceSession(str(tmp_path / "out" / "model.onnx"))
+    stops = [int(one) for one in session.get_modelmeta().custom_metadata_map["stop_ids"].split(",")]
+    assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["eos_token_id"] == stops
+    about = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert (about["eos_token"], about["chat_template"]) == ("<|done|>", TURNS)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    asked = tokenizer.encode("<|says|>user\ntrain 0: कौन?<|done|>\n<|says|>assistant\n", add_special_tokens=False).ids
+    written: list[int] = []
+    while len(written) < 60 and (not written or written[-1] not in stops):
+        logits = session.run(["logits"], {"inputs": np.array([[*asked, *written]])})[0]
+        written.append(int(logits[0, -1].argmax()))
+    assert written[-1] == tokenizer.token_to_id("<|done|>")
+    answer = vaak("generate", stopping, "train 0: कौन?", "--chat", "--temperature", 0)[1]
+    assert tokenizer.decode(written[:-1]).strip() == answer.strip()

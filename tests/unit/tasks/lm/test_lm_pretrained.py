@@ -398,6 +398,46 @@ def test_what_ctranslate2_computes_otherwise_is_said(kind: str, tmp_path: Path):
     assert not (tmp_path / "ct2").exists()
 
 
+@pytest.mark.parametrize(("kind", "scaled"), [("llama", "not scaled"), ("llama, llama3", "scaled by its llama3, ")])
+def test_training_beyond_a_bases_length_is_a_line(
+    kind: str, scaled: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    write_folder(tmp_path / "theirs", kind)
+    longest = json.loads((tmp_path / "theirs" / "config.json").read_text())["max_position_embeddings"]
+    save_base(str(tmp_path / "theirs"), tmp_path / "prepared", longest)
+    assert "was made for" not in caplog.text
+    save_base(str(tmp_path / "theirs"), tmp_path / "longer", longest + 1000)
+    made_for = f"data.max_length is {longest + 1000:,}, but {tmp_path / 'theirs'} was made for {longest:,} tokens"
+    assert made_for in caplog.text
+    assert f"its rotary positions are {scaled}" in caplog.text
+
+
+def test_positions_of_layers_with_windows_are_where_transformers_4_reads_them(tmp_path: Path):
+    """It reads ``rope_theta`` and ``rope_local_base_freq`` of Gemma 3, and not ``rope_parameters``."""
+    of_layers = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 77_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+    }
+    write_folder(tmp_path / "theirs", "gemma3_text", rope_parameters=of_layers)
+    model, tokenizer = ours(tmp_path / "theirs", tmp_path / "prepared")
+    file = tmp_path / "prepared" / "tokenizer" / "tokenizer.json"
+    names = RunTokenizer(file, {f"{role}_token": token for role, token in tokenizer.special_tokens.items()})
+    export_hf(model, names, 64, tmp_path / "out", KeptBase.of(tmp_path / "prepared"))
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (written["rope_theta"], written["rope_local_base_freq"]) == (77_000.0, 700.0)
+    assert written["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
+    # transformers 5 reads the same of both, so of a file that a tool of today reads.
+    without = {name: value for name, value in written.items() if name not in ("rope_theta", "rope_local_base_freq")}
+    for one in (written, without, {name: value for name, value in without.items() if name != "rope_scaling"}):
+        read = transformers.AutoConfig.for_model(**one)
+        assert read.rope_parameters["full_attention"] == of_layers["full_attention"]
+        assert read.rope_parameters["sliding_attention"] == of_layers["sliding_attention"]
+    older = {name: value for name, value in written.items() if name != "rope_parameters"}
+    read = transformers.AutoConfig.for_model(**older)
+    assert read.rope_parameters["full_attention"]["factor"] == 8.0
+    assert read.rope_parameters["sliding_attention"]["rope_theta"] == 700.0
+
+
 @pytest.mark.parametrize("kind", ["llama, llama3", "llama, yarn"])
 def test_scaled_positions_are_where_transformers_4_reads_them(kind: str, tmp_path: Path):
     """It knows ``rope_scaling`` and ``rope_theta`` of the configuration itself, and not ``rope_parameters``."""
