@@ -12,7 +12,7 @@ WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY configs configs
-RUN pip install --no-cache-dir -c constraints.txt '.[accelerate,augmentation,cleaning,hf,seq2seq,tensorboard,wandb,plot,audio,lilcom,asr,tts,tts-eval]'
+RUN pip install --no-cache-dir -c constraints.txt '.[accelerate,augmentation,cleaning,hf,seq2seq,tensorboard,wandb,plot,audio,lilcom,asr,umap,tts,tts-eval]'
 
 WORKDIR /work
 ENTRYPOINT ["vaak"]

@@ -120,7 +120,7 @@ def test_the_doctor_advises_what_exists(ended: dict[str, tuple[int, str, str]]):
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("scipy", "audio"), ("sklearn.svm", "asr"), ("umap", "asr"), ("lm_eval", "lm-eval"), ("numpy", None)],
+    [("scipy", "audio"), ("sklearn.svm", "asr"), ("umap", "umap"), ("lm_eval", "lm-eval"), ("numpy", None)],
 )
 def test_a_module_has_the_extra_that_brings_it(module: str, extra: str | None):
     assert find_extra(module) == extra

@@ -51,7 +51,7 @@ def attend_segments(
 
     If ``causal``, it sees itself and what is before.
     """
-    from torch.nn.attention.varlen import varlen_attn  # torch 2.6 has no such module
+    from torch.nn.attention.varlen import varlen_attn
 
     bounds, longest = segments
     queries, keys, values = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))

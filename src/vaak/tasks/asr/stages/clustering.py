@@ -470,7 +470,7 @@ def umap(matrix: Matrix, dims: int, seed: int) -> np.ndarray:
         try:
             from umap import UMAP
         except ImportError as error:
-            raise UserError("reduce: umap requires the package umap-learn: pip install 'vaak[asr]'") from error
+            raise UserError("reduce: umap requires the package umap-learn: pip install 'vaak[umap]'") from error
         if number * matrix.num_columns * 4 > LARGEST_MATRIX_BYTES:
             points = pca(matrix, DIMS_BEFORE_UMAP)
         else:

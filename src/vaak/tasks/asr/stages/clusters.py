@@ -8,6 +8,7 @@ Quality is sizes, noise, silhouette, stability under resampling, agreement with 
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -131,9 +132,12 @@ def draw_clustering(
 ) -> None:
     """Write the picture of a ``clustering`` to ``path``; the kind of file follows from its ending.
 
-    ``method`` gives the two dimensions, with ``seed``; ``groups`` are the rows' values of a stratification column.
-    Raises UserError where matplotlib is missing or the file can't be written.
+    ``method`` gives the two dimensions, with ``seed``; where UMAP isn't installed, PCA does. ``groups`` are the rows'
+    values of a stratification column. Raises UserError where matplotlib is missing or the file can't be written.
     """
+    if method == "umap" and importlib.util.find_spec("umap") is None:
+        log.warning("the picture of the clusters is drawn by PCA; by UMAP, it requires: pip install 'vaak[umap]'")
+        method = "pca"
     chosen = np.sort(np.random.default_rng(seed).permutation(len(clustering.labels))[:MOST_POINTS])
     points = reduced(clustering.points[chosen], method, 2, seed)
     if points.shape[1] == 1:  # one dimension is all there is

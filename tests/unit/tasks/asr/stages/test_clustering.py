@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -382,6 +383,23 @@ print(len(quality.sizes), host_memory().peak(), sum(path.stat().st_size for path
 
 
 @pytest.mark.slow
+def test_without_umap_a_picture_is_drawn_by_pca_and_a_reduction_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "umap", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    points = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    found = cluster(points, config())
+    for method in ("umap", "pca"):
+        draw_clustering(found, None, method, tmp_path / f"{method}.png")
+    assert (tmp_path / "umap.png").read_bytes() == (tmp_path / "pca.png").read_bytes()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the picture of the clusters is drawn by PCA; by UMAP, it requires: pip install 'vaak[umap]'"
+    ]
+    with pytest.raises(UserError, match=r"pip install 'vaak\[umap\]'"):
+        reduced(points, "umap", 2, 3)
+
+
 def test_umap_keeps_clusters_apart_and_is_the_same_for_the_same_seed() -> None:
     pytest.importorskip("umap")
     points, truth = blobs(60, 40, 30)
