@@ -148,7 +148,9 @@ def _format_transcript(format: Format, found: Transcript | SpeakerTranscript, pa
     turns = [turn._asdict() for turn in found.turns] if isinstance(found, SpeakerTranscript) else []
     segments: list[dict[str, Any]] = turns
     for one in () if isinstance(found, SpeakerTranscript) else found.segments:
-        words = [word._asdict() for word in one.words]
+        words: list[dict[str, Any]] = [word._asdict() for word in one.words]
+        for word, probability in zip(words, one.probabilities, strict=False):
+            word["probability"] = probability
         segments.append(
             {"start": one.start, "end": one.end, "text": one.text}
             | ({"words": words} if words else {})

@@ -16,13 +16,21 @@ from vaak.scoring.speaker_errors import Turn, rttm_words, stm_text
 
 
 class Segment(NamedTuple):
-    """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known."""
+    """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known.
+
+    ``probabilities`` are those of ``words``, as the model has them.
+    """
 
     start: float
     end: float
     text: str
     words: tuple[Interval, ...] = ()
     language: str | None = None
+    probabilities: tuple[float, ...] = ()
+
+
+LOW = 0.5
+"""Words that are less probable are of the class low in WebVTT."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +110,34 @@ def srt_text(segments: Iterable[Segment]) -> str:
 
 
 def vtt_text(segments: Iterable[Segment]) -> str:
-    """Return subtitles as browsers show them (WebVTT), in which ``<`` begins a tag."""
-    return "WEBVTT\n\n" + "".join(
-        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{html.escape(one.text, quote=False)}\n\n"
-        for one in segments
-        if one.text
-    )
+    """Return subtitles as browsers show them (WebVTT), in which ``<`` begins a tag.
+
+    Words with a probability below LOW are of the class ``low``, which a style colours.
+    """
+    cues = [
+        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_marked_text(one)}\n\n" for one in segments if one.text
+    ]
+    style = "STYLE\n::cue(.low) { color: orange; }\n\n" if any("<c.low>" in cue for cue in cues) else ""
+    return f"WEBVTT\n\n{style}{''.join(cues)}"
+
+
+def _marked_text(segment: Segment) -> str:
+    """The text of a segment, in which improbable words are marked.
+
+    >>> _marked_text(Segment(0, 1, "a < b", (Interval(0, 1, "a"), Interval(0, 1, "b")), None, (0.9, 0.2)))
+    'a &lt; <c.low>b</c>'
+    """
+    found, place = "", 0
+    for word, probability in zip(segment.words, segment.probabilities, strict=False):
+        first = segment.text.find(word.text, place)
+        if first >= 0 and probability < LOW:
+            before, own = segment.text[place:first], segment.text[first : first + len(word.text)]
+            found += f"{html.escape(before, quote=False)}<c.low>{html.escape(own, quote=False)}</c>"
+            place = first + len(word.text)
+        elif first >= 0:
+            last = first + len(word.text)
+            found, place = found + html.escape(segment.text[place:last], quote=False), last
+    return found + html.escape(segment.text[place:], quote=False)
 
 
 def _clock(seconds: float, point: str = ",") -> str:

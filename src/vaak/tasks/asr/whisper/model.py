@@ -155,10 +155,11 @@ class AsrModel(WithExperts):
         """Logits ``(row, token, vocab)`` of what follows tokens; with a ``cache``, of tokens that follow its own."""
         return cast("Tensor", self._score(tokens, encoded, cache, project=True))
 
-    def cross_attention(self, tokens: Tensor, encoded: Encoded, heads: Sequence[tuple[int, int]]) -> Tensor:
-        """Return the weights ``(row, head, token, position)`` with which ``heads`` of layers read the audio.
+    def read_along(self, tokens: Tensor, encoded: Encoded, heads: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+        """Return what happens while the decoder reads tokens ``(row, token)``.
 
-        Those of each layer and its head, while the decoder reads tokens ``(row, token)``.
+        These are the weights ``(row, head, token, position)`` with which ``heads`` of layers read the audio, each a
+        layer and its head, and the logits ``(row, token, vocab)``.
         """
         seen, hooks = dict[int, Tensor](), []
 
@@ -177,11 +178,11 @@ class AsrModel(WithExperts):
             attention = self.whisper.model.decoder.layers[layer].encoder_attn
             hooks.append(attention.register_forward_pre_hook(watch(layer), with_kwargs=True))
         try:
-            self.decode(tokens, encoded)
+            logits = self.decode(tokens, encoded)
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack([seen[layer][:, head] for layer, head in heads], 1)
+        return torch.stack([seen[layer][:, head] for layer, head in heads], 1), logits
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
         """Return the factors of these logits; the logits themselves where the head has adapters."""

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.audio.segments import Interval
 from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.names import nearest_name
@@ -38,7 +39,15 @@ from vaak.tasks.asr.whisper.features import WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
 from vaak.tasks.asr.whisper.seeking import Heard, count_frames, transcripts_by_seeking
-from vaak.tasks.asr.whisper.times import SECONDS_OF_A_TIME, Piece, TimeRules, read_words, split_segments, token_times
+from vaak.tasks.asr.whisper.times import (
+    SECONDS_OF_A_TIME,
+    Piece,
+    TimeRules,
+    read_words,
+    split_segments,
+    token_times,
+    word_probabilities,
+)
 from vaak.tasks.base import pad_rows
 from vaak.tasks.pretrained import import_transformers
 
@@ -95,20 +104,21 @@ class WhisperTranscriber(Transcriber):
 
         It is that of a ``row`` of encoded audio.
         """
-        times, segments = list[float](), list[Segment]()
+        times, logs, segments = list[float](), list[float](), list[Segment]()
         if self.decoding.timestamps == "word":
-            times = [begin + one for one in self._token_times(heard, encoded.rows(slice(row, row + 1)), frames)]
+            found, logs = self._read_along(heard, encoded.rows(slice(row, row + 1)), frames)
+            times = [begin + one for one in found]
         for first, last, start, end in pieces:
-            tokens = heard.tokens[first:last]
-            words = (
-                read_words(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
-            )
+            tokens, words, probabilities = heard.tokens[first:last], tuple[Interval, ...](), tuple[float, ...]()
+            if times:
+                words = read_words(self.vocabulary, tokens, times[first:last], heard.language, begin + start)
+                probabilities = word_probabilities(self.vocabulary, tokens, logs[first:last], heard.language)
             segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
-            segments.append(Segment(*segment, words, self._found_language(heard)))
+            segments.append(Segment(*segment, words, self._found_language(heard), probabilities))
         return segments
 
-    def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
-        """The time at which each token is spoken, in seconds from the beginning of the window."""
+    def _read_along(self, heard: Heard, encoded: Encoded, frames: int) -> tuple[list[float], list[float]]:
+        """When each token is spoken, in seconds from the beginning of the window, and its log-probability."""
         config, read = self.model.whisper.config, len(heard.prompt)
         # where nobody has chosen some: all of the last half, as OpenAI's
         layers = range(config.decoder_layers // 2, config.decoder_layers)
@@ -116,9 +126,13 @@ class WhisperTranscriber(Transcriber):
         # Where the text didn't end by itself, its last token was written but never read.
         tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]
         with without_dropout(self.model), torch.inference_mode():
-            weights = self.model.cross_attention(torch.tensor([tokens], device=self.device), encoded, heads)[0]
-        found = token_times(weights[:, read:, : frames // 2], config.median_filter_width) or [0.0]
-        return [*found, *found[-1:] * (len(heard.tokens) - len(found))]
+            weights, logits = self.model.read_along(torch.tensor([tokens], device=self.device), encoded, heads)
+            # What is read at a place is the logits of the next one.
+            logs = logits[0, read - 1 : read - 1 + len(heard.tokens)].float().log_softmax(-1)
+            written = torch.tensor(heard.tokens, dtype=torch.long, device=self.device)
+            own = logs.gather(1, written[:, None])[:, 0].tolist()
+        found = token_times(weights[0][:, read:, : frames // 2], config.median_filter_width) or [0.0]
+        return [*found, *found[-1:] * (len(heard.tokens) - len(found))], own
 
     def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
         """The encoder's states of features ``(bin, frame)``, all computed at once.

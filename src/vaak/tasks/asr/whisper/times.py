@@ -14,7 +14,8 @@ Sources: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -168,16 +169,38 @@ def read_words(
 
     ``times`` are those of the tokens, in seconds, ``start`` that of the first. Tokens of times aren't words.
     """
-    spoken = [place for place, token in enumerate(tokens) if token not in vocabulary.times]
-    groups = words_by_token(vocabulary, [tokens[place] for place in spoken], language not in WITHOUT_SPACES)
-    found, first = [], 0
-    for text, size in groups:
-        begins, ends = spoken[first], spoken[first + size - 1]
-        before = times[begins - 1] if begins else start
-        if text.strip():
-            found.append(Interval(round(before, 2), round(times[ends], 2), text.strip()))
-        first += size
+    found = []
+    for text, places in _spoken_words(vocabulary, tokens, language):
+        before = times[places[0] - 1] if places[0] else start
+        found.append(Interval(round(before, 2), round(times[places[-1]], 2), text))
     return tuple(found)
+
+
+def word_probabilities(
+    vocabulary: Vocabulary, tokens: Sequence[int], log_probs: Sequence[float], language: str | None
+) -> tuple[float, ...]:
+    """How probable each of the words of ``read_words`` is: the geometric mean of its tokens' probabilities.
+
+    ``log_probs`` are those of the tokens. Sources: Oneață, Caranica, Stan and Cucu 2021, "An Evaluation of Word-Level
+    Confidence Estimation for End-to-End Automatic Speech Recognition" (means of log-probabilities over a word's
+    tokens). Differs: OpenAI's ``timing.py`` has the arithmetic mean, in which certain tokens hide an uncertain one.
+    """
+    return tuple(
+        round(math.exp(sum(log_probs[place] for place in places) / len(places)), 4)
+        for _, places in _spoken_words(vocabulary, tokens, language)
+    )
+
+
+def _spoken_words(
+    vocabulary: Vocabulary, tokens: Sequence[int], language: str | None
+) -> Iterator[tuple[str, list[int]]]:
+    """Each word, and the places of its tokens; tokens of times aren't words."""
+    spoken = [place for place, token in enumerate(tokens) if token not in vocabulary.times]
+    first = 0
+    for text, size in words_by_token(vocabulary, [tokens[place] for place in spoken], language not in WITHOUT_SPACES):
+        if text.strip():
+            yield text.strip(), spoken[first : first + size]
+        first += size
 
 
 def words_by_token(vocabulary: Vocabulary, tokens: Sequence[int], by_spaces: bool = True) -> list[tuple[str, int]]:

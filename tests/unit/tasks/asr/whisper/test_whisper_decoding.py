@@ -18,12 +18,13 @@ from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import tiny_listener
 from tiny_whisper import whisper_tokenizer, write_whisper
+from vaak.audio.segments import Interval
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.transcripts import Transcript
+from vaak.tasks.asr.transcripts import Segment, Transcript, vtt_text
 from vaak.tasks.asr.utterances import joined
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset
@@ -34,7 +35,7 @@ from vaak.tasks.asr.whisper.predict import WhisperTranscriber, compression_ratio
 from vaak.tasks.asr.whisper.seeking import Listener, listen_on, open_listener
 from vaak.tasks.asr.whisper.sherpa import written_tokens
 from vaak.tasks.asr.whisper.task import WhisperTask
-from vaak.tasks.asr.whisper.times import median_filtered, read_words, warped, words_by_token
+from vaak.tasks.asr.whisper.times import Piece, median_filtered, read_words, warped, words_by_token
 
 SECONDS, SEEDS = 2.0, (0, 2, 4)
 HEADS = ((0, 1), (1, 0), (1, 1))
@@ -492,3 +493,37 @@ def test_a_tokenizer_without_names_for_times_has_them_after_the_others_only():
     assert Vocabulary(content, ids).times == range(last + 1, last + 1502), "4 more are not times"
     backend.add_tokens(["new"])
     assert not Vocabulary(backend.to_str(), ids).times, "new is where times would begin"
+
+
+def test_a_word_is_as_probable_as_the_mean_of_its_tokens_in_transformers(made: dict[int, Made]):
+    """Geometric, by the logits that transformers' model has when it reads what was written."""
+    one = made[0]
+    transcriber = one.transcriber(timestamps="word", language="hi", max_new_tokens=12)
+    encoded = transcriber.encoded([one.features(speech(1.6))])
+    [heard] = transcriber.heard(encoded, [0])
+    [found] = transcriber.segments_of_pieces(heard, [Piece(0, len(heard.tokens), 0.0, 1.6)], 0.0, encoded, 0, 160)
+    read = [*heard.prompt, *heard.tokens]
+    features = torch.from_numpy(one.features(speech(1.6)))[None]
+    with torch.no_grad():
+        logits = one.original(input_features=features, decoder_input_ids=torch.tensor([read])).logits[0]
+    logs = logits.log_softmax(-1)
+    each = [float(logs[len(heard.prompt) - 1 + place, token]) for place, token in enumerate(heard.tokens)]
+    spoken = [place for place, token in enumerate(heard.tokens) if token not in one.vocabulary.times]
+    expected, first = [], 0
+    for text, size in words_by_token(one.vocabulary, [heard.tokens[place] for place in spoken]):
+        if text.strip():
+            expected.append(np.exp(np.mean([each[place] for place in spoken[first : first + size]])))
+        first += size
+    assert len(found.probabilities) == len(found.words) > 1
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-4)
+
+
+def test_improbable_words_are_marked_in_webvtt():
+    words = (Interval(0.0, 0.5, "so"), Interval(0.5, 1.0, "<it"), Interval(1.0, 1.5, "so"))
+    segment = Segment(0.0, 1.5, "so <it so", words, None, (0.9, 0.4, 0.49))
+    cue = "00:00:00.000 --> 00:00:01.500\n"
+    marked = f"{cue}so <c.low>&lt;it</c> <c.low>so</c>\n\n"
+    assert vtt_text([segment]) == f"WEBVTT\n\nSTYLE\n::cue(.low) {{ color: orange; }}\n\n{marked}"
+    sure = segment._replace(probabilities=(0.9, 0.5, 0.6))
+    assert vtt_text([sure]) == vtt_text([sure._replace(words=(), probabilities=())])
+    assert vtt_text([sure]) == f"WEBVTT\n\n{cue}so &lt;it so\n\n"
