@@ -31,7 +31,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("tones")
     tiny_listener.write_listener(folder)
     lora = {"rank": 2, "alpha": 4.0, "targets": TARGETS}
-    return tiny_mixture.options(folder, write_whisper(tmp_path_factory.mktemp("whisper")), lora=lora)
+    return tiny_mixture.options(folder, write_whisper(tmp_path_factory.mktemp("whisper"), seconds=2), lora=lora)
 
 
 def python(*arguments: object, hash_seed: int) -> str:

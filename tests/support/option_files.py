@@ -199,7 +199,7 @@ def _write_words(data: Path) -> None:
     shutil.copy(data / "valid0.wav", data / "voices")
     _write_variants(data)
     _write_meetings(data)
-    write_whisper(data / "whisper")
+    write_whisper(data / "whisper", seconds=2)
     write_base(data / "wav2vec2", "wav2vec2", "layer")
     unigrams = "".join(f"-0.1\t{word}\n" for word in ("</s>", "mi!"))
     (data / "words.arpa").write_text(f"\\data\\\nngram 1=2\n\n\\1-grams:\n{unigrams}\n\\end\\\n")

@@ -312,6 +312,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("asr", "data.language_like"): (*LORA[:1], "data.language=mni", "data.language_like=en"),
     ("lm", "data.new_tokens"): ("model={pretrained: FOLDER/decoder}",),
     ("lm", "data.new_tokens_like"): ("model={pretrained: FOLDER/decoder}", "data.new_tokens=[<|new|>]"),
+    ("asr", "model.window"): LORA[:1],
     ("asr", "data.join_utterances"): (AMI, "data.max_duration=4"),
     ("asr", "data.decoding.temperature"): (),
     ("asr", "data.decoding.max_initial_timestamp"): (*LORA[:1], "data.decoding.timestamps=segment"),

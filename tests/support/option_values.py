@@ -37,6 +37,7 @@ VALUES: dict[str, Any] = {
     "global_config.cache_gigabytes": 0.0,
     "model.head": "attractors",
     "model.base": "FOLDER/whisper",
+    "model.window": 1.0,
     "model.adapter": "hin",
     "model.pretrained": "FOLDER/decoder",
     "model.lora.targets": ["k_proj"],

@@ -55,11 +55,15 @@ def make_dataset_from(folder: Path | str) -> dict[str, Any]:
 def sections(folder: Path | str, **more: Any) -> dict[str, Any]:
     """Model, datasets and data of a small experiment."""
     sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "max_target_length": 16}
+    data = {"max_duration": SECONDS, **more.get("data", {})}
+    model = more.get("model", {"scratch": {**sizes, "dropout": 0.1}})
+    if "base" in model and model.get("architecture") != "ctc" and data["max_duration"] < 30:
+        model = {"window": data["max_duration"], **model}  # a base's own 30 s would take the tests minutes
     return {
-        "model": more.get("model", {"scratch": {**sizes, "dropout": 0.1}}),
+        "model": model,
         "datasets": [make_dataset_from(folder)],
         "global_config": {"num_mel_bins": 40} if "base" not in more.get("model", {}) else {},
-        "data": {"max_duration": SECONDS, **more.get("data", {})},
+        "data": data,
     }
 
 

@@ -36,6 +36,7 @@ def write_whisper(
     max_target_positions: int = 24,
     empty: bool = False,
     num_times: int = NUM_TIMES,
+    seconds: float = 30.0,
 ) -> Path:
     """A folder that transformers' ``from_pretrained`` reads; its model has random weights, but not tiny ones."""
     tokenizer = whisper_tokenizer(empty, num_times)
@@ -51,6 +52,7 @@ def write_whisper(
         decoder_attention_heads=2,
         encoder_ffn_dim=48,
         decoder_ffn_dim=48,
+        max_source_positions=round(50 * seconds),
         max_target_positions=max_target_positions,
         pad_token_id=end,
         bos_token_id=end,

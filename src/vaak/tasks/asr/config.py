@@ -35,6 +35,11 @@ def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
     return None
 
 
+def has_whole_steps(seconds: float) -> bool:
+    """Whether the encoder of a Whisper, which takes a step each 0.02 s, can read exactly so much."""
+    return not round(seconds * 100) % 2 and abs(seconds * 100 - round(seconds * 100)) <= 1e-6
+
+
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"type": "character", "vocab_size": 1000}},
     "training": {
@@ -136,6 +141,13 @@ class AsrModelConfig(Section):
         "also a run that trained a Conformer.",
         SCRATCH,
     )
+    window: float | None = option(
+        "whisper with a base: seconds that its encoder reads at once; null: as many as the base was trained with (30). "
+        "Fewer are faster, but cut its positions: it repeats and loses words until it has learned again.",
+        None,
+        gt=0,
+        le=CONTEXT_SECONDS,
+    )
     scratch: ScratchConfig = option("whisper: sizes, if base is scratch.", ScratchConfig())
     conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())
     masking: MaskingConfig = option(
@@ -152,6 +164,12 @@ class AsrModelConfig(Section):
         "Train low-rank adapters of the base, which is frozen; null trains it all.", None
     )
     experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
+
+    @model_validator(mode="after")
+    def _window_fits(self) -> AsrModelConfig:
+        if self.window is not None and not has_whole_steps(self.window):
+            raise ValueError(f"window ({self.window:g}) must be a multiple of 0.02, the encoder's step")
+        return self
 
 
 class AsrDecodingConfig(Section):
@@ -273,8 +291,8 @@ class AsrDataConfig(Section):
     )
     sampling_seed: int = option("Random seed of percent, max_samples and max_valid_samples.", 42, ge=0)
     max_duration: float = option(
-        "Seconds of audio that the encoder reads at most. Whisper's has 30, to which shorter audio is padded; less is "
-        "faster.",
+        "Seconds of the longest utterance. Audio for a Whisper is padded: to 30 s for a pretrained one (model.window), "
+        "to this for one from scratch, which less makes faster.",
         CONTEXT_SECONDS,
         gt=0,
         le=CONTEXT_SECONDS,
@@ -328,9 +346,16 @@ class AsrDataConfig(Section):
 
     @model_validator(mode="after")
     def _frames_fit(self) -> AsrDataConfig:
-        if round(self.max_duration * 100) % 2 or abs(self.max_duration * 100 - round(self.max_duration * 100)) > 1e-6:
+        if not has_whole_steps(self.max_duration):
             raise ValueError(f"max_duration ({self.max_duration:g}) must be a multiple of 0.02, the encoder's step")
         return self
+
+
+def find_window(model: AsrModelConfig, data: AsrDataConfig) -> float:
+    """Return the seconds to which a Whisper's audio is padded, as far as it is known before its base is read."""
+    if model.base == SCRATCH:
+        return data.max_duration
+    return model.window or seconds_read_by(model.base) or CONTEXT_SECONDS
 
 
 AsrExperiment = Experiment[AsrModelConfig, AsrDataConfig, AudioConfig, DatasetConfig]

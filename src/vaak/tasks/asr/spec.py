@@ -19,6 +19,7 @@ from vaak.config.tasks import (
     impossible,
     no_effect,
     only_length,
+    remark,
     unread_input,
 )
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
@@ -33,6 +34,7 @@ from vaak.tasks.asr.config import (
     AsrDataConfig,
     AsrExperiment,
     AsrModelConfig,
+    find_window,
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
@@ -90,11 +92,11 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if data.decoding.ngram is not None and data.decoding.lm is not None:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
     budget = experiment.training.batching.max_duration
-    if budget is not None and budget < data.max_duration:
-        yield impossible(
-            "training.batching.max_duration",
-            f"{budget:g} s is less than an example may have (data.max_duration, {data.max_duration:g} s)",
-        )
+    longest, why = data.max_duration, "an example may have (data.max_duration"
+    if model.architecture != CTC and model.base != SCRATCH:
+        longest, why = find_window(model, data), "an example takes (model.window: audio is padded"
+    if budget is not None and budget < longest:
+        yield impossible("training.batching.max_duration", f"{budget:g} s is less than {why}, {longest:g} s)")
 
 
 def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -107,6 +109,7 @@ def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in ONLY_CTC_BEAM:
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
+    yield from _window_findings(experiment)
     yield from _decoding_findings(experiment)
     if experiment.data.timestamps and experiment.model.base == SCRATCH:
         yield impossible("data.timestamps", "model.base is scratch, which has no tokens for times; give a base")
@@ -114,6 +117,26 @@ def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.{name}", "model.architecture is whisper")
     if experiment.model.adapter is not None:
         yield impossible("model.adapter", "model.architecture is whisper, which has no adapters by language")
+
+
+def _window_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what a window costs that is shorter than the one that a base was trained with."""
+    model, longest = experiment.model, experiment.data.max_duration
+    if model.base == SCRATCH:
+        yield no_effect("model.window", "model.base is scratch, whose encoder reads data.max_duration")
+        return
+    if model.window is None:
+        return
+    if model.window < longest:
+        yield impossible(
+            "model.window", f"{model.window:g} s is less than an utterance may have (data.max_duration, {longest:g} s)"
+        )
+    if model.window < (seconds_read_by(model.base) or CONTEXT_SECONDS):
+        yield remark(
+            "model.window",
+            f"cuts the positions of {model.base} to {model.window:g} s: until it has learned again, it repeats and "
+            "loses words, and faster-whisper can't read what it is exported to; leave it out to keep them",
+        )
 
 
 def _decoding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -145,6 +168,7 @@ def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in (*ONLY_WHISPERS_BEAM, *ONLY_WHISPERS, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
     yield no_effect("data.timestamps", "model.architecture is ctc, whose frames have their times")
+    yield no_effect("model.window", "model.architecture is ctc, whose audio isn't padded")
     for name in ("lora", "experts"):
         if getattr(model, name) is not None and model.adapter is not None:
             yield impossible("model.adapter", f"given together with model.{name}; keep one of them")
@@ -253,8 +277,10 @@ def num_parameters(experiment: AsrExperiment) -> int:
 
 
 def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
-    """A base that reads less than 30 s decides how much is read."""
-    base = get("model.base")
+    """A base that reads less than 30 s, or a window, decides how long utterances may be."""
+    base, window = get("model.base"), get("model.window")
+    if base != SCRATCH and get("model.architecture") != CTC and isinstance(window, int | float) and window > 0:
+        return {"data.max_duration": (float(window), "which is model.window")}
     seconds = seconds_read_by(base, folder) if isinstance(base, str) and get("model.architecture") != CTC else None
     if seconds is None or seconds >= CONTEXT_SECONDS:
         return {}

@@ -13,15 +13,18 @@ from vaak.runs.example_data import utter_voices, write_audio, write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets, split_few
+from vaak.tasks.asr.config import CONTEXT_SECONDS
 from vaak.tasks.rates import USUAL
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     """Sections for the data found; each choice says why."""
-    longest = min(30, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30)
-    data: dict[str, Any] = {"max_duration": Choice(longest, "seconds; the longest recording, or Whisper's window")}
+    data: dict[str, Any] = {}
+    budget, per_epoch = choose_seconds(amounts, device, 60, 10), amounts.hours * 3600
     gib = device.total / GIB
     if device.kind == "cpu":
+        longest = min(30, math.ceil(amounts.seconds[-1]) + 1 if amounts.seconds else 30)
+        data["max_duration"] = Choice(longest, "seconds; the longest recording, or 30")
         size = (96, 2) if amounts.hours < 2 else (144, 4)
         why = "from scratch, as a processor allows; with a GPU, model: {base: openai/whisper-small} needs less speech"
         model: dict[str, Any] = {
@@ -34,6 +37,9 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
         model = {
             "base": Choice(base, f"{parameters} parameters, fit into {format_bytes(device.total)}; downloaded once")
         }
+        # A pretrained Whisper reads 30 s, to which audio is padded: so much of a step is each recording.
+        per_epoch = max(per_epoch, CONTEXT_SECONDS * amounts.examples)
+        budget = budget._replace(value=max(round(CONTEXT_SECONDS), budget.value))
         is_little = amounts.hours < 20 or gib < 10
         if is_little:
             why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
@@ -47,7 +53,6 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
             data["language"] = Choice(amounts.language, "most of the recordings")
     if amounts.speakers > 1:
         data["group"] = Choice("speaker", "figures are given for each")
-    budget = choose_seconds(amounts, device, 60, 10)
     return {
         "datasets": make_datasets(corpora, **split_few(corpora, amounts)),
         "model": model,
@@ -55,7 +60,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
         "training": {
             "batching": {"type": "bucketed", "max_duration": budget},
             "optimizer": optimizer,
-            **choose_steps(amounts.hours * 3600 / budget.value, device),
+            **choose_steps(per_epoch / budget.value, device),
         },
     }
 

@@ -14,9 +14,10 @@ import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
+from transformers import WhisperForConditionalGeneration
 
 import tiny_listener
-from vaak.config.load import load
+from vaak.config.load import load, load_layers
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
@@ -172,6 +173,29 @@ def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Pat
     )
     with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label 'etiology'"):
         make_task(corpus, tmp_path / "b", data={"group": "etiology"})
+
+
+def test_a_base_keeps_its_window_unless_it_is_cut(whisper_folder: Path, corpus: Path, tmp_path: Path, caplog: Any):
+    """Shorter utterances are padded to what the base was trained with; ``model.window`` cuts it, and says so."""
+    model = {"base": str(whisper_folder), "window": None}
+    task = make_task(corpus, tmp_path / "whole", model=model, data={"max_duration": 0.8})
+    network = task.model().whisper
+    assert (task.window, network.config.max_source_positions) == (30.0, 1500)
+    theirs = WhisperForConditionalGeneration.from_pretrained(whisper_folder).model.encoder.embed_positions.weight
+    assert torch.equal(network.model.encoder.embed_positions.weight, theirs)
+    assert "ct2" not in task.refused_exports()
+    options = tiny_listener.options(corpus, model=model | {"window": 1.0})
+    loaded = load_layers([options])
+    assert any("model.window" in one and "repeats and loses words" in one for one in loaded.warnings)
+    task = make_task(corpus, tmp_path / "cut", model=model | {"window": 1.0})
+    network = task.model().whisper
+    assert torch.equal(network.model.encoder.embed_positions.weight, theirs[:50])
+    assert "model.window cut this Whisper's positions to 1 s" in task.refused_exports()["ct2"]
+    with pytest.raises(UserError, match=r"model.window: 0.6 s is less than an utterance may have"):
+        load_layers([tiny_listener.options(corpus, model=model | {"window": 0.6}, data={"max_duration": 0.8})])
+    budget = {"type": "bucketed", "max_duration": 8}
+    with pytest.raises(UserError, match=r"training.batching.max_duration: 8 s is less than an example takes"):
+        load_layers([tiny_listener.options(corpus, model=model, training={"batching": budget})])
 
 
 def test_what_is_too_long_is_listed_before_training(corpus: Path, tmp_path: Path):

@@ -58,6 +58,7 @@ LARGE_SIZES = {
     "decoder_layers": 32,
     "encoder_ffn_dim": 5120,
     "decoder_ffn_dim": 5120,
+    "max_source_positions": 1500,
     "max_target_positions": 448,
 }
 LARGE = {"v2": {"vocab_size": 51865, "num_mel_bins": 80}, "v3": {"vocab_size": 51866, "num_mel_bins": 128}}
@@ -223,7 +224,8 @@ def _estimated_basis(of: str) -> CostBasis | str:
         config, numbers = _base_config(options), _utterances(options)
     except UserError as error:
         return f"not known: {error}"
-    positions, width = round(50 * get_seconds(options)), config["d_model"]
+    positions = config.get("max_source_positions") or round(50 * get_seconds(options))
+    width = config["d_model"]
     encoder, all_weights = _parameters(config, positions)
     # Two operations for each parameter and position, and in each layer 4 · width for each pair of positions: scores and
     # weighted sums.

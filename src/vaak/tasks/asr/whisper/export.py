@@ -81,7 +81,7 @@ def write_whisper_ct2(
     """
     if transcriber.features.seconds != CONTEXT_SECONDS:
         log.warning(
-            "faster-whisper reads half a minute; data.max_duration is %g, so only CTranslate2 itself can use it",
+            "faster-whisper reads half a minute; this model reads %g s, so only CTranslate2 itself can use it",
             transcriber.features.seconds,
         )
     write_ct2(lambda made: write_whisper(transcriber, made, expert, weight), folder, quantization)
@@ -157,7 +157,7 @@ def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: P
     transformers = import_transformers(PURPOSE, "asr")
     seconds = int(features.seconds) if float(features.seconds).is_integer() else features.seconds
     if seconds != int(seconds):
-        log.warning("transformers reads whole seconds only; data.max_duration is %g, so only Vaak can use it", seconds)
+        log.warning("transformers reads whole seconds only; this model reads %g s, so only Vaak can use it", seconds)
     extractor = transformers.WhisperFeatureExtractor(feature_size=features.num_mel_bins, chunk_length=seconds)
     write_json(folder / "preprocessor_config.json", {**extractor.to_dict(), "processor_class": "WhisperProcessor"})
     if vocabulary.added:

@@ -69,13 +69,19 @@ def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False
         return None
     sizes = import_transformers(PURPOSE, "asr").WhisperConfig
     config: WhisperConfig = fetch_model(KEY, source, lambda: sizes.from_pretrained(source))
-    config.max_source_positions = count_positions(data.max_duration)
+    if options.window is not None:
+        config.max_source_positions = count_positions(options.window)
     return config
 
 
 def count_positions(seconds: float) -> int:
     """The encoder's positions in this many seconds."""
     return round(seconds * FRAMES_PER_SECOND) // 2
+
+
+def seconds_read(config: WhisperConfig) -> float:
+    """The seconds of audio that fill all positions of an encoder."""
+    return 2 * config.max_source_positions / FRAMES_PER_SECOND
 
 
 def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
@@ -85,8 +91,8 @@ def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
     return model
 
 
-def loaded_whisper(source: str, seconds: float, new: NewIds | None = None) -> WhisperForConditionalGeneration:
-    """The Whisper of a folder or of the Hub, in 32 bits; its encoder reads ``seconds`` of audio.
+def loaded_whisper(source: str, window: float | None, new: NewIds | None = None) -> WhisperForConditionalGeneration:
+    """The Whisper of a folder or of the Hub, in 32 bits; its encoder is cut to a ``window`` of seconds, if any.
 
     It has rows for ``new`` tokens, too. Raises UserError where it can't be loaded.
     """
@@ -97,7 +103,8 @@ def loaded_whisper(source: str, seconds: float, new: NewIds | None = None) -> Wh
     model: WhisperForConditionalGeneration = fetch_model(
         KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
-    shorten(model, count_positions(seconds), source)
+    if window is not None:
+        shorten(model, count_positions(window), source)
     if new is not None and new.ids:
         model.resize_token_embeddings(new.ids.stop, mean_resizing=False)
         begin_new_rows([model.get_input_embeddings(), model.get_output_embeddings()], *new)
@@ -110,8 +117,7 @@ def shorten(model: WhisperForConditionalGeneration, positions: int, source: str)
 
     table = model.model.encoder.embed_positions
     if positions > table.num_embeddings:
-        seconds = 2 * table.num_embeddings / FRAMES_PER_SECOND
-        raise UserError(f"data.max_duration: {source} reads at most {seconds:g} s")
+        raise UserError(f"model.window: {source} reads at most {seconds_read(model.config):g} s")
     # Sinusoids, which aren't trained. A clone, since a slice would keep the whole table in memory.
     table.weight = torch.nn.Parameter(table.weight[:positions].detach().clone(), requires_grad=False)
     table.num_embeddings = model.config.max_source_positions = positions

@@ -29,7 +29,7 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
 from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
+from vaak.tasks.asr.config import CONTEXT_SECONDS, SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.model import name_base, resolve_base
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
@@ -54,6 +54,7 @@ from vaak.tasks.asr.whisper.network import (
     loaded_whisper,
     random_whisper,
     scratch_config,
+    seconds_read,
 )
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber, require_decoding
 from vaak.tasks.asr.whisper.sherpa import write_whisper_sherpa
@@ -99,7 +100,17 @@ class WhisperTask(SpeechRecognitionTask):
         """The features that the model reads."""
         scratch = self.options.base == SCRATCH
         num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
-        return WhisperFeatures(num_bins, self.data.max_duration)
+        return WhisperFeatures(num_bins, self.window)
+
+    @property
+    def window(self) -> float:
+        """Seconds that the encoder reads at once. Raises UserError where utterances may be longer."""
+        if self.options.base == SCRATCH:
+            return self.data.max_duration
+        seconds = self.options.window or seconds_read(self.prepared.base_config)
+        if self.data.max_duration > seconds:
+            raise UserError(f"data.max_duration: {self.options.base} reads at most {seconds:g} s")
+        return seconds
 
     @cached_property
     def feature_maker(self) -> WhisperSamples:
@@ -114,10 +125,11 @@ class WhisperTask(SpeechRecognitionTask):
 
     def meta_batch(self) -> Batch | None:
         """Return a microbatch of silence, as large as one may become; None for a base of the Hub."""
-        config, seconds = config_before(self.experiment, self.folder), self.data.max_duration
+        config = config_before(self.experiment, self.folder)
         if config is None:
             return None
-        features = np.zeros((config.num_mel_bins, 2 * count_positions(seconds)), np.float32)
+        seconds = seconds_read(config)
+        features = np.zeros((config.num_mel_bins, 2 * config.max_source_positions), np.float32)
         example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
         rows = largest_rows(self.experiment.training, seconds)
         return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
@@ -127,7 +139,7 @@ class WhisperTask(SpeechRecognitionTask):
 
         Where a run has checkpoints, which have all weights, its base may have gone.
         """
-        options, seconds = self.options, self.data.max_duration
+        options, seconds = self.options, self.window
         require_decoding(self.prepared.vocabulary, self.data.decoding)
         if options.base == SCRATCH:
             ids = self.prepared.vocabulary.ids
@@ -136,7 +148,7 @@ class WhisperTask(SpeechRecognitionTask):
 
         def random() -> Any:
             config = self.prepared.base_config
-            # The saved sizes are the base's, whose encoder reads 30 s.
+            # The saved sizes are the base's, and don't know of model.window.
             config.max_source_positions = count_positions(seconds)
             config.vocab_size = self.prepared.vocabulary.ids.size
             return random_whisper(config)
@@ -144,7 +156,7 @@ class WhisperTask(SpeechRecognitionTask):
         new = read_new_tokens(self.prepared.folder)
         whisper = load_or_init(
             self.directory,
-            lambda: loaded_whisper(resolve_base(options, self.folder), seconds, new),
+            lambda: loaded_whisper(resolve_base(options, self.folder), options.window, new),
             random,
         )
         return AsrModel(whisper, options.lora, options.experts, new.ids)
@@ -265,6 +277,9 @@ class WhisperTask(SpeechRecognitionTask):
             reasons["sherpa-onnx"] = "sherpa-onnx's Whispers have no gate; use onnx, mixture, or hf with --expert"
         if self.options.experts is not None and read_new_tokens(self.prepared.folder).ids:
             reasons["mixture"] = "its loader can't give the base the row of a new token; use hf with --expert"
+        window = self.options.window
+        if window is not None and window < CONTEXT_SECONDS:
+            reasons["ct2"] = f"faster-whisper reads 30 s, and model.window cut this Whisper's positions to {window:g} s"
         if not self.prepared.vocabulary.is_whispers:
             prompt = (
                 "begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with a tokenizer of its "

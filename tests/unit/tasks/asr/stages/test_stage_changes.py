@@ -57,7 +57,7 @@ def everywhere(reason: str) -> dict[str, str]:
 def test_other_weights_in_the_same_folder_are_noticed(given: Values, whisper_folder: Path, tmp_path: Path) -> None:
     weights = tmp_path / "whisper" / "model.safetensors"
     size = weights.stat().st_size
-    other = write_whisper(tmp_path / "other", seed=1)
+    other = write_whisper(tmp_path / "other", seed=1, seconds=tiny_listener.SECONDS)
     found = reasons(given, given, tmp_path, lambda: shutil.copy(other / weights.name, weights))
     assert weights.stat().st_size == size
     assert found == everywhere("the weights of the base changed")

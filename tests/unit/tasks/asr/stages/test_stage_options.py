@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tiny_audio import write_audio
+from tiny_whisper import write_whisper
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.voices import LANGUAGES
 from vaak.cli.pipeline import read_values
@@ -249,15 +249,10 @@ def test_the_audio_of_links_is_read_where_it_is_named(
     assert code == 0, errors
 
 
-def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(
-    whisper_folder: Path, tmp_path: Path
-) -> None:
+def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(tmp_path: Path) -> None:
     """What is read by default is what the base can; what is given stays."""
-    short = tmp_path / "short"
-    shutil.copytree(whisper_folder, short)
-    about = json.loads((short / "config.json").read_text()) | {"max_source_positions": 200}
-    (short / "config.json").write_text(json.dumps(about))
-    for base, seconds in ((short, 4.0), (whisper_folder, 30.0)):
+    short, usual = write_whisper(tmp_path / "short", seconds=4), write_whisper(tmp_path / "usual")
+    for base, seconds in ((short, 4.0), (usual, 30.0)):
         options = MoeOptions(dataset_root=tmp_path, whisper_model=str(base))
         assert make_data_section(options, "joint")["data"]["max_duration"] == seconds
         loaded: Any = load_layers([{"task": "asr", "name": "x", "model": {"base": str(base)}, "datasets": [VOICES]}])

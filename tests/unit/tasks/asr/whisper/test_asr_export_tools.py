@@ -280,7 +280,7 @@ def test_tokens_of_transcripts_are_the_same_text_in_whispers_tokenizer(kind: str
 
 def test_what_whispers_tokenizer_and_features_cannot_be_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     write_processor(make_vocabulary("wordpiece"), WhisperFeatures(80, 0.8), tmp_path)
-    assert "data.max_duration is 0.8, so only Vaak can use it" in caplog.text
+    assert "this model reads 0.8 s, so only Vaak can use it" in caplog.text
     assert "data.tokenizer has several tokens for the same text" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"preprocessor_config.json", "vocabulary"}
 
