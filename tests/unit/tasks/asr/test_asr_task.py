@@ -422,7 +422,7 @@ def test_gradients_of_gate_and_experts_are_those_of_differences(
 @pytest.mark.parametrize(
     ("base", "language", "message"),
     [
-        ("whisper", "fr", "data.language: the base doesn't know 'fr'; expected one of en, hi"),
+        ("whisper", "fr", "data.language: the base doesn't know 'fr'; it knows en, hi"),
         ("empty", "en", "has no weights; expected model.safetensors and config.json"),
         ("vaak-nobody/no-whisper", "en", "the Hugging Face Hub has no such model or can't be reached"),
     ],
