@@ -81,7 +81,7 @@ def count_positions(seconds: float) -> int:
 
 def seconds_read(config: WhisperConfig) -> float:
     """The seconds of audio that fill all positions of an encoder."""
-    return 2 * config.max_source_positions / FRAMES_PER_SECOND
+    return 2 * int(config.max_source_positions) / FRAMES_PER_SECOND
 
 
 def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
