@@ -91,6 +91,12 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect("data.decoding.alpha", "data.decoding.ngram and data.decoding.lm are null")
     if data.decoding.ngram is not None and data.decoding.lm is not None:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
+    yield from _budget_findings(experiment)
+
+
+def _budget_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield a batch's budget of seconds that is less than one example takes."""
+    data, model = experiment.data, experiment.model
     budget = experiment.training.batching.max_duration
     longest, why = data.max_duration, "an example may have (data.max_duration"
     if model.architecture != CTC and model.base != SCRATCH:
