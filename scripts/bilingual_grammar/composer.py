@@ -10,7 +10,7 @@ from bilingual_grammar.clauses import Event
 from bilingual_grammar.dictionary import bilingual_adverbs, bilingual_lexicon, noun_english, verb_english
 from bilingual_grammar.english_morphology import plural
 from bilingual_grammar.phrases import SPEAKERS, Adjunct, Participant, Phrase, Speaker
-from vaak.text.grammar.composer import OWNED, PLACES, Composer
+from vaak.text.grammar.composer import NOUNS_OF_PLACE, OWNED, Composer
 from vaak.text.grammar.lexicon import ONE, Adjective, Noun, Verb
 from vaak.text.grammar.morphology import ASPECT_OF
 
@@ -160,7 +160,7 @@ class BilingualComposer(Composer):
         if kind in ("with", "against"):
             return Adjunct(self.other(subject), ("के", "साथ") if kind == "with" else ("से",), preposition)
         if kind == "place":
-            return self.find_split(self.location(PLACES))
+            return self.find_split(self.location(NOUNS_OF_PLACE))
         location = self.location(("water",) if kind == "water" else ("inside",))
         relations = {"water": ("में",), "from": ("से",), "to": ("तक",), "above": ("के", "ऊपर")}
         return Adjunct(location, ("",) if verb.lemma == "जाना" else relations[kind], preposition)

@@ -24,7 +24,7 @@ from bilingual_grammar.clauses import (
 from bilingual_grammar.composer import TENSES, BilingualComposer
 from bilingual_grammar.phrases import WHO, YOU, Phrase, Speaker
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError, choose_split, meets_held_out
+from vaak.text.grammar.composer import NOUNS_OF_PLACE, OWNED, NoChoiceError, choose_split, meets_held_out
 from vaak.text.grammar.corpus import is_sound
 from vaak.text.grammar.lexicon import ONE
 from vaak.text.grammar.morphology import Words
@@ -131,7 +131,7 @@ def _described(composer: BilingualComposer) -> Pair:
     adjective = composer.quality(subject.noun, ("quality", "state", "posture"))
     if adjective.kind == "posture":
         hindi, english = quality(adjective, subject)
-        place = composer.find_split(composer.location(PLACES))
+        place = composer.find_split(composer.location(NOUNS_OF_PLACE))
         hindi, english = (*place.hindi(), *hindi), f"{english} {place.english()}"
     elif adjective.kind == "quality" and composer.chance(0.4):
         other = Phrase(composer.noun(sorted(subject.noun.classes - {"epicene"})))
@@ -161,13 +161,13 @@ def _named(composer: BilingualComposer) -> Pair:
 def _located(composer: BilingualComposer) -> Pair:
     """The watch is on the table."""
     subject = composer.actor("human") if composer.chance(0.4) else composer.phrase(("animal", "food", *THINGS), 0.4)
-    place = composer.find_split(composer.location(PLACES))
+    place = composer.find_split(composer.location(NOUNS_OF_PLACE))
     return _state(composer, State(subject, _time(composer), place.hindi(), place.english()))
 
 
 def _existence(composer: BilingualComposer) -> Pair:
     what = _something(composer, ("human", "animal", "food", *THINGS))
-    place = composer.find_split(composer.location(PLACES))
+    place = composer.find_split(composer.location(NOUNS_OF_PLACE))
     return _sentence(*existence(what, place, _time(composer)))
 
 

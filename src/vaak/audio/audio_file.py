@@ -38,7 +38,7 @@ MARGIN = 0.05
 """Seconds around a block. soxr's filter is shorter: blocks agree with a whole file to 2e-7."""
 MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
-LONGEST = 1e12
+MOST_SAMPLES = 1e12
 """Samples; libsndfile returns more if a header doesn't contain the length."""
 TOLERATED_SECONDS = 0.025
 """Share of a header's length that may be missing, as in Lhotse; it is reported. Where more is, a file is truncated."""
@@ -267,7 +267,7 @@ def _read_header(file: Any, path: Path | Part) -> Header:
     held = file.frames if contents.held is None else contents.held
     if file.frames == 0 or held == 0:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
-    if held > LONGEST:
+    if held > MOST_SAMPLES:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
     # After FFmpeg, ``file`` is a decoded copy with a correct header; the original's length was recorded when decoding.
     said = read_said(path) if contents.said is None and isinstance(path, Path) else contents.said
@@ -281,7 +281,7 @@ def _read_header(file: Any, path: Path | Part) -> Header:
 log = logging.getLogger("vaak")
 PIECE = 2**18
 """Frames that are decoded at once."""
-KEPT = 2**24
+KEPT_SAMPLES = 2**24
 """Samples that are kept: more than five minutes at 48 kHz."""
 LONG_WAY = 600
 """Seconds; to decode more of a file for nothing is worth a warning."""
@@ -340,7 +340,7 @@ class FromStart:
             self.pieces.append(np.array(self.mix(frames), np.float32))
             self.last += len(frames)
             # Drop only pieces that end before the window, so a window longer than KEPT stays complete.
-            while self.last - self.first > KEPT and self.first + len(self.pieces[0]) <= first:
+            while self.last - self.first > KEPT_SAMPLES and self.first + len(self.pieces[0]) <= first:
                 self.first += len(self.pieces.popleft())
         found, start = [np.zeros(0, np.float32)], self.first
         for piece in self.pieces:

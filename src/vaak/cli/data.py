@@ -264,7 +264,7 @@ def list_recipes(
     """
     from pathlib import Path
 
-    from vaak.audio.corpora.lhotse_manifests import DONE
+    from vaak.audio.corpora.lhotse_manifests import CUTS_FILE
     from vaak.audio.corpora.recipes import recipes
 
     rows: list[dict[str, Any]] = [
@@ -272,7 +272,7 @@ def list_recipes(
             "name": name,
             "download": bool(recipe.downloads),
             "on_disk": (Path(corpus_dir) / name).is_dir(),
-            "prepared": (Path(output_dir) / name / DONE).is_file(),
+            "prepared": (Path(output_dir) / name / CUTS_FILE).is_file(),
             "options": list(recipe.options),
         }
         for name, recipe in recipes().items()

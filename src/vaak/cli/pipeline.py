@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 if TYPE_CHECKING:
     from vaak.pipeline.stage import Pipeline
 
-ABOUT = "Run the stages of a pipeline: NAME, ./file.py:NAME or package.module:NAME."
+PIPELINE_HELP = "Run the stages of a pipeline: NAME, ./file.py:NAME or package.module:NAME."
 
 
 class PipelineGroup(TyperGroup):
@@ -41,7 +41,7 @@ class PipelineGroup(TyperGroup):
 
 app = typer.Typer(
     cls=PipelineGroup,
-    help=ABOUT,
+    help=PIPELINE_HELP,
     epilog="Example: vaak pipeline ./counting.py:COUNTING --resume --dry-run",
     no_args_is_help=True,
     add_completion=False,

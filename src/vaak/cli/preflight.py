@@ -75,7 +75,7 @@ def doctor(
         raise typer.Exit(2)
 
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+BYTES_BY_UNIT = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def find_batch_size(
@@ -105,7 +105,8 @@ def find_batch_size(
     largest = next(trial for trial in advice.trials if trial.size == advice.largest)
     beyond = "; this is all the data" if largest.holds_all else ""
     print(
-        f"largest {advice.option} that fits in {advice.available_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}"
+        f"largest {advice.option} that fits in {advice.available_bytes / BYTES_BY_UNIT['G']:.2f} "
+        f"GiB: {advice.largest}{beyond}"
     )
     print(f"fastest: {advice.quickest}")
     steps = f"training.gradient_accumulation_steps={advice.accumulation}"
@@ -121,7 +122,7 @@ def parse_bytes(text: str) -> int:
 
     found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
     try:
-        size = float(found[1]) * UNITS[found[2].upper()] if found else 0
+        size = float(found[1]) * BYTES_BY_UNIT[found[2].upper()] if found else 0
     except ValueError:
         size = 0
     if not found or size < 1:
@@ -131,7 +132,7 @@ def parse_bytes(text: str) -> int:
 
 def print_trial(trial: Trial) -> None:
     """One line per size."""
-    memory = f"{trial.memory_bytes / UNITS['G']:.2f} GiB"
+    memory = f"{trial.memory_bytes / BYTES_BY_UNIT['G']:.2f} GiB"
     rates = "  ".join(f"{rate:,.0f} {unit}s/s" for unit, rate in trial.per_second.items())
     print(f"{trial.size:>8}  {trial.rows:>6} rows  {memory:>10}  {trial.problem or rates}", flush=True)
 

@@ -101,13 +101,13 @@ WRITING = {
     *("data simulate", "data segment", "data get", "data prepare", "data clean", "data preprocess"),
 }
 """Commands whose result is what they write, send or delete; others print it, unless they are given where to write."""
-PLACES = ("output", "output_dir", "out", "picture", "plot")
+OUTPUT_PARAMETERS = ("output", "output_dir", "out", "picture", "plot")
 """Parameters that say where to write."""
 
 
 def is_written(command: str, values: Mapping[str, Any]) -> bool:
     """Return whether the result of a command, called with these values, is elsewhere than in what it prints."""
-    return command in WRITING or any(isinstance(values.get(name), Path) for name in PLACES)
+    return command in WRITING or any(isinstance(values.get(name), Path) for name in OUTPUT_PARAMETERS)
 
 
 class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]

@@ -30,7 +30,7 @@ from vaak.core.storage.files import new_folders as folders_to_make
 from vaak.core.storage.lock import describe_holder, locked
 
 LOCK = ".lock"
-SIZES, HASHES = "sizes", "sha256"
+SIZES_KEY, HASHES = "sizes", "sha256"
 ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 MOST_SHOWN = 200
 """Characters of a value in a message; one of some options is a whole section."""
@@ -98,7 +98,7 @@ class Artifact:
 
         Only files are looked at whose name below the folder ``concerns`` the caller. Raises what ``read`` does.
         """
-        sizes = self.read().get(SIZES)
+        sizes = self.read().get(SIZES_KEY)
         written = sizes.items() if isinstance(sizes, dict) else ()
         return damage_in(self.folder, {name: size for name, size in written if concerns(name)})
 
@@ -134,7 +134,7 @@ class Artifact:
     def finish(self, about: Mapping[str, Any], *, with_sizes: bool = True, with_hashes: bool = False) -> None:
         """Write the marker, after all other files: they are complete."""
         sizes = list_sizes(self.folder, leave_out={self.marker}) if with_sizes or with_hashes else {}
-        more: dict[str, Any] = {SIZES: sizes} if with_sizes else {}
+        more: dict[str, Any] = {SIZES_KEY: sizes} if with_sizes else {}
         if with_hashes:
             more[HASHES] = {name: hash_file(self.folder / name) for name in sizes}
         write_json(self.path, {**about, **more})

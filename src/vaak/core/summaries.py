@@ -21,7 +21,7 @@ from typing import Any
 
 SUMMARY = "examples"
 FIRST, MOST_EXAMPLES, MOST_SCORES = 8, 50, 2000
-LONGEST = 500
+LONGEST_TEXT = 500
 """Characters of a text that are kept."""
 
 
@@ -49,7 +49,7 @@ class ExampleLog:
         The larger its ``error``, the sooner it is shown, with what ``about`` says. The figure is the first of ``sums``
         divided by the second, over all examples; they were found by comparing with ``of``.
         """
-        kept = {name: one[:LONGEST] if isinstance(one, str) else one for name, one in about.items()}
+        kept = {name: one[:LONGEST_TEXT] if isinstance(one, str) else one for name, one in about.items()}
         self.examples.append({"index": index, "error": round(error, 6), **kept})
         compared = hashlib.sha256(of.encode()).hexdigest()[:16]
         self.scores.append([index, *(round(float(one), 6) for one in sums), compared, group])

@@ -285,7 +285,7 @@ def _summary(meters: Meters, sums: dict[str, float], seen: dict[str, list[Any]])
     return {SUMMARY: json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()} if found else {}
 
 
-KEPT = 20
+KEPT_PICTURES = 20
 """Pictures of a name."""
 STEP = re.compile(r"step-(\d{8})\.(png|wav|json)")
 Listener = Callable[[int, Mapping[str, bytes]], None]
@@ -372,7 +372,7 @@ def _list_superseded(folder: Path, best: int | None) -> list[Path]:
     # A sound that didn't change at the best step is under an earlier one.
     of_best = max((step for step, _ in found if best is not None and step <= best), default=None)
     # The summary from before the first step is what the last one is compared with.
-    return [path for step, path in found[:-KEPT] if step != of_best and (step > 0 or path.suffix != ".json")]
+    return [path for step, path in found[:-KEPT_PICTURES] if step != of_best and (step > 0 or path.suffix != ".json")]
 
 
 def _pictures_by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -31,7 +31,7 @@ from vaak.engine.training_data import TrainingData
 
 log = logging.getLogger("vaak")
 
-UNITS = ("token", "frame")
+UNITS_OF_WORK = ("token", "frame")
 """The unit that operations are proportional to, where a batch counts it; else its most frequent unit."""
 
 
@@ -126,7 +126,7 @@ def count_work(
 
 def main_unit(counts: dict[str, float]) -> str:
     """The unit that operations are proportional to, of those that a batch counts."""
-    return next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
+    return next((unit for unit in UNITS_OF_WORK if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
 
 
 def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> int:

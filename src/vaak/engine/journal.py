@@ -100,13 +100,13 @@ class SkippedExamples:
 
 def _parse_key(entry: Mapping[str, Any]) -> tuple[int, int, int]:
     """Epoch, index and occurrence of a skipped example. Raises ValueError where one isn't a number."""
-    epoch, index, occurrence = (entry.get(name, default) for name, default in KEY)
+    epoch, index, occurrence = (entry.get(name, default) for name, default in PLACE_KEYS)
     if not (type(epoch) is type(index) is type(occurrence) is int):
         raise ValueError(entry)
     return epoch, index, occurrence
 
 
-KEY = (("epoch", None), ("index", None), ("occurrence", 0))
+PLACE_KEYS = (("epoch", None), ("index", None), ("occurrence", 0))
 """The keys that tell a skipped example, with their defaults: earlier versions wrote no occurrence."""
 
 

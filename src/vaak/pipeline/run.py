@@ -43,7 +43,7 @@ from vaak.report.tables import aligned, markdown_table
 from vaak.runs.folder.logs import logging_to
 
 log = logging.getLogger("vaak")
-ABOUT, LOG, RESULTS = "pipeline.json", "pipeline.log", "results.md"
+PIPELINE_FILE, LOG, RESULTS = "pipeline.json", "pipeline.log", "results.md"
 SAID = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
 STATES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
@@ -77,11 +77,11 @@ def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
     Raises UserError where another pipeline is there.
     """
     try:
-        about = read_json(directory / ABOUT)
+        about = read_json(directory / PIPELINE_FILE)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise UserError(f"{directory / ABOUT} can't be read: {error}; give another --output-dir") from error
+        raise UserError(f"{directory / PIPELINE_FILE} can't be read: {error}; give another --output-dir") from error
     if about["pipeline"] != pipeline.name:
         raise UserError(f"{directory} has a run of the pipeline {about['pipeline']}; give another --output-dir")
     known: dict[str, Any] = look_up(about["options"])
@@ -90,12 +90,12 @@ def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
 
 def holds_a_pipeline(pipeline: Pipeline, directory: Path) -> bool:
     """Whether a pipeline has begun in a folder. Raises UserError for one that has only something else in it."""
-    if (directory / ABOUT).exists() or any((directory / stage.name).exists() for stage in pipeline.stages):
+    if (directory / PIPELINE_FILE).exists() or any((directory / stage.name).exists() for stage in pipeline.stages):
         return True
     there = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
     if others := [name for name in there if name[0] != "." and not name.endswith(".log")]:
         raise UserError(
-            f"{directory} has no pipeline to resume: it has no {ABOUT}, but {', '.join(others[:5])}; check "
+            f"{directory} has no pipeline to resume: it has no {PIPELINE_FILE}, but {', '.join(others[:5])}; check "
             "--output-dir, or leave out --resume to start one there"
         )
     return False
@@ -209,7 +209,9 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     with _held(directory), _logged(directory, request) as log_file:
         if plan.begins:
             log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
-        write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": refer(options.model_dump(mode="json"))})
+        write_json(
+            directory / PIPELINE_FILE, {"pipeline": pipeline.name, "options": refer(options.model_dump(mode="json"))}
+        )
         rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)

@@ -100,9 +100,9 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):  # one part: the loss itself
         found.pop("parts of the loss", None)
     best = facts.summary.best.rpartition(" ")[0]
-    evaluations = sorted((name for name in found if name not in UNITS), key=lambda name: name != best)
+    evaluations = sorted((name for name in found if name not in UNIT_BY_PANEL), key=lambda name: name != best)
     first = ("loss", "parts of the loss")
-    order = [name for name in (*first, *evaluations, *UNITS) if name in found]
+    order = [name for name in (*first, *evaluations, *UNIT_BY_PANEL) if name in found]
     order = list(dict.fromkeys(order))
     kept, left_out, taken = [], 0, 0
     for name in order:
@@ -110,7 +110,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
         shown = curves[: max(0, min(len(curves), MOST_GROUPS, MOST_CURVES - taken))]
         taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
         if shown:
-            unit = UNITS.get(name, get_unit(name))
+            unit = UNIT_BY_PANEL.get(name, get_unit(name))
             bands = get_pressure_bands(facts) if name == "memory pressure" else ()
             kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
     # All curves share the points, so that the size of the page doesn't grow with the run.
@@ -118,7 +118,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
 
 
-UNITS = {
+UNIT_BY_PANEL = {
     "loss": "",
     "parts of the loss": "",
     "learning rate": "",

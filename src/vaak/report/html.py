@@ -24,7 +24,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
 from vaak.report.curves import Curve, Event, Panel, drawn
 
-LONGEST = 2000
+LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
 MOST_TEXT = 100_000
 FOLDED = 12
@@ -44,7 +44,7 @@ def to_html(value: object) -> Html:
     if isinstance(value, Html):
         return value
     text = str(value)
-    return long_html(text if len(text) <= LONGEST else f"{text[:LONGEST]} …")
+    return long_html(text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} …")
 
 
 def long_html(text: str) -> Html:

@@ -88,7 +88,7 @@ class DistilledTask(TaskWrapper):
         elif examples is not dataset:
             what = "hidden states are learned" if self.options.hidden else "distillation.stored_gib is too small"
             raise UserError(
-                f"{KEY}: {self.teacher.source} reads other batches than this run, which it can only where its "
+                f"{TEACHER_KEY}: {self.teacher.source} reads other batches than this run, which it can only where its "
                 f"predictions are stored, and {what}: give both the same tokenizer, max_length and kind of model"
             )
 
@@ -101,7 +101,7 @@ class DistilledTask(TaskWrapper):
             # Compare weights, not the path: a run stands for its best checkpoint, which changes while that run trains.
             if before["weights"] != about["weights"]:
                 raise UserError(
-                    f"{KEY}: {self.options.teacher} has other weights than when this run began (then "
+                    f"{TEACHER_KEY}: {self.options.teacher} has other weights than when this run began (then "
                     f"{before['source']}): name that checkpoint, if it is still there, or start a new run"
                 )
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -263,7 +263,7 @@ class HiddenLoss(nn.Module):
         return total
 
 
-KEY = "distillation.teacher"
+TEACHER_KEY = "distillation.teacher"
 READ_IN_USE = ("model.safetensors", "frozen.safetensors", "average.safetensors")
 
 
@@ -283,7 +283,7 @@ class Teacher:
             try:
                 opened = open_run(Path(run).expanduser(), device="cpu")
             except UserError as error:
-                raise UserError(f"{KEY}: {error}") from error
+                raise UserError(f"{TEACHER_KEY}: {error}") from error
         files = about_checkpoint(opened.checkpoint)["files"]
         mark = compute_fingerprint([opened.weights, *(files[name]["sha256"] for name in READ_IN_USE if name in files)])
         return cls(opened.task, opened.model.requires_grad_(False), mark, opened.checkpoint)
@@ -309,13 +309,14 @@ class Teacher:
         own = self.outputs()
         if list(own.classes) != list(student.classes):
             raise UserError(
-                f"{KEY}: {self.source} predicts {', '.join(own.classes)}, and this run {', '.join(student.classes)}: "
+                f"{TEACHER_KEY}: {self.source} predicts {', '.join(own.classes)}, and this run "
+                f"{', '.join(student.classes)}: "
                 "teacher and student must be of the same task and label columns"
             )
         for name, classes in student.classes.items():
             if own.classes[name] != classes:
                 raise UserError(
-                    f"{KEY}: {self.source} has other classes of {name} than this run "
+                    f"{TEACHER_KEY}: {self.source} has other classes of {name} than this run "
                     f"({_difference(own.classes[name], classes)}): train both on the same labels and vocabulary"
                 )
 
@@ -330,7 +331,8 @@ class Teacher:
         if rows is None:
             what = "whose examples are augmented" if not dataset.is_constant else "whose examples it can't read again"
             raise UserError(
-                f"{KEY}: {self.source} reads other batches than this run, {what}: give both the same tokenizer, "
+                f"{TEACHER_KEY}: {self.source} reads other batches than this run, {what}: give "
+                "both the same tokenizer, "
                 "max_length and kind of model"
             )
         return self.task.make_dataset_from(rows)
@@ -349,7 +351,7 @@ def in_order(found: Mapping[str, Tensor], outputs: Outputs) -> list[Tensor]:
     return [found[name] for name in outputs.classes]
 
 
-LOGITS, PLACES = "logits.f32", "places.npy"
+LOGITS, PLACES_FILE = "logits.f32", "places.npy"
 
 
 def estimate_size(dataset: Dataset, outputs: Outputs) -> float:
@@ -385,7 +387,7 @@ def _make(teacher: Teacher, dataset: Dataset, config: TrainingConfig, folder: Pa
             for (index,), units in zip(batch.indices, batch.counts[outputs.per].tolist(), strict=True):
                 places[index] = first, units
                 first += units
-    np.save(folder / PLACES, places)
+    np.save(folder / PLACES_FILE, places)
     return {"shapes": shapes, "units": first}
 
 
@@ -402,7 +404,7 @@ class Stored:
         about = artifact_in(folder).read()
         width = sum(int(np.prod(shape)) for shape in about["shapes"])
         logits = np.memmap(folder / LOGITS, dtype=np.float32, mode="r", shape=(about["units"], width))
-        return cls(logits, np.load(folder / PLACES), about["shapes"])
+        return cls(logits, np.load(folder / PLACES_FILE), about["shapes"])
 
     def of(self, batch: Batch) -> list[Tensor]:
         """The logits of each group for the units of a batch, on its device."""

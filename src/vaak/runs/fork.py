@@ -27,7 +27,7 @@ from vaak.core.storage.links import make_link
 from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import parse_step
-from vaak.engine.checkpoint.resume import METRICS, require_resumable
+from vaak.engine.checkpoint.resume import METRICS_FILE, require_resumable
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.runs.folder.directory import (
     FINISH,
@@ -46,7 +46,7 @@ from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import require_one_way, require_taken
 from vaak.runs.start import train
 
-KEPT = ("code", "pictures", "prepared", "sessions", "tasks")
+LINKED_FOLDERS = ("code", "pictures", "prepared", "sessions", "tasks")
 """Folders of a run that are linked, where they are there."""
 
 
@@ -158,7 +158,7 @@ def _share_past(
     ``origin`` is what it remembers of its parent, besides which that is.
     """
     (directory / "checkpoints").mkdir()
-    for name in KEPT:
+    for name in LINKED_FOLDERS:
         if (parent / name).exists():
             _link(parent / name, directory / name)
     if start is not None:
@@ -166,10 +166,10 @@ def _share_past(
             # Steps are padded with zeros, so names sort as steps do.
             if one.name <= start.name:
                 _link(one, directory / "checkpoints" / one.name)
-        history = parent / METRICS
+        history = parent / METRICS_FILE
         content = history.read_bytes() if history.exists() else b""
         # The log up to that checkpoint: later records come from this run's own steps.
-        files.write_bytes(directory / METRICS, content[: read_state(start)["metrics_bytes"]])
+        files.write_bytes(directory / METRICS_FILE, content[: read_state(start)["metrics_bytes"]])
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():
                 shutil.copy(file, directory / file.name)

@@ -55,7 +55,7 @@ from vaak.nn.stack import set_variable_length
 from vaak.runs.base import Base, is_base
 from vaak.runs.folder.directory import TASKS, owner_at_home, require_known_format, require_own_run
 from vaak.runs.folder.user_code import require_secrets, require_trust, require_trust_to_use
-from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
+from vaak.runs.prepared import LEFT_OUT, PREPARED_FILE, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
 READ_IN_USE = (
@@ -454,7 +454,7 @@ def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:
             for path in (file for part in parts for file in ([part] if part.is_file() else _files_below(part))):
                 if not path.name.startswith("."):
                     found[path.relative_to(directory).as_posix()] = path
-            done = (prepared / DONE).relative_to(directory).as_posix()
+            done = (prepared / PREPARED_FILE).relative_to(directory).as_posix()
             found[done] = json.dumps({**about, LEFT_OUT: splits}, ensure_ascii=False)
     return found
 

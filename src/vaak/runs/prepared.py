@@ -29,7 +29,7 @@ from vaak.runs.folder.directory import holds_a_run, iterate_run_dirs
 
 log = logging.getLogger("vaak")
 
-DONE = "prepared.json"
+PREPARED_FILE = "prepared.json"
 Store = TypeVar("Store")
 LEFT_OUT = "left_out"
 """The key of the splits that a copy in a checkpoint doesn't have."""
@@ -113,7 +113,7 @@ class PreparedFolder:
 
 def artifact_in(folder: Path) -> Artifact:
     """Return the prepared data of a folder as an artifact."""
-    return Artifact(folder, DONE, "prepared data", remedy=_how_to_repair(folder))
+    return Artifact(folder, PREPARED_FILE, "prepared data", remedy=_how_to_repair(folder))
 
 
 def _get_split(name: str) -> str:
@@ -150,7 +150,7 @@ def prepared_folder(directory: Path) -> Path:
 
 def is_prepared(directory: Path) -> bool:
     """Whether a run's data are there, complete."""
-    return (prepared_folder(directory) / DONE).exists()
+    return (prepared_folder(directory) / PREPARED_FILE).exists()
 
 
 def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:

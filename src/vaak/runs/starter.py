@@ -30,7 +30,7 @@ from vaak.runs.preflight.doctor.unusable import describe_unusable
 GIB = 1 << 30
 CHARACTERS_PER_TOKEN = 4
 WIDTH = 80
-SIZES = ((64, 2, 2), (128, 3, 4), (256, 4, 4), (384, 6, 6), (512, 8, 8), (768, 12, 12))
+TEXT_SIZES = ((64, 2, 2), (128, 3, 4), (256, 4, 4), (384, 6, 6), (512, 8, 8), (768, 12, 12))
 """Width, layers and heads; with the tokens from which on each is used:"""
 TOKENS = (0, 50_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
 
@@ -265,7 +265,7 @@ def choose_text_size(amounts: Amounts, device: Device) -> tuple[int, int, int, s
     why = f"for about {amounts.tokens:,} tokens"
     if most < by_data:
         why = f"the data would allow more; {'a processor trains it' if device.kind == 'cpu' else 'it fits'} in time"
-    return (*SIZES[min(by_data, most)], why)
+    return (*TEXT_SIZES[min(by_data, most)], why)
 
 
 def choose_vocabulary(amounts: Amounts) -> Choice:

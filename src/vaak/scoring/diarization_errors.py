@@ -313,7 +313,7 @@ def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[st
     return {what: str(number) for what, number in counts.items() if number}
 
 
-UNITS = {1000.0: "milliseconds", 1e6: "microseconds", 1e7: "units of 100 ns", 100.0: "frames of 10 ms"} | {
+LARGER_UNITS = {1000.0: "milliseconds", 1e6: "microseconds", 1e7: "units of 100 ns", 100.0: "frames of 10 ms"} | {
     float(rate): f"samples at {rate} Hz" for rate in (8000, 16000, 22050, 24000, 32000, 44100, 48000)
 }
 """How much larger times in these are than in seconds."""
@@ -336,7 +336,7 @@ def require_one_unit(
         return
     if _shared(both, 1.0) > SAME_UNIT:
         return
-    for factor, unit in UNITS.items():
+    for factor, unit in LARGER_UNITS.items():
         # Only the hypothesis is scaled: if the reference is in the other unit, the hypothesis is too small by the same
         # factor.
         for scale, whose in ((1 / factor, "hypothesis"), (factor, "reference")):

@@ -11,7 +11,7 @@ from typing import Any
 from vaak.config.load import Loaded, load
 from vaak.config.resolved import resolved_values
 
-PLACES = ("name", "run_dir")
+PLACE_OPTIONS = ("name", "run_dir")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class StudyPlan:
 def make_identity(plan: StudyPlan, **own: Any) -> dict[str, Any]:
     """Return a study's ``own`` options and its configuration, without the places of its files, which may be moved."""
     configuration = resolved_values(plan.load().experiment)
-    for name in PLACES:
+    for name in PLACE_OPTIONS:
         configuration.pop(name, None)
     configuration["training"].pop("device", None)
     values: dict[str, Any] = json.loads(json.dumps({"configuration": configuration, **own}, default=str))

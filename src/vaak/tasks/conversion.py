@@ -109,7 +109,7 @@ _OTHERS = {
     "decoder.ln": "decoder.layer_norm",
 }
 _IN_BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)\.(weight|bias)")
-SIZES = {
+WHISPER_SIZES = {
     (384, 4): "tiny",
     (512, 6): "base",
     (768, 12): "small",
@@ -181,7 +181,7 @@ def _find_tokenizer(file: Path, dims: Mapping[str, int]) -> str:
     """Return the folder of the file, where it has a tokenizer; else the name on the Hub of the model of its size."""
     if (file.parent / "tokenizer.json").is_file() or (file.parent / "vocab.json").is_file():
         return str(file.parent)
-    size = SIZES.get((dims["n_text_state"], dims["n_text_layer"]), "base")
+    size = WHISPER_SIZES.get((dims["n_text_state"], dims["n_text_layer"]), "base")
     if dims["n_vocab"] == ENGLISH_ONLY:
         return f"openai/whisper-{size}.en"
     is_third = dims["n_vocab"] == LARGE_V3_TOKENS or dims["n_mels"] == LARGE_V3_BINS

@@ -264,7 +264,7 @@ def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], 
         return draw()
 
 
-KEY = "model.pretrained"
+PRETRAINED_KEY = "model.pretrained"
 BASE_FOLDER, TOKENIZER_CONFIG, GENERATION = "base", "tokenizer_config.json", "generation_config.json"
 
 
@@ -277,7 +277,7 @@ class Base(NamedTuple):
     @property
     def source(self) -> str:
         """Its folder, or its name on the Hub. Raises UserError for a folder that isn't there."""
-        return resolve_source(KEY, self.name, self.code)
+        return resolve_source(PRETRAINED_KEY, self.name, self.code)
 
 
 class KeptBase(NamedTuple):
@@ -311,7 +311,7 @@ def tell_untied(network: Any) -> None:
 def write_generation(source: str, folder: Path) -> None:
     """Put in prepared data how a model generates in transformers, where it says so."""
     try:
-        found: Any = import_transformers(KEY).GenerationConfig.from_pretrained(source)
+        found: Any = import_transformers(PRETRAINED_KEY).GenerationConfig.from_pretrained(source)
     except OSError:  # it has no such file
         return
     write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
@@ -391,7 +391,7 @@ def save_tokenizer(
     source: str,
     folder: Path,
     roles: Mapping[str, int | None] | None = None,
-    key: str = KEY,
+    key: str = PRETRAINED_KEY,
     new: tuple[NewTokens, int] | None = None,
 ) -> Tokenizer:
     """Put the tokenizer of a model in ``folder``; ``roles`` are special tokens by their ids, before its own.
@@ -460,11 +460,13 @@ def read_weights(
         target = targets[name]
         rows = target[: len(tensor)] if name in of_tokens else target
         if rows.shape != tensor.shape:
-            raise UserError(f"{KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}")
+            raise UserError(
+                f"{PRETRAINED_KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}"
+            )
         rows.copy_(tensor)
         left.discard(name)
     if left:
-        raise UserError(f"{KEY}: {source} lacks {theirs(min(left))}")
+        raise UserError(f"{PRETRAINED_KEY}: {source} lacks {theirs(min(left))}")
 
 
 def check_tensors(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -472,11 +474,13 @@ def check_tensors(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[
     try:
         yield from found
     except KeyError as error:
-        raise UserError(f"{KEY}: {source} has a weight {error.args[0]}, which vaak's model doesn't") from error
+        raise UserError(
+            f"{PRETRAINED_KEY}: {source} has a weight {error.args[0]}, which vaak's model doesn't"
+        ) from error
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{KEY}: {source} can't be loaded: {error}") from error
+        raise UserError(f"{PRETRAINED_KEY}: {source} can't be loaded: {error}") from error
 
 
 def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
@@ -484,7 +488,7 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
     folder = fetch_folder(source, ("*.safetensors", "*.json"))
     files = sorted(folder.glob("model*.safetensors"))
     if not files:
-        raise UserError(f"{KEY}: {folder} has no weights; expected model.safetensors")
+        raise UserError(f"{PRETRAINED_KEY}: {folder} has no weights; expected model.safetensors")
     for file in files:
         with safe_open(file, "pt") as opened, torch.no_grad():
             for name in filter(wanted, opened.keys()):
@@ -496,4 +500,6 @@ def fetch_folder(source: str, patterns: Sequence[str]) -> Path:
     if Path(source).is_dir():
         return Path(source)
     hub: Any = importlib.import_module("huggingface_hub")
-    return Path(fetch_model(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=list(patterns))))
+    return Path(
+        fetch_model(PRETRAINED_KEY, source, lambda: hub.snapshot_download(source, allow_patterns=list(patterns)))
+    )

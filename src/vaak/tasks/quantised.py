@@ -26,7 +26,7 @@ from vaak.core.storage.files import compute_fingerprint, replacing
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import NF4Linear, list_nf4_layers
 from vaak.nn.nf4 import Quantised
-from vaak.tasks.pretrained import BASE_FOLDER, KEY, check_tensors, fetch_folder, iterate_tensors
+from vaak.tasks.pretrained import BASE_FOLDER, PRETRAINED_KEY, check_tensors, fetch_folder, iterate_tensors
 
 log = logging.getLogger("vaak")
 Imported = Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]
@@ -82,7 +82,7 @@ def read_in_nf4(model: nn.Module, source: str, imported: Imported, theirs: Calla
             setattr(model.get_submodule(path), field, nn.Parameter(rows, requires_grad=False))
     lacking = [name for name in left if not (name.endswith(".weight") and name.removesuffix(".weight") in known)]
     if lacking:
-        raise UserError(f"{KEY}: {source} lacks {theirs(min(lacking))}")
+        raise UserError(f"{PRETRAINED_KEY}: {source} lacks {theirs(min(lacking))}")
     for path, weight in found.items():
         model.set_submodule(path, NF4Linear(layers[path], weight))
     if not known:
@@ -98,7 +98,9 @@ def _checked_layer(layer: nn.Linear, tensor: Tensor, source: str, name: str) -> 
 
 
 def _other_shape(source: str, name: str, tensor: Tensor, target: Tensor) -> UserError:
-    return UserError(f"{KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}")
+    return UserError(
+        f"{PRETRAINED_KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}"
+    )
 
 
 def _locate(source: str, folder: Path) -> Path:

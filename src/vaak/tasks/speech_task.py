@@ -32,12 +32,12 @@ from vaak.tasks.base import AnyExperiment, PreparedTask, refuse_other_options, w
 
 log = logging.getLogger("vaak")
 
-PLACES = ("corpus_dir", "output_dir", "audio_root", FOLDS_FILE)
+PATH_OPTIONS = ("corpus_dir", "output_dir", "audio_root", FOLDS_FILE)
 """Options for the path of a corpus, which may differ after a run was moved."""
 CAME_LATER = ("alignments", "columns", "say")
 """Options that aren't part of what earlier versions prepared."""
 READING = frozenset(
-    {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
+    {*PATH_OPTIONS, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
 )
 """Audio options that may differ when a trained model is used."""
 
@@ -206,7 +206,7 @@ def recipe(
     for dataset in datasets:
         # what came later and isn't used isn't part of the fingerprint: data that were prepared before are still found
         unused = {name for name in CAME_LATER if getattr(dataset, name) == DatasetConfig.model_fields[name].default}
-        options.append(dataset.model_dump(mode="json", exclude={*PLACES, "conversations", *unused}))
+        options.append(dataset.model_dump(mode="json", exclude={*PATH_OPTIONS, "conversations", *unused}))
     data_options: dict[str, Any] = {
         "datasets": options,
         "splits": None if splits is None else list(splits),

@@ -37,8 +37,8 @@ PUNCTUATION = string.punctuation + "।॥…–—‘’“”«»·"
 OF_NOUNS = "ा ि ी ु ू े ो ां ीं ें ों ाएं ाओं ियां ियों ाइयां ाइयों ताएं ताओं नाएं नाओं ुआं ुएं ुओं"
 OF_PARTICIPLES = "ता ती ते तीं ाता ाती ाते ातीं ना नी ने ाना ाने ाया ाई ाए ाईं कर ाकर"
 OF_FINITE_VERBS = "ेगा ेगी ोगी ोगे ेंगी ेंगे ूंगा ूंगी एंगी एंगे ाएगा ाएगी ाएंगी ाएंगे ाओगी ाओगे ाऊंगा ाऊंगी ाओ ाइए िए"
-ENDINGS = frozenset(f"{OF_NOUNS} {OF_PARTICIPLES} {OF_FINITE_VERBS}".split())
-LONGEST_ENDING = max(map(len, ENDINGS))
+INFLECTIONS = frozenset(f"{OF_NOUNS} {OF_PARTICIPLES} {OF_FINITE_VERBS}".split())
+LONGEST_ENDING = max(map(len, INFLECTIONS))
 
 
 class WordCounts:
@@ -107,7 +107,7 @@ def stem(word: str) -> str:
     word = word.replace("ँ", "ं")
     # The longest ending first; at least two signs of the word are left.
     for size in range(min(LONGEST_ENDING, len(word) - 2), 0, -1):
-        if word[-size:] in ENDINGS:
+        if word[-size:] in INFLECTIONS:
             return word[:-size]
     return word
 

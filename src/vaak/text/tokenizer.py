@@ -298,7 +298,7 @@ def _difference(index: int, text: str, returned: str) -> str:
     return f"document {index}, character {place}: {text[around]!r} became {returned[around]!r}"
 
 
-KEY = "data.tokenizer"
+TOKENIZER_KEY = "data.tokenizer"
 USERS_FILE = "users_tokenizer.json"
 METHODS = ("train", "encode", "decode", "__len__", "state_dict", "load_state_dict")
 
@@ -333,7 +333,9 @@ class UsersTokenizer(Tokenizer):
         try:
             content = json.dumps(state, ensure_ascii=False)
         except (TypeError, ValueError) as error:
-            raise UserError(f"{KEY}: state_dict() of {options.type} gives what JSON can't hold: {error}") from error
+            raise UserError(
+                f"{TOKENIZER_KEY}: state_dict() of {options.type} gives what JSON can't hold: {error}"
+            ) from error
         return cls(options, folder, content)
 
     @classmethod
@@ -373,7 +375,8 @@ class UsersTokenizer(Tokenizer):
         least, most = min(ids, default=0), max(ids, default=-1)
         if least < 0 or most >= len(self._users):
             raise UserError(
-                f"{KEY}: {self._options.type} encodes {text[:40]!r} with id {least if least < 0 else most}; its ids "
+                f"{TOKENIZER_KEY}: {self._options.type} encodes {text[:40]!r} with id "
+                f"{least if least < 0 else most}; its ids "
                 f"go from 0 to {len(self._users) - 1}"
             )
         return [len(SPECIAL_TOKENS) + one for one in ids]
@@ -427,7 +430,7 @@ def _hash_code(options: UsersOptions, folder: Path) -> str:
     file = source_file(options.type, folder)
     if file is not None:
         return hash_file(file)
-    found = resolve_component(KEY, options.type, folder)
+    found = resolve_component(TOKENIZER_KEY, options.type, folder)
     try:
         return compute_fingerprint(inspect.getsource(sys.modules[found.__module__] if ":" in options.type else found))
     except (OSError, TypeError):  # typed into an interpreter
@@ -436,20 +439,21 @@ def _hash_code(options: UsersOptions, folder: Path) -> str:
 
 def _make_users_object(options: UsersOptions, folder: Path) -> Any:
     """The user's object, new. Raises UserError, in one line, for anything but a tokenizer."""
-    found = resolve_component(KEY, options.type, folder)
+    found = resolve_component(TOKENIZER_KEY, options.type, folder)
     if not isinstance(found, type):
-        raise UserError(f"{KEY}: {options.type} is not a class")
+        raise UserError(f"{TOKENIZER_KEY}: {options.type} is not a class")
     # Before an object is made, so that the error lists everything that the class lacks.
     lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
     if lacking:
         raise UserError(
-            f"{KEY}: {options.type} lacks {', '.join(lacking)}; a tokenizer's methods are {', '.join(METHODS)}"
+            f"{TOKENIZER_KEY}: {options.type} lacks {', '.join(lacking)}; a tokenizer's methods "
+            f"are {', '.join(METHODS)}"
         )
-    check_options(KEY, options.type, found, options.options)
+    check_options(TOKENIZER_KEY, options.type, found, options.options)
     try:
         return found(**options.options)
     except (TypeError, ValueError) as error:
-        raise UserError(f"{KEY}: {options.type} can't be made: {error}") from error
+        raise UserError(f"{TOKENIZER_KEY}: {options.type} can't be made: {error}") from error
 
 
 def _call_users_method(options: UsersOptions, method: str, users: Any, given: Any) -> None:
@@ -457,7 +461,9 @@ def _call_users_method(options: UsersOptions, method: str, users: Any, given: An
     try:
         getattr(users, method)(given)
     except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{KEY}: {method} of {options.type} doesn't work: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"{TOKENIZER_KEY}: {method} of {options.type} doesn't work: {type(error).__name__}: {error}"
+        ) from error
 
 
 BYTE_ORDER_MARK = "\ufeff"

@@ -227,7 +227,7 @@ def test_a_long_compressed_file_is_decoded_in_bounded_memory(tmp_path: Path, mon
     write_audio(tmp_path / "a.ogg", 12.0, format="OGG", subtype="VORBIS")
     whole = soundfile.read(tmp_path / "a.ogg", dtype="float32")[0]
     monkeypatch.setattr("vaak.audio.audio_file.PIECE", 4000)
-    monkeypatch.setattr("vaak.audio.audio_file.KEPT", 20000)
+    monkeypatch.setattr("vaak.audio.audio_file.KEPT_SAMPLES", 20000)
     monkeypatch.setattr("vaak.audio.audio_file.LONG_WAY", 5)
     with contextlib.closing(FromStart(tmp_path / "a.ogg", lambda frames: frames.mean(1))) as reader:
         for first in [*range(0, 170000, 8000), 9000]:  # forward, in windows that overlap, and back again

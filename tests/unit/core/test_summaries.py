@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.core.summaries import FIRST, LONGEST, MOST_EXAMPLES, MOST_SCORES, ExampleLog, make_summary
+from vaak.core.summaries import FIRST, LONGEST_TEXT, MOST_EXAMPLES, MOST_SCORES, ExampleLog, make_summary
 
 
 def joined(logs: list[ExampleLog]) -> dict[str, list[Any]]:
@@ -32,7 +32,7 @@ def test_any_division_among_processes_keeps_the_first_and_the_worst(seed: int, n
     assert [one["index"] for one in found["examples"]] == [*range(min(FIRST, number)), *sorted(rest)]
     assert [one["error"] for one in found["examples"]] == [errors[one["index"]] for one in found["examples"]]
     assert found["scores"]["sums"] == [[errors[index], 4] for index in range(number)]
-    assert found["examples"][0]["text"] == "x" * LONGEST
+    assert found["examples"][0]["text"] == "x" * LONGEST_TEXT
     one = ExampleLog("wer")
     for index in range(number):
         one.add(index, errors[index], (errors[index], 4), f"reference {index}", {"text": "x" * 1000}, str(index % 2))

@@ -108,7 +108,7 @@ def test_a_run_that_never_saved_begins_without_pictures(tmp_path: Path):
 
 
 def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evaluation, "KEPT", 3)
+    monkeypatch.setattr(evaluation, "KEPT_PICTURES", 3)
     toy_trainer(tmp_path, task=Drawing(), **OPTIONS).fit()
     assert steps_in(tmp_path) == [4, 6, 8]
 

@@ -25,7 +25,7 @@ DEMUXERS = {
     ".wav": "wav",
 }
 """By ending; of Ogg and WAV there are kinds that libsndfile can't decode (FLAC or Speex in Ogg, AAC in WAV)."""
-OWN = frozenset({".ogg", ".oga", ".spx", ".wav"})
+ENDINGS_OF_LIBSNDFILE = frozenset({".ogg", ".oga", ".spx", ".wav"})
 """Those that libsndfile mostly reads: one that FFmpeg can't read either isn't audio."""
 
 
@@ -71,7 +71,7 @@ def decoded(path: Path) -> BinaryIO | None:
     try:
         content = _decode_whole(path, stamp.st_size, stamp.st_mtime_ns)
     except DataError:
-        if path.suffix.lower() in OWN:
+        if path.suffix.lower() in ENDINGS_OF_LIBSNDFILE:
             return None
         raise
     return None if content is None else io.BytesIO(content)

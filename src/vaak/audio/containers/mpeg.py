@@ -57,7 +57,7 @@ def _frame_sizes() -> list[int]:
     return sizes
 
 
-SIZES = _frame_sizes()
+FRAME_SIZES = _frame_sizes()
 SAME = 0xFE0C
 """The bits of second and third byte that all frames of a stream have in common: version, layer, rate."""
 
@@ -99,7 +99,7 @@ def _describe_odd(before: bytes, between: int, is_cut: bool) -> str:
 
 def may_begin(head: bytes) -> bool:
     """Whether a file with this beginning may be MPEG audio: it starts with a frame or a tag."""
-    return head[:3] == b"ID3" or (len(head) > 2 and head[0] == 0xFF and SIZES[head[1] << 8 | head[2]] > 0)
+    return head[:3] == b"ID3" or (len(head) > 2 and head[0] == 0xFF and FRAME_SIZES[head[1] << 8 | head[2]] > 0)
 
 
 def count_frames(file: BinaryIO) -> Contents:
@@ -125,7 +125,7 @@ def count_frames(file: BinaryIO) -> Contents:
     if summary is None or not summary.gapless.delay:
         # Without a Xing frame libsndfile takes the length from the size of the first frame, and reads no further. So
         # frames are added that nobody reads, until that is enough.
-        one = content[start : start + SIZES[content[start + 1] << 8 | content[start + 2]]]
+        one = content[start : start + FRAME_SIZES[content[start + 1] << 8 | content[start + 2]]]
         missing = max(0, number - (end - start) // len(one)) + 4
         return Contents(said=said, held=number * per_frame, pieces=((start, end - start), one * missing), note=note)
     # The summary is right: libsndfile reads the file unchanged, and removes the encoder's delay and padding.
@@ -152,7 +152,7 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
     place, limit = start - 1, min(len(content) - 3, start + most)
     while (place := content.find(b"\xff", place + 1, limit)) >= 0:
         found = content[place + 1] << 8 | content[place + 2]
-        size = SIZES[found]
+        size = FRAME_SIZES[found]
         if not size or (kind is not None and (found ^ kind) & SAME):
             continue
         after = place + size
@@ -161,7 +161,7 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
             return place
         if after + 2 < len(content) and content[after] == 0xFF:
             following = content[after + 1] << 8 | content[after + 2]
-            if SIZES[following] and not (following ^ found) & SAME:
+            if FRAME_SIZES[following] and not (following ^ found) & SAME:
                 return place
     return None
 
@@ -169,7 +169,7 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
 @functools.lru_cache(8)
 def _sizes_in_stream(same: int) -> dict[bytes, int]:
     """Bytes of a frame by the first three of its header, for frames of one stream."""
-    own = ((found, size) for found, size in enumerate(SIZES) if size and (found & SAME) == same)
+    own = ((found, size) for found, size in enumerate(FRAME_SIZES) if size and (found & SAME) == same)
     return {bytes((255, found >> 8, found & 255)): size for found, size in own}
 
 
@@ -224,7 +224,7 @@ def _side_bytes(header: bytes) -> int:
 def _read_summary(content: bytes, first: int) -> Summary | None:
     """The header in the first frame that describes the others; None if it is audio."""
     header = content[first : first + 4]
-    size = SIZES[header[1] << 8 | header[2]]
+    size = FRAME_SIZES[header[1] << 8 | header[2]]
     frame = content[first : first + size]
     # VBRI has a fixed offset; Xing follows the side information, whose size depends on version and channels.
     if frame[36:40] == b"VBRI" and len(frame) >= 54:
@@ -254,9 +254,9 @@ def _make_summary(header: bytes, number: int, summary: Summary) -> bytes:
     start = 4 + _side_bytes(header)
     thirds = (bits << 4 | rate for bits in range(1, 15))
     # The lowest bit rate whose frame has room for the header: only the bit rate determines the size here.
-    third = next(third for third in thirds if SIZES[second << 8 | third] >= start + 12 + len(summary.extra))
+    third = next(third for third in thirds if FRAME_SIZES[second << 8 | third] >= start + 12 + len(summary.extra))
     extra = summary.extra[:21] + (summary.gapless.delay << 12).to_bytes(3, "big") + summary.extra[24:]
     frame = (
         bytes((0xFF, second, third, header[3])).ljust(start, b"\0") + b"Xing" + struct.pack(">II", 1, number) + extra
     )
-    return frame.ljust(SIZES[second << 8 | third], b"\0")
+    return frame.ljust(FRAME_SIZES[second << 8 | third], b"\0")

@@ -48,7 +48,7 @@ from vaak.audio.cuts.recordings import (
     within,
 )
 from vaak.audio.formats.alignments import (
-    ENDINGS,
+    ALIGNMENT_ENDINGS,
     Interval,
     LeftOutLabels,
     alignments_of_ctm,
@@ -393,7 +393,7 @@ class AlignmentFolder:
         where = f"datasets, {dataset.name}, alignments"
         if not self.folder.is_dir():
             raise DataError(f"{where}: no such folder: {self.folder}")
-        self.files = sorted(path for path in self.folder.rglob("*") if path.suffix.lower() in ENDINGS)
+        self.files = sorted(path for path in self.folder.rglob("*") if path.suffix.lower() in ALIGNMENT_ENDINGS)
         if not self.files:
             raise DataError(f"{where}: no files in {self.folder} end with .TextGrid, .ctm or .json")
         self._paths: dict[str, Path] = {}

@@ -71,7 +71,7 @@ from vaak.core.storage.text_lines import read_text_lines
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
 LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
-FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
+FILE_KEYS = ("audio", "rttm", "uem", *ALIGNMENTS)
 """Keys that name files, unless they hold the content of one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 PLACE, PROBLEM = "\0where", "\0problem"
@@ -164,7 +164,7 @@ class JsonReader(CorpusReader):
 
     def _named_in(self, path: Path) -> Iterator[tuple[str, Path]]:
         for _, given, _ in manifest_lines(path, self.dialect):
-            for key in FILES:
+            for key in FILE_KEYS:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
                     yield name, resolve_path((path.parent, *self.roots), name)

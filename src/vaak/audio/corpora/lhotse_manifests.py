@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("vaak")
-DONE = "cuts.json"
+CUTS_FILE = "cuts.json"
 CORPUS = "corpus.json"
 PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
 MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
@@ -88,7 +88,7 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     output = output_folder(dataset, audio)
     # Through JSON and back, so that it compares equal to the file's content (tuples become lists).
     identity: dict[str, Any] = {"recipe": recipe.name, "options": json.loads(json.dumps(dataset.options))}
-    artifact = Artifact(output, DONE, "manifests", keys={"recipe": str, "options": dict, "parts": dict})
+    artifact = Artifact(output, CUTS_FILE, "manifests", keys={"recipe": str, "options": dict, "parts": dict})
 
     def is_done() -> bool:
         if not artifact.path.exists():

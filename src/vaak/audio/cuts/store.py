@@ -30,7 +30,7 @@ from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writi
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-CUTS, DONE = "cuts.jsonl", "store.json"
+CUTS, STORE_FILE = "cuts.jsonl", "store.json"
 ARRAYS = {"durations": "<f8", "speaker_numbers": "<i4", "parts": "<f8"}
 
 
@@ -93,7 +93,7 @@ class CutStore:
 
 
 def _artifact_in(folder: Path) -> Artifact:
-    return Artifact(folder, DONE, "cuts", keys={"fingerprint": str, "speakers": list})
+    return Artifact(folder, STORE_FILE, "cuts", keys={"fingerprint": str, "speakers": list})
 
 
 def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
@@ -103,7 +103,7 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Remove the marker first: from here to the end, even after a crash, the folder isn't a store.
-    (folder / DONE).unlink(missing_ok=True)
+    (folder / STORE_FILE).unlink(missing_ok=True)
     numbers: dict[str, int] = {}
     digest = hashlib.blake2b(digest_size=8)
     paths = {name: folder / f"{name}.bin" for name in ARRAYS}

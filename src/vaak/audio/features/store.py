@@ -29,7 +29,7 @@ from vaak.audio.cuts.sources import CutSource, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
-from vaak.core.artifact import SIZES, Artifact, suggest_remedy
+from vaak.core.artifact import SIZES_KEY, Artifact, suggest_remedy
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.progress import progress
@@ -38,7 +38,7 @@ from vaak.core.storage.files import compute_fingerprint, replacing, write_bytes
 
 log = logging.getLogger("vaak")
 FORMAT = "vaak features 1"
-DONE = "features.json"
+FEATURES_FILE = "features.json"
 PITCH = "pitch"
 SHARD_SECONDS = 1800.0
 BATCH_SECONDS = 300.0
@@ -72,7 +72,7 @@ class FeatureStore:
         self.folder = Path(folder)
         about = _artifact_in(self.folder).read()
         if about["storage_type"] not in (*TYPES, "lilcom"):
-            raise DataError(f"{self.folder / DONE}: this is damaged; delete {self.folder} and run again")
+            raise DataError(f"{self.folder / FEATURES_FILE}: this is damaged; delete {self.folder} and run again")
         self.dims: int = about["dims"]
         self.has_pitch: bool = about.get(PITCH, False)
         self.frame_shift: float = about["frame_shift"]
@@ -139,7 +139,7 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
 
 def _artifact_in(folder: Path) -> Artifact:
     keys = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
-    return Artifact(folder, DONE, "features", FORMAT, keys)
+    return Artifact(folder, FEATURES_FILE, "features", FORMAT, keys)
 
 
 def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
@@ -170,7 +170,7 @@ class _Extraction:
         """
         try:
             store, artifact = FeatureStore(self.folder), _artifact_in(self.folder)
-            if SIZES in artifact.read():
+            if SIZES_KEY in artifact.read():
                 return artifact.damage()
         except DataError as error:
             return str(error)

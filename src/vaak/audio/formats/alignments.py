@@ -216,7 +216,7 @@ ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": 
 PAUSES = frozenset({PAUSE, "sil", "sp", "silence", "pau", "<eps>", "<sil>"})
 ROUNDING_SECONDS = 2e-3
 """Seconds that an interval may begin before the end of the last one: aligners round."""
-ENDINGS = (".textgrid", ".ctm", ".json")
+ALIGNMENT_ENDINGS = (".textgrid", ".ctm", ".json")
 
 
 def kind_of_tier(name: str) -> str | None:
@@ -249,7 +249,7 @@ def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLa
             return alignment_of_json(json.loads(read_content(path)), str(path), left_out)
         except ValueError as error:
             raise DataError(f"{path}: this is not JSON: {error}") from error
-    raise DataError(f"{path}: expected an alignment in a file that ends with {', '.join(ENDINGS)}")
+    raise DataError(f"{path}: expected an alignment in a file that ends with {', '.join(ALIGNMENT_ENDINGS)}")
 
 
 def alignments_of_ctm(path: Path) -> dict[str, tuple[Alignment, LeftOutLabels]]:

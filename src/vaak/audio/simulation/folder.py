@@ -44,7 +44,7 @@ from vaak.core.storage.lock import locked
 if TYPE_CHECKING:
     from lhotse import MonoCut
 
-ABOUT = "simulated.json"
+SIMULATED_FILE = "simulated.json"
 MANIFEST = "manifest.jsonl"
 LOUDEST = 0.99
 """A louder conversation is attenuated, to fit into 16 bits."""
@@ -71,7 +71,7 @@ def write_conversations(
     number = len(source.durations)
     mark = compute_fingerprint([source.fingerprint, number, seed, __version__])
     with _lock_folder(folder):
-        artifact = Artifact(folder, ABOUT, "conversations", keys={"fingerprint": str})
+        artifact = Artifact(folder, SIMULATED_FILE, "conversations", keys={"fingerprint": str})
         artifact.require_same({"fingerprint": mark}, "give another folder")
         artifact.claim({"fingerprint": mark})
         remove_temporary(folder)
@@ -118,8 +118,8 @@ def _lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A killed process may have left its lock or a temporary file: these don't make the folder someone else's.
-        own = {LOCK, *(path.name for path in folder.glob(f".{ABOUT}.*.tmp"))}
-        if not (folder / ABOUT).exists() and any(path.name not in own for path in folder.iterdir()):
+        own = {LOCK, *(path.name for path in folder.glob(f".{SIMULATED_FILE}.*.tmp"))}
+        if not (folder / SIMULATED_FILE).exists() and any(path.name not in own for path in folder.iterdir()):
             raise UserError(f"{folder} contains other files; give a new or empty folder")
         with locked(folder / LOCK, patience=0):
             yield

@@ -34,7 +34,7 @@ class Format(StrEnum):
     json = "json"
 
 
-ENDINGS = {Format.textgrid: "TextGrid"}
+FORMAT_ENDINGS = {Format.textgrid: "TextGrid"}
 Audio = Annotated[Path, typer.Argument(help="An audio file, or a folder that is searched for them.")]
 Texts = Annotated[
     Path, typer.Argument(help="Transcript, one utterance a line; for a folder of audio, a folder of NAME.txt.")
@@ -219,7 +219,7 @@ def _write(path: Path, name: str, found: AlignedRecording, format: Format, folde
     from vaak.audio.formats.alignments import Interval, write_textgrid
     from vaak.core.storage.files import write_text
 
-    file = None if folder is None else folder / f"{name}.{ENDINGS.get(format, str(format))}"
+    file = None if folder is None else folder / f"{name}.{FORMAT_ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:
         assert file is not None
         # Praat has no intervals of length 0.

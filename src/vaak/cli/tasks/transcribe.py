@@ -37,7 +37,7 @@ class Format(StrEnum):
 
 
 OF_SPEAKERS = (Format.rttm, Format.stm)
-ENDINGS = {Format.text: "txt", Format.textgrid: "TextGrid"}
+FORMAT_ENDINGS = {Format.text: "txt", Format.textgrid: "TextGrid"}
 
 
 @on_a_run
@@ -171,7 +171,7 @@ def _write(
     from vaak.core.storage.files import write_text
     from vaak.tasks.asr.transcripts import SpeakerTranscript
 
-    file = None if folder is None else folder / f"{found.name}.{ENDINGS.get(format, str(format))}"
+    file = None if folder is None else folder / f"{found.name}.{FORMAT_ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:
         assert file is not None
         tiers: dict[str, list[Interval]] = {}

@@ -23,7 +23,7 @@ from vaak.core.storage import files
 from vaak.data.batching import evaluation_plan, training_planner
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
-from vaak.runs.prepared import DONE
+from vaak.runs.prepared import PREPARED_FILE
 from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text import tokenizer_training as tokenizer_factory
@@ -66,7 +66,7 @@ class TextLoader:
         self.statistics = SplitStatistics()
         tokenizer.save(self.folder / "tokenizer")
         write_tokens(self.folder / split, self._count_texts(texts), tokenizer)
-        files.write_json(self.folder / DONE, {"statistics": {split: self.statistics.to_json()}})
+        files.write_json(self.folder / PREPARED_FILE, {"statistics": {split: self.statistics.to_json()}})
         self.task = LanguageModelTask(experiment, self.folder, self.folder)
         self.task.prepared = PreparedText(self.folder)
         self.dataset = self.task.dataset(split)

@@ -32,7 +32,7 @@ from vaak.engine.optim.optimizers import build_parameter_optimizers, trained_par
 from vaak.engine.precision import keeping_kernels, make_deterministic
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
-from vaak.runs.prepared import DONE, prepared_folder
+from vaak.runs.prepared import PREPARED_FILE, prepared_folder
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.prepare import fingerprint
 from vaak.tasks.lm.task import LanguageModelTask
@@ -241,14 +241,14 @@ class _GivenTask(LanguageModelTask):
         try:
             if folder.is_symlink():  # to a cache, which isn't this run's to change
                 folder.unlink()
-            (folder / DONE).unlink(missing_ok=True)
+            (folder / PREPARED_FILE).unlink(missing_ok=True)
             statistics = {split: loader.statistics.to_json() for split, loader in self.loaders.items()}
             for split, loader in self.loaders.items():
                 shutil.copytree(loader.folder / loader.split, folder / split, dirs_exist_ok=True)
                 loader.task.tokenizer.save(folder / "tokenizer")
             statistics |= self._test_split(folder, next(iter(self.loaders.values())).task.tokenizer)
             files.write_json(
-                folder / DONE, {"fingerprint": fingerprint(self.data, self.folder), "statistics": statistics}
+                folder / PREPARED_FILE, {"fingerprint": fingerprint(self.data, self.folder), "statistics": statistics}
             )
         except OSError as error:
             raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error

@@ -36,8 +36,8 @@ LARGE = 64 << 20
 """Size in bytes from which a member of a zip is unpacked while it is read, instead of in memory."""
 MOST_BYTES, MOST_RATIO = 1 << 30, 200
 """What an archive may declare without being asked, and how many times its own size above that."""
-ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-_THROUGH = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})/", re.IGNORECASE)
+ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+_THROUGH = re.compile(rf"({'|'.join(map(re.escape, ARCHIVE_ENDINGS))})/", re.IGNORECASE)
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX)")
 _OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 _DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
@@ -361,7 +361,7 @@ def is_archive(path: Path) -> bool:
     >>> [is_archive(Path(name)) for name in ("a.zip", "a.TAR.gz", "a.csv.gz", "a.xlsx")]
     [True, True, False, False]
     """
-    return path.name.lower().endswith(ENDINGS)
+    return path.name.lower().endswith(ARCHIVE_ENDINGS)
 
 
 def find_archive(path: Path) -> tuple[Path, str] | None:
@@ -451,7 +451,7 @@ def find_in_archives(pattern: str) -> list[Path] | None:
     """Return the members that ``data.zip/**/*.txt`` or its like names; None where it leads through no archive."""
     parts = Path(pattern).parts
     for place in range(1, len(parts)):
-        if not parts[place - 1].lower().endswith(ENDINGS):
+        if not parts[place - 1].lower().endswith(ARCHIVE_ENDINGS):
             continue
         before = Path(*parts[:place])
         archives = (

@@ -32,7 +32,7 @@ from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.snapshot import Snapshot
 
-METRICS, ASIDES = "metrics.jsonl", "asides.json"
+METRICS_FILE, ASIDES = "metrics.jsonl", "asides.json"
 
 
 class RunHistory:
@@ -41,7 +41,7 @@ class RunHistory:
     def __init__(self, saving: Checkpointer, pictures: Pictures) -> None:
         self.position, self.pictures = saving.state.position, pictures
         self.directory, self.checkpoints = saving.directory, saving.writer.folder
-        self.metrics = self.directory / METRICS
+        self.metrics = self.directory / METRICS_FILE
         asides = self.directory / checkpoint.SET_ASIDE
         numbers = [int(path.name) for path in asides.glob("*") if path.name.isdecimal()]
         self.aside = asides / f"{max(numbers, default=0) + 1:04d}"
@@ -73,7 +73,7 @@ class RunHistory:
         own = asides.get(path.name)
         since = [] if own is None else [aside["after"] for aside in asides.values() if aside["in"] >= own["in"]]
         shared = min(since, default=snapshot.step - 1)
-        own_log = self.metrics if own is None else self.aside.parent / own["in"] / METRICS
+        own_log = self.metrics if own is None else self.aside.parent / own["in"] / METRICS_FILE
         content = own_log.read_bytes() if own_log.exists() else b""
         self._copy_log()
         self._set_aside([other for other in list_checkpoints(self.checkpoints) if _step(other) > shared], shared)
@@ -110,9 +110,9 @@ class RunHistory:
     def _copy_log(self) -> None:
         if _size(self.metrics):
             self.aside.mkdir(parents=True, exist_ok=True)
-            with open(self.metrics, "rb") as log_file, files.open_new(self.aside / METRICS) as copy:
+            with open(self.metrics, "rb") as log_file, files.open_new(self.aside / METRICS_FILE) as copy:
                 shutil.copyfileobj(log_file, copy)
-            files.sync_file(self.aside / METRICS)
+            files.sync_file(self.aside / METRICS_FILE)
             log.warning("%s is kept unchanged in %s", self.metrics, self.aside)
 
     def _truncate(self, snapshot: Snapshot) -> None:

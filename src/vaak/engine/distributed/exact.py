@@ -24,7 +24,7 @@ from vaak.config.training import MOST_EXACT
 from vaak.engine.distributed.exchange import OwnGradients, World
 
 GROWTH_BITS = 6
-PLACES = 62 - (MOST_EXACT.bit_length() - 1) - GROWTH_BITS
+BINARY_PLACES = 62 - (MOST_EXACT.bit_length() - 1) - GROWTH_BITS
 """Binary places of the largest number that the first microbatch has."""
 FARTHEST = 100
 """A power of 2 beyond which a product doesn't fit 32 bits."""
@@ -88,7 +88,7 @@ class ExactGradients(OwnGradients):
         self._highest = torch.maximum(self._highest, highest)  # NaN where either is
         for place, gradient in zip(places, gradients, strict=True):
             assert gradient is not None
-            scaled = scale_exactly(gradient, PLACES - self._exponents[place])
+            scaled = scale_exactly(gradient, BINARY_PLACES - self._exponents[place])
             self._views[place].add_(scaled.round_().flatten().to(torch.int64))
             self._trained[place].grad = None
         self._parts.append((number, {name: float(total) for name, total in sums.items()}))
@@ -119,7 +119,7 @@ class ExactGradients(OwnGradients):
             if code == UNREACHED:
                 continue
             rounded = view.to(choose_dtype(parameter)).view(parameter.shape)  # the only rounding of a sum
-            parameter.grad = scale_exactly(rounded, exponent - PLACES).to(parameter.dtype)
+            parameter.grad = scale_exactly(rounded, exponent - BINARY_PLACES).to(parameter.dtype)
             if code >= NOT_FINITE:
                 parameter.grad.fill_(torch.nan)
         totals = sum_in_order(part for _, parts, _ in every for part in parts)  # in the order of microbatches

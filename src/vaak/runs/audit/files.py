@@ -24,7 +24,7 @@ from vaak.engine.state import PieceRule
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import list_spans
 from vaak.runs.folder.directory import OWNER, RUN, TASKS, read_status
-from vaak.runs.prepared import DONE, LEFT_OUT, artifact_in, is_prepared, prepared_folder
+from vaak.runs.prepared import LEFT_OUT, PREPARED_FILE, artifact_in, is_prepared, prepared_folder
 
 CHANGED_BY_AN_EVALUATION = ("best", "metrics", "plateau", "callbacks", "metrics_bytes", "splits", "position")
 
@@ -153,7 +153,7 @@ def _check_data(found: Inventory) -> None:
         folder = prepared_folder(own)
         if not is_prepared(own):
             if folder.exists():
-                _compare_data(found, folder / DONE, f"{folder}: its {DONE} is missing")
+                _compare_data(found, folder / PREPARED_FILE, f"{folder}: its {PREPARED_FILE} is missing")
             continue
         artifact = artifact_in(folder)
         try:
@@ -179,7 +179,7 @@ def _safe(name: str) -> str:
     try:
         return inside(name)
     except ValueError:
-        return DONE
+        return PREPARED_FILE
 
 
 def _check_copy(found: Inventory, path: Path, about: dict[str, Any]) -> None:

@@ -28,12 +28,12 @@ from vaak.engine.checkpoint.names import parse_step
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import Span, list_spans
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 ORDER = {"step": 0, "model": 1, "learning_rates": 1, "evaluation": 2, "epoch": 3}
 """The kinds of records that training computes, in their order within a step."""
 OF_CLOCKS = ("system", "memory", "profile")
 """Kinds of records whose figures no two runs share."""
-ABOUT = ("kind", "step", "epoch", "scheduled", "clock")
+KEYS_OF_ALL = ("kind", "step", "epoch", "scheduled", "clock")
 MOST_MISSING = 5
 
 
@@ -64,10 +64,10 @@ class Record:
 
     @property
     def figures(self) -> dict[str, Any]:
-        return {name: value for name, value in self.values.items() if name not in ABOUT}
+        return {name: value for name, value in self.values.items() if name not in KEYS_OF_ALL}
 
     def __str__(self) -> str:
-        return f"{METRICS}, line {self.line}: the {self.kind} record of step {self.step}"
+        return f"{METRICS_FILE}, line {self.line}: the {self.kind} record of step {self.step}"
 
 
 @dataclass
@@ -119,14 +119,14 @@ class LogAudit:
 
 def check_log(found: Inventory) -> LogAudit:
     """Check every record of a run's log without computing any; return them."""
-    path = found.directory / METRICS
+    path = found.directory / METRICS_FILE
     content = path.read_bytes() if path.is_file() else b""
     records = list(_read_records(found, content))
     newest = parse_step(found.sound[-1]) or 0 if found.sound else 0
     last = max([newest, *(one.step for one in records)])
     log = LogAudit(records, list_spans(found.directory), last)
     if not path.is_file():
-        found.say(f"{METRICS} is missing")
+        found.say(f"{METRICS_FILE} is missing")
         return log
     problems = (*_misplaced(log), *_repeated(log), *_wrong_epochs(log), *_off_schedule(log), *_missing(log, found))
     found.compare(path, *problems)
@@ -150,17 +150,19 @@ def _read_records(found: Inventory, content: bytes) -> Iterator[Record]:
     for line in content.split(b"\n"):
         end += len(line) + 1
         ends.append(end)
-    path = found.directory / METRICS
-    found.compare(path, *(f"{METRICS}, line {number}: this isn't a record of a run" for number, _ in parsed.malformed))
+    path = found.directory / METRICS_FILE
+    found.compare(
+        path, *(f"{METRICS_FILE}, line {number}: this isn't a record of a run" for number, _ in parsed.malformed)
+    )
     for number, values in parsed.objects:
         # Not ``isinstance``: true and false are ints to Python.
         whole = isinstance(values.get("kind"), str) and all(type(values.get(name)) is int for name in ("step", "epoch"))
         if whole:
             yield Record(number, ends[number - 1], values)
         else:
-            found.compare(path, f"{METRICS}, line {number}: this isn't a record of a run")
+            found.compare(path, f"{METRICS_FILE}, line {number}: this isn't a record of a run")
     if content[parsed.end :].strip():
-        found.leave_out(f"{METRICS}: a half line at its end, as a kill leaves")
+        found.leave_out(f"{METRICS_FILE}: a half line at its end, as a kill leaves")
 
 
 def _misplaced(log: LogAudit) -> Iterator[str]:
@@ -179,7 +181,7 @@ def _misplaced(log: LogAudit) -> Iterator[str]:
 def _repeated(log: LogAudit) -> Iterator[str]:
     for (kind, step), number in log.logged.items():
         if number > 1:
-            yield f"step {step}: {METRICS} has {number} {kind} records of it"
+            yield f"step {step}: {METRICS_FILE} has {number} {kind} records of it"
 
 
 def _wrong_epochs(log: LogAudit) -> Iterator[str]:
@@ -260,9 +262,9 @@ def _due_evaluations(log: LogAudit, span: Span) -> Iterator[int]:
 
 def _named_missing(what: str, steps: Sequence[int]) -> Iterator[str]:
     for step in steps[:MOST_MISSING]:
-        yield f"step {step}: its {what} is missing in {METRICS}"
+        yield f"step {step}: its {what} is missing in {METRICS_FILE}"
     if len(steps) > MOST_MISSING:
-        yield f"{len(steps) - MOST_MISSING} more are missing in {METRICS}, the last at step {steps[-1]}"
+        yield f"{len(steps) - MOST_MISSING} more are missing in {METRICS_FILE}, the last at step {steps[-1]}"
 
 
 def _lost_completion(log: LogAudit, checkpoint: Path) -> str | None:
@@ -284,10 +286,10 @@ def _wrong_length(log: LogAudit, content: bytes, state: Mapping[str, Any], about
     """Yield where the log can't have been as long as a checkpoint says when that was made."""
     length = state.get("metrics_bytes")
     if not isinstance(length, int) or not (0 <= length <= len(content)):
-        yield f"{METRICS} has {len(content)} bytes, and had {length} when {about} was written"
+        yield f"{METRICS_FILE} has {len(content)} bytes, and had {length} when {about} was written"
         return
     if length and content[length - 1 : length] != b"\n":
-        yield f"{METRICS} was changed before its byte {length}, where a record ended when {about} was written"
+        yield f"{METRICS_FILE} was changed before its byte {length}, where a record ended when {about} was written"
         return
     after = next((one for one in log.records if one.end <= length and one.step > step), None)
     before = next((one for one in log.records if one.end > length and one.step < step), None)
@@ -315,7 +317,7 @@ def _wrong_figures(log: LogAudit, state: Mapping[str, Any], about: str) -> Itera
         logged = evaluations[-1].figures if evaluations else {}
         for name in sorted(figures.keys() | logged.keys()):
             if figures.get(name) != logged.get(name):
-                yield f"{about}: {name} is {figures.get(name)} there, and {logged.get(name)} in {METRICS}"
+                yield f"{about}: {name} is {figures.get(name)} there, and {logged.get(name)} in {METRICS_FILE}"
     yield from _wrong_best(log, state.get("best") or {}, evaluations, about)
 
 
@@ -329,7 +331,7 @@ def _wrong_best(log: LogAudit, best: Mapping[str, Any], evaluations: Sequence[Re
     counted = [one for one in evaluations if one.step >= since and isinstance(one.figures.get(metric), int | float)]
     own = [one for one in evaluations if one.step == step]
     if step is not None and step >= log.spans[0].first and not (own and own[-1].figures.get(metric) == value):
-        yield f"{about}: the recorded best is {metric} {value} at step {step}; {METRICS} has no such evaluation"
+        yield f"{about}: the recorded best is {metric} {value} at step {step}; {METRICS_FILE} has no such evaluation"
         return
     for one in counted:
         better = isinstance(value, float | int | None) and improves(one.figures[metric], value, mode or "min")
@@ -350,7 +352,7 @@ def _since_same_metric(log: LogAudit, metric: Any, mode: Any) -> int:
 
 def _name_what_is_not_computed(found: Inventory, log: LogAudit, content: bytes) -> None:
     clocks = [kind for kind in OF_CLOCKS if log.of_kind(kind)]
-    found.leave_out(f"{METRICS}: clocks{' and ' * bool(clocks)}{', '.join(clocks)}{' records' * bool(clocks)}")
+    found.leave_out(f"{METRICS_FILE}: clocks{' and ' * bool(clocks)}{', '.join(clocks)}{' records' * bool(clocks)}")
     others = Counter(one.kind for one in log.records if one.kind not in ORDER and one.kind not in OF_CLOCKS)
     for kind, number in others.items():
-        found.leave_out(f"{METRICS}: {number} records {kind}, which only a callback knows")
+        found.leave_out(f"{METRICS_FILE}: {number} records {kind}, which only a callback knows")

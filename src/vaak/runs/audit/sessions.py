@@ -25,7 +25,7 @@ from vaak.runs.folder.sessions import SESSIONS, configuration_of_session, sessio
 
 IN_CONDITIONS = ("vaak", "python", "device", "world_size")
 """Keys of a session's environment that its conditions have, too, under the same name."""
-OWN = ("number", "first_step", "after", "time", "conditions")
+SESSION_KEYS = ("number", "first_step", "after", "time", "conditions")
 """Keys of a session that aren't its environment."""
 
 
@@ -204,7 +204,7 @@ def _check_newest(found: Inventory, known: Mapping[int, dict[str, Any]]) -> None
         found.compare(current, f"config.yml isn't the configuration of the newest session, sessions/{file.name}")
     path = directory / "environment.json"
     now = found.read(path)
-    own = {name: value for name, value in known[newest].items() if name not in OWN}
+    own = {name: value for name, value in known[newest].items() if name not in SESSION_KEYS}
     if now is not None and now != own and "parent" not in read_identity(directory):
         found.compare(path, f"environment.json isn't that of session {newest} in {SESSIONS}")
     elif now is not None:

@@ -24,7 +24,7 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn.lora_experts import LoraExperts
 from vaak.tasks.asr.experts import WithExperts
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
-from vaak.tasks.asr.vocabulary import ABOUT, TOKENIZER, Vocabulary
+from vaak.tasks.asr.vocabulary import TOKENIZER, VOCABULARY_FILE, Vocabulary
 
 NEVER = 30.0
 """Subtracted from the log-probability of a token that is never said."""
@@ -58,13 +58,16 @@ def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     return found
 
 
-OWN = "vocabulary"
+VOCABULARY_FOLDER = "vocabulary"
 """The folder of a vocabulary that transformers needs in another form."""
 
 
 def exported_vocabulary(source: Path) -> Vocabulary | None:
     """The vocabulary of a folder that was exported here; None for another."""
-    return next((Vocabulary.load(one) for one in (source / OWN, source) if (one / ABOUT).is_file()), None)
+    return next(
+        (Vocabulary.load(one) for one in (source / VOCABULARY_FOLDER, source) if (one / VOCABULARY_FILE).is_file()),
+        None,
+    )
 
 
 README = """\

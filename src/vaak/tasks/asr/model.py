@@ -7,7 +7,7 @@ from pathlib import Path
 from vaak.tasks.asr.config import VERSIONS, AsrModelConfig
 from vaak.tasks.pretrained import find_model, resolve_source
 
-PURPOSE, KEY = "speech recognition", "model.base"
+PURPOSE, BASE_KEY = "speech recognition", "model.base"
 
 
 def resolve_base(options: AsrModelConfig, folder: Path) -> str:
@@ -15,7 +15,7 @@ def resolve_base(options: AsrModelConfig, folder: Path) -> str:
 
     Raises UserError for a folder that isn't there, or one without weights.
     """
-    return resolve_source(KEY, VERSIONS.get(options.base, options.base), folder)
+    return resolve_source(BASE_KEY, VERSIONS.get(options.base, options.base), folder)
 
 
 def name_base(base: str, folder: Path) -> str:

@@ -27,7 +27,7 @@ from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.export import exported_vocabulary
-from vaak.tasks.asr.model import KEY, PURPOSE, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.utterances import (
     Limits,
     TokenLimit,
@@ -41,7 +41,7 @@ from vaak.tasks.asr.utterances import (
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.pretrained import NewIds, fetch_model, import_transformers, write_new_tokens
 from vaak.tasks.speech_task import (
-    PLACES,
+    PATH_OPTIONS,
     Datasets,
     PreparedAudio,
     contents_of_corpora,
@@ -62,7 +62,7 @@ ADVICE = "change the transcripts, or choose a base that was trained on such ones
 VOCABULARY, BASE = "vocabulary", "base"
 ALIGNMENT_HEADS = "alignment_heads"
 """In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
-READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
+READING = frozenset({*PATH_OPTIONS, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "language_like", "tokenizer"}
 """Options of data that may differ when a trained model is used."""
@@ -127,7 +127,7 @@ class AsrSources:
             return None
         transformers = import_transformers(PURPOSE, "asr")
         source = resolve_base(self.model, self.folder)
-        config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
+        config = fetch_model(BASE_KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
         try:
             generation = transformers.GenerationConfig.from_pretrained(source)
         except OSError:  # a folder may have none
@@ -139,7 +139,7 @@ class AsrSources:
         language, like = self.data.language, self.data.language_like
         exported = exported_vocabulary(Path(source))
         if exported is None:
-            tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+            tokenizer = fetch_model(BASE_KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
             found = Vocabulary.of_whisper(tokenizer, config, generation, language, like)
         else:
             found, trained = exported.with_language(language, like), exported.trained_language
@@ -173,7 +173,7 @@ class AsrSources:
         later = {name for name in CAME_LATER if getattr(self.data, name)}
         return {
             "data": self.data.model_dump(mode="json", include=DECIDING | later),
-            "datasets": [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets],
+            "datasets": [one.model_dump(mode="json", exclude=set(PATH_OPTIONS)) for one in self.datasets],
             "audio": self.audio.model_dump(mode="json", include={"channels"}),
             "base": self.model.base,
             "max_target_length": self.model.scratch.max_target_length,
@@ -222,7 +222,7 @@ def _make(
             vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
     if vocabulary is None:  # a base, without data
         raise UserError(
-            f"{KEY}: {sources.model.base} has no tokens of its own, and writes nothing before it is trained"
+            f"{BASE_KEY}: {sources.model.base} has no tokens of its own, and writes nothing before it is trained"
         )
     # Only training transcripts may change the vocabulary: it must not learn from those that it is judged by.
     if base is not None and "train" in writings:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
-ABOUT, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
+UTTERANCES_FILE, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
 LABELS = ("etiology", "accent", "severity", "group")
 """Where groups are looked for, in this order."""
 NO_GROUP = "all"
@@ -92,7 +92,7 @@ class Utterances:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        about = Artifact(self.folder, ABOUT, "utterances", keys={"groups": list}).read()
+        about = Artifact(self.folder, UTTERANCES_FILE, "utterances", keys={"groups": list}).read()
         self.cuts = CutStore(self.folder / "cuts")
         self.used = mapped(self.folder / USED, "<i8")
         self.group_names: tuple[str, ...] = tuple(about["groups"])
@@ -163,7 +163,9 @@ class Writing:
             array.tofile(self.folder / name)
             sync_file(self.folder / name)
         # Last: a folder with this file is complete.
-        Artifact(self.folder, ABOUT, "utterances").finish({"groups": group_names, "label": label}, with_sizes=False)
+        Artifact(self.folder, UTTERANCES_FILE, "utterances").finish(
+            {"groups": group_names, "label": label}, with_sizes=False
+        )
         numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
         return {
             "utterances": len(used),

@@ -25,13 +25,13 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.tasks.asr.model import KEY
+from vaak.tasks.asr.model import BASE_KEY
 from vaak.tasks.pretrained import config_of_tokenizer
 from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
-TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
+TOKENIZER, TOKENIZER_CONFIG, VOCABULARY_FILE = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
 START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 BEFORE = "<|startofprev|>"
 """The token before a text that is read as if it had been said before."""
@@ -108,7 +108,7 @@ def _with_added_text(backend: Backend, languages: Iterable[str] = ()) -> Backend
         token["special"] = is_own
         added += [] if is_own else [token["content"]]
     if added:
-        log.info("%s: tokens added to the Whisper's are text: %s", KEY, list_names(added))
+        log.info("%s: tokens added to the Whisper's are text: %s", BASE_KEY, list_names(added))
     return Backend.from_str(json.dumps(content))
 
 
@@ -283,7 +283,7 @@ class Vocabulary:
         # Such a token would have no row in the embedding.
         if largest >= config.vocab_size:
             raise UserError(
-                f"{KEY}: its tokenizer has {largest + 1:,} tokens, its model {config.vocab_size:,}; call "
+                f"{BASE_KEY}: its tokenizer has {largest + 1:,} tokens, its model {config.vocab_size:,}; call "
                 "model.resize_token_embeddings(len(tokenizer)) in transformers and save both again"
             )
         known = {token.content: one for one, token in backend.get_added_tokens_decoder().items() if token.special}
@@ -311,13 +311,13 @@ class Vocabulary:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / TOKENIZER, self.content)
-        write_json(folder / ABOUT, asdict(self.ids))
+        write_json(folder / VOCABULARY_FILE, asdict(self.ids))
         if self.config is not None:
             write_json(folder / TOKENIZER_CONFIG, dict(self.config))
 
     @classmethod
     def load(cls, folder: Path) -> Vocabulary:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about = json.loads((folder / VOCABULARY_FILE).read_text(encoding="utf-8"))
         values: Any = {name: tuple(one) if isinstance(one, list) else one for name, one in about.items()}
         file = folder / TOKENIZER_CONFIG
         config = read_json(file) if file.is_file() else None

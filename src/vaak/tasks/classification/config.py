@@ -105,7 +105,7 @@ class ClassifierConfig(ConvolutionalStackConfig):
         return sizes
 
 
-FILES = ("files", "folders", "lines", "fasttext")
+FILE_TYPES = ("files", "folders", "lines", "fasttext")
 """The types of corpora that are read from files."""
 
 
@@ -124,12 +124,12 @@ class LabelledCorpusConfig(TextSourceSection):
         "grammar",
     )
     train: tuple[Source, ...] = option(
-        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
+        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILE_TYPES, resume="free"
     )
     valid: tuple[Source, ...] = option(
-        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+        "Files of the validation split, kept as given.", (), only_for=FILE_TYPES, resume="free"
     )
-    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILE_TYPES, resume="free")
     out_of_scope: tuple[Source, ...] = option(
         "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
         (),

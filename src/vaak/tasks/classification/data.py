@@ -43,7 +43,7 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files, is_prepared, prepared_folder
 from vaak.tasks.base import pad_rows
 from vaak.tasks.classification.config import ClassificationExperiment
-from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
+from vaak.tasks.classification.pretrained import PRETRAINED_KEY, loaded_embeddings, save_base
 from vaak.tasks.pretrained import resolve_source
 from vaak.text.augmentation import OF_SYNONYMS
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
@@ -111,7 +111,7 @@ class LabelSources:
     def base(self) -> str | None:
         """The folder or the name of the pretrained model."""
         name = self.experiment.model.pretrained_model
-        return None if name is None or self.classes is not None else resolve_source(KEY, name, self.code)
+        return None if name is None or self.classes is not None else resolve_source(PRETRAINED_KEY, name, self.code)
 
     @property
     def factory(self) -> TokenizerFactory:

@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.errors import optional_import
-from vaak.core.summaries import LONGEST, ExampleLog, make_summary
+from vaak.core.summaries import LONGEST_TEXT, ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.report.charts import MOST_NAMED, confusion_png, reliability_png
 from vaak.report.tables import csv_text
@@ -237,7 +237,7 @@ class ClassMeters(Meters):
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
         found = make_summary("accuracy", seen)
         for one in found.get("examples", ()):
-            one["text"] = "" if self._get_text is None else self._get_text(one["index"])[:LONGEST]
+            one["text"] = "" if self._get_text is None else self._get_text(one["index"])[:LONGEST_TEXT]
         confusions = {}
         for place, (column, names) in enumerate(self.classes.items()):
             own = [row[1:] for row in seen.get("confusions", ()) if row[0] == place]

@@ -39,7 +39,7 @@ from vaak.tasks.pretrained import (
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
-KEY = "model.pretrained_model"
+PRETRAINED_KEY = "model.pretrained_model"
 UNREAD = ("pooler", "pooler_activation")
 """Modules of encoders that classifiers here don't read."""
 USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
@@ -53,15 +53,16 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     Raises UserError where they can't be loaded, or the model isn't one that reads ``max_length`` tokens and can
     represent a text by ``pooling``.
     """
-    config = load_config(KEY, source)
+    config = load_config(PRETRAINED_KEY, source)
     if config.is_encoder_decoder:
         raise UserError(
-            f"{KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
+            f"{PRETRAINED_KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
         )
     decodes = is_decoder(config)
     if decodes and pooling != "last":
         raise UserError(
-            f"{KEY}: {source} is a decoder ({config.model_type}), whose tokens don't see the text after them; give "
+            f"{PRETRAINED_KEY}: {source} is a decoder ({config.model_type}), whose tokens don't "
+            "see the text after them; give "
             f"model.pooling: last instead of {pooling}, or an encoder, like BERT"
         )
     longest = longest_input(config)
@@ -69,8 +70,8 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     if decodes:
         config.save_pretrained(folder / "base")
-        return save_tokenizer(source, folder, key=KEY)  # which often has one special token for all roles
-    found = load_tokenizer(KEY, source)
+        return save_tokenizer(source, folder, key=PRETRAINED_KEY)  # which often has one special token for all roles
+    found = load_tokenizer(PRETRAINED_KEY, source)
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
     config.save_pretrained(folder / "base")
@@ -80,7 +81,7 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
 
 def saved_config(folder: Path) -> Any:
     """The configuration in prepared data."""
-    return import_transformers(KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
+    return import_transformers(PRETRAINED_KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
 
 
 def longest_input(config: Any) -> int | None:
@@ -125,18 +126,23 @@ class Pretrained(nn.Module):
         """
         import torch
 
-        auto, config = import_transformers(KEY), load_config(KEY, source)
+        auto, config = import_transformers(PRETRAINED_KEY), load_config(PRETRAINED_KEY, source)
         how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": set_dropout(config, options)}
         with quiet_transformers(auto):
             base, found = fetch_model(
-                KEY, source, lambda: auto.AutoModel.from_pretrained(source, output_loading_info=True, **how)
+                PRETRAINED_KEY, source, lambda: auto.AutoModel.from_pretrained(source, output_loading_info=True, **how)
             )
         lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD]
         if lacking:
-            log.warning("%s: %s lacks %s: drawn at random", KEY, source, _first_names(lacking))
+            log.warning("%s: %s lacks %s: drawn at random", PRETRAINED_KEY, source, _first_names(lacking))
         known = base.get_input_embeddings().num_embeddings
         if vocab_size > known:  # special tokens that its tokenizer lacked
-            log.info("%s: %d tokens are new to %s: the row of each begins as the mean", KEY, vocab_size - known, source)
+            log.info(
+                "%s: %d tokens are new to %s: the row of each begins as the mean",
+                PRETRAINED_KEY,
+                vocab_size - known,
+                source,
+            )
             base.resize_token_embeddings(vocab_size, mean_resizing=False)
             begin_new_rows([base.get_input_embeddings()], range(known, vocab_size))
         return cls(base)
@@ -144,7 +150,7 @@ class Pretrained(nn.Module):
     @classmethod
     def drawn(cls, folder: Path, vocab_size: int, options: ClassifierConfig) -> Pretrained:
         """Return one of the sizes that were saved in ``folder``, of prepared data, with random weights."""
-        auto = import_transformers(KEY)
+        auto = import_transformers(PRETRAINED_KEY)
         config = set_dropout(saved_config(folder), options)
         config.vocab_size = max(vocab_size, config.vocab_size)
         return cls(auto.AutoModel.from_config(config))
@@ -157,10 +163,10 @@ class Pretrained(nn.Module):
 
 def loaded_embeddings(source: str) -> np.ndarray:
     """The input embeddings ``(token, width)`` of a model. Raises UserError where they can't be loaded."""
-    auto = import_transformers(KEY)
+    auto = import_transformers(PRETRAINED_KEY)
     with quiet_transformers(auto):
         model: Any = fetch_model(
-            KEY, source, lambda: auto.AutoModel.from_pretrained(source, **SAFELY, use_safetensors=True)
+            PRETRAINED_KEY, source, lambda: auto.AutoModel.from_pretrained(source, **SAFELY, use_safetensors=True)
         )
     found: np.ndarray = model.get_input_embeddings().weight.detach().float().numpy()
     return found
@@ -188,11 +194,11 @@ def load_head(head: nn.Linear, source: str, pooling: str, names: Sequence[str]) 
 
 def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list[str], Tensor, Tensor] | None:
     """The names, weights and biases of the classes of ``source``; None if they can't be used for ``names``."""
-    config = load_config(KEY, source)
+    config = load_config(PRETRAINED_KEY, source)
     architecture = next(iter(config.architectures or ()), "")
     if not architecture.endswith("ForSequenceClassification"):
         if "For" in architecture:
-            log.info("%s: of %s, a %s, the encoder is read, without its head", KEY, source, architecture)
+            log.info("%s: of %s, a %s, the encoder is read, without its head", PRETRAINED_KEY, source, architecture)
         return None
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
     their_pooling = str(getattr(config, "classifier_pooling", "cls"))
@@ -208,7 +214,7 @@ def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list
         found = read_head(head, tensors, getattr(config, "norm_eps", 0.0))
         reason = f"{head.before} is a layer that classifiers here don't have"
     if found is None:
-        log.info("%s: the classes of %s are left out: %s", KEY, source, reason)
+        log.info("%s: the classes of %s are left out: %s", PRETRAINED_KEY, source, reason)
         return None
     return theirs, *found
 

@@ -25,7 +25,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.classification import METRICS
-from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILES, ClassificationDataConfig, ClassifierConfig
+from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.tasks.rates import rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
@@ -53,8 +53,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
-    yield from corpus_findings(data.corpus, FILES, READ_BY)
-    if data.corpus.type in FILES and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
+    yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
+    if data.corpus.type in FILE_TYPES and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
         yield remark(
             "data.corpus.stratify", "is read by vaak crossval only: valid and test are given, so train isn't split"
         )

@@ -61,7 +61,7 @@ from vaak.tasks.classification.metrics import (
 )
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
-from vaak.tasks.classification.pretrained import KEY, Pretrained, load_head, saved_config
+from vaak.tasks.classification.pretrained import PRETRAINED_KEY, Pretrained, load_head, saved_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.pretrained import find_model, load_or_init, resolve_source
 from vaak.tasks.text_task import TextTask
@@ -239,7 +239,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def _base_source(self) -> str:
         """Return the folder or the Hub's name of the pretrained model."""
         assert self.options.pretrained_model is not None
-        return resolve_source(KEY, self.options.pretrained_model, self.folder)
+        return resolve_source(PRETRAINED_KEY, self.options.pretrained_model, self.folder)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""

@@ -35,7 +35,7 @@ from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
 from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 
-KEY = "model.base"
+BASE_KEY = "model.base"
 RATE = 16000
 """Samples a second that the network reads."""
 FRAME_SAMPLES, RECEPTIVE_SAMPLES = 270, 991
@@ -92,10 +92,10 @@ def read_checkpoint(source: str) -> tuple[Sizes, dict[str, Tensor]]:
     """
     path = Path(source).expanduser()
     if not path.exists():
-        raise UserError(f"{KEY}: no such file or folder: {source}; download pytorch_model.bin from the Hub")
+        raise UserError(f"{BASE_KEY}: no such file or folder: {source}; download pytorch_model.bin from the Hub")
     form = recognise(path)
     if form.name != PYANNOTE or form.file is None:
-        raise UserError(f"{KEY}: {form.describe(path)}; expected a segmentation network of pyannote.audio")
+        raise UserError(f"{BASE_KEY}: {form.describe(path)}; expected a segmentation network of pyannote.audio")
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(str(form.file))
         with torch.serialization.safe_globals([(type(name, (_StandIn,), {}), name) for name in names]):
@@ -107,7 +107,7 @@ def read_checkpoint(source: str) -> tuple[Sizes, dict[str, Tensor]]:
         lines = (str(error).strip() or type(error).__name__).splitlines()
         # torch's advice to read it as code comes before what is wrong with it
         said = next((line for line in lines if "GLOBAL" in line), lines[0])[:200]
-        raise UserError(f"{KEY}: {form.file} can't be read as a checkpoint of pyannote.audio: {said}") from error
+        raise UserError(f"{BASE_KEY}: {form.file} can't be read as a checkpoint of pyannote.audio: {said}") from error
 
 
 def _read_sizes(found: Mapping[str, Any]) -> Sizes:
@@ -115,9 +115,13 @@ def _read_sizes(found: Mapping[str, Any]) -> Sizes:
     kind = about["architecture"]["class"]
     sincnet, lstm, linear = ({**given.get(name, {})} for name in ("sincnet", "lstm", "linear"))
     if kind != "PyanNet" or sincnet.get("stride", STRIDE) != STRIDE or not lstm.get("monolithic", True):
-        raise UserError(f"{KEY}: a {kind} with sincnet {sincnet} and lstm {lstm} isn't read; only PyanNet's usual form")
+        raise UserError(
+            f"{BASE_KEY}: a {kind} with sincnet {sincnet} and lstm {lstm} isn't read; only PyanNet's usual form"
+        )
     if (rate := given.get("sample_rate", RATE)) != RATE or given.get("num_channels", 1) != 1:
-        raise UserError(f"{KEY}: it reads {given.get('num_channels', 1)} channels at {rate} Hz; expected one at {RATE}")
+        raise UserError(
+            f"{BASE_KEY}: it reads {given.get('num_channels', 1)} channels at {rate} Hz; expected one at {RATE}"
+        )
     specifications = about["specifications"]
     outputs = len(found["state_dict"]["classifier.bias"])
     return Sizes(
@@ -142,7 +146,7 @@ class SampleFrames:
     def __init__(self, config: AudioConfig) -> None:
         """Raises UserError for another sampling rate than the network's."""
         if config.sampling_rate != RATE:
-            raise UserError(f"global_config.sampling_rate is {config.sampling_rate}, but {KEY} reads {RATE} Hz")
+            raise UserError(f"global_config.sampling_rate is {config.sampling_rate}, but {BASE_KEY} reads {RATE} Hz")
         self.config = config
 
     @property
@@ -273,7 +277,7 @@ class PretrainedDiarizer(DiarizationModel):
         nn.Module.__init__(self)
         if collator.num_outputs != sizes.num_outputs or config.max_speakers != sizes.num_speakers:
             raise UserError(
-                f"{KEY}: it has {sizes.num_outputs} outputs for {sizes.num_speakers} speakers: that is label_type "
+                f"{BASE_KEY}: it has {sizes.num_outputs} outputs for {sizes.num_speakers} speakers: that is label_type "
                 f"{sizes.label_type} and model.max_speakers {sizes.num_speakers}"
             )
         self.config, self.collator = config, collator
@@ -293,5 +297,5 @@ class PretrainedDiarizer(DiarizationModel):
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines()]
             raise UserError(
-                f"{KEY}: {source} isn't a PyanNet of its own sizes: {lines[min(1, len(lines) - 1)]}"
+                f"{BASE_KEY}: {source} isn't a PyanNet of its own sizes: {lines[min(1, len(lines) - 1)]}"
             ) from error

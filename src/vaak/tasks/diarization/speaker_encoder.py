@@ -37,7 +37,7 @@ from vaak.core.errors import UserError, optional_import
 from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
 from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
-KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
+SPEAKER_ENCODER_KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
 RATE = 16000
 """Samples a second that encoders read."""
 Embed = Callable[[np.ndarray], np.ndarray]
@@ -74,9 +74,9 @@ class SpeakerEncoder:
             tried = self._embed(noise)
         except Exception as error:  # onnxruntime has its own, without a common class
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"{KEY}: {source} can't embed two seconds of noise: {reason}") from error
+            raise UserError(f"{SPEAKER_ENCODER_KEY}: {source} can't embed two seconds of noise: {reason}") from error
         if not np.isfinite(tried).all():
-            raise UserError(f"{KEY}: {source} gives NaN or infinity for two seconds of noise")
+            raise UserError(f"{SPEAKER_ENCODER_KEY}: {source} gives NaN or infinity for two seconds of noise")
         self.dim = len(tried)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
@@ -120,14 +120,18 @@ def _at_least(samples: np.ndarray, length: int) -> np.ndarray:
 
 def _xvector_encoder(source: str, device: torch.device) -> Embed:
     """A model of transformers with an x-vector head. Raises UserError where there is none."""
-    auto = import_transformers(KEY, "asr")
-    extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
+    auto = import_transformers(SPEAKER_ENCODER_KEY, "asr")
+    extractor = fetch_model(
+        SPEAKER_ENCODER_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY)
+    )
     how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
     load = auto.AutoModelForAudioXVector.from_pretrained
-    model, loaded = fetch_model(KEY, source, lambda: load(source, **how, **SAFELY))
+    model, loaded = fetch_model(SPEAKER_ENCODER_KEY, source, lambda: load(source, **how, **SAFELY))
     if loaded["missing_keys"]:
         missing = min(loaded["missing_keys"])
-        raise UserError(f"{KEY}: {source} has no {missing}: give a model with an x-vector head (wavlm-base-plus-sv)")
+        raise UserError(
+            f"{SPEAKER_ENCODER_KEY}: {source} has no {missing}: give a model with an x-vector head (wavlm-base-plus-sv)"
+        )
     model = model.to(device).eval()
 
     def embed(samples: np.ndarray) -> np.ndarray:
@@ -212,9 +216,11 @@ def _ge2e_encoder(source: str, device: torch.device) -> Embed:
         found = torch.load(source, map_location="cpu", weights_only=True)["model_state"]
         model.load_state_dict({name: tensor for name, tensor in found.items() if name not in SIMILARITY})
     except FileNotFoundError as error:
-        raise UserError(f"{KEY}: no file {source}") from error
+        raise UserError(f"{SPEAKER_ENCODER_KEY}: no file {source}") from error
     except Exception as error:  # of torch, of pickle, of zipfile; or another network
-        raise UserError(f"{KEY}: {source} isn't a GE2E encoder as Resemblyzer saves it (model_state)") from error
+        raise UserError(
+            f"{SPEAKER_ENCODER_KEY}: {source} isn't a GE2E encoder as Resemblyzer saves it (model_state)"
+        ) from error
     model, mel = model.to(device).eval(), MelSpectrogram(GE2E.MEL).to(device)
 
     def embed(samples: np.ndarray) -> np.ndarray:
@@ -227,17 +233,19 @@ def _ge2e_encoder(source: str, device: torch.device) -> Embed:
 
 def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
     """The network in a file. Raises UserError if it can't be read, or has unsupported inputs."""
-    with optional_import(f"{KEY}: reading {source} requires onnxruntime", "tts"):
+    with optional_import(f"{SPEAKER_ENCODER_KEY}: reading {source} requires onnxruntime", "tts"):
         import onnxruntime
     if not Path(source).is_file():
-        raise UserError(f"{KEY}: no file {source}")
+        raise UserError(f"{SPEAKER_ENCODER_KEY}: no file {source}")
     quiet = onnxruntime.SessionOptions()
     # As many threads as torch may use: onnxruntime would take every core.
     quiet.log_severity_level, quiet.intra_op_num_threads = 4, torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has its own, without a common class
-        raise UserError(f"{KEY}: {source} can't be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise UserError(
+            f"{SPEAKER_ENCODER_KEY}: {source} can't be loaded: {str(error).strip().splitlines()[0]}"
+        ) from error
     inputs = session.get_inputs()
     shape = list(inputs[0].shape)
     waveform = len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
@@ -246,7 +254,8 @@ def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
     if len(inputs) > 1 or not (waveform or bins_last or (len(shape) == 3 and isinstance(shape[1], int))):
         found = ", ".join(f"{one.name} {tuple(one.shape)}" for one in inputs)
         raise UserError(
-            f"{KEY}: {source} reads {found}; expected one input: (row, sample), or frames (row, frame, bin) with a "
+            f"{SPEAKER_ENCODER_KEY}: {source} reads {found}; expected one input: (row, sample), "
+            "or frames (row, frame, bin) with a "
             "fixed number of bins"
         )
     if waveform and options:

@@ -96,7 +96,7 @@ class LanguageModelConfig(SingleStackConfig):
         return cls.with_preset(PRESETS[preset], values) if isinstance(preset, str) and preset in PRESETS else values
 
 
-FILES = ("text", "json", "csv", "parquet", "chat", "preferences")
+FILE_TYPES = ("text", "json", "csv", "parquet", "chat", "preferences")
 """The types of corpora that are read from files."""
 
 
@@ -119,12 +119,12 @@ class CorpusConfig(TextSourceSection):
         "grammar",
     )
     train: tuple[Source, ...] = option(
-        "Files or glob patterns; alone, it is split by train_fraction.", (), only_for=FILES, resume="free"
+        "Files or glob patterns; alone, it is split by train_fraction.", (), only_for=FILE_TYPES, resume="free"
     )
     valid: tuple[Source, ...] = option(
-        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+        "Files of the validation split, kept as given.", (), only_for=FILE_TYPES, resume="free"
     )
-    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILE_TYPES, resume="free")
     name: SourceOrName | None = dataset_option()
     subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")

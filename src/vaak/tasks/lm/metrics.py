@@ -35,7 +35,7 @@ from vaak.core.batch import Batch, find_places
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import track
 from vaak.core.storage.archives import open_file
-from vaak.core.summaries import LONGEST, MOST_SCORES
+from vaak.core.summaries import LONGEST_TEXT, MOST_SCORES
 from vaak.core.task import Dataset, Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import counted_loads, load_figures
@@ -93,7 +93,7 @@ class TextMeters(Meters):
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
         samples = [] if self._model is None else self._samples(self._model)
-        return {"samples": [text[:LONGEST] for text in samples]} if samples else {}
+        return {"samples": [text[:LONGEST_TEXT] for text in samples]} if samples else {}
 
 
 class PairMeters(Meters):

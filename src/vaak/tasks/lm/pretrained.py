@@ -34,7 +34,7 @@ from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
     BASE_FOLDER,
     DROPOUTS,
-    KEY,
+    PRETRAINED_KEY,
     SAFELY,
     NewTokens,
     fetch_model,
@@ -53,7 +53,7 @@ from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
-OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_noise_alpha")
+RUN_OPTIONS = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_noise_alpha")
 """Options that a run has itself; all others are the base's."""
 
 
@@ -62,7 +62,7 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
 
     Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
-    config = load_config(KEY, source)
+    config = load_config(PRETRAINED_KEY, source)
     # Some models have one for each kind of layer, by its name.
     ropes = getattr(config, "rope_parameters", None) or {}
     said = ""
@@ -77,11 +77,11 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
     elif any(one.get("rope_type") == "dynamic" for one in (ropes, *ropes.values()) if isinstance(one, Mapping)):
         said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
     if said:
-        raise UserError(f"{KEY}: {source} is a {config.model_type}, which {said}")
+        raise UserError(f"{PRETRAINED_KEY}: {source} is a {config.model_type}, which {said}")
     found = convert_options(config.to_dict())
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(found, str):
-        log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
+        log.info("%s: %s: %s, so it is transformers' own module", PRETRAINED_KEY, source, found)
     # Our own decoder computes rotary positions of any length; a table of learned ones ends, and of transformers'
     # modules nothing is known.
     has_places = isinstance(found, str) or found["position_type"] == "learned"
@@ -109,13 +109,13 @@ def family_in(folder: Path) -> DecoderFamily | None:
 def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
     found = convert_options(saved_config(folder))
-    return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in OWN})
+    return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in RUN_OPTIONS})
 
 
 def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     if family_in(folder) is None:
-        auto, config = import_transformers(KEY), _with_dropout(base_config(folder), own)
+        auto, config = import_transformers(PRETRAINED_KEY), _with_dropout(base_config(folder), own)
         return _sized(TransformersDecoder(auto.AutoModelForCausalLM.from_config(config), own), vocab_size)
     size = max(vocab_size, saved_config(folder)["vocab_size"])
     return LanguageModel(options_in(folder, own), size, read_max_length(folder))
@@ -123,7 +123,7 @@ def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLa
 
 def base_config(folder: Path) -> Any:
     """The configuration of the base in prepared data, as transformers has it."""
-    return import_transformers(KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
+    return import_transformers(PRETRAINED_KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
 
 
 def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
@@ -168,15 +168,17 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
             read_weights(model, source, *named, ("embedding.weight", "head.weight"))
         begin_new_rows(model.token_modules(), *read_new_tokens(folder))
         return model
-    auto = import_transformers(KEY)  # its own module, in 32 bits
+    auto = import_transformers(PRETRAINED_KEY)  # its own module, in 32 bits
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
     with quiet_transformers(auto):
         network, found = fetch_model(
-            KEY, source, lambda: auto.AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **how)
+            PRETRAINED_KEY,
+            source,
+            lambda: auto.AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **how),
         )
     lacking = sorted(found["missing_keys"]) + sorted(str(one[0]) for one in found.get("mismatched_keys", ()))
     if lacking:
-        raise UserError(f"{KEY}: {source} lacks {lacking[0]}")
+        raise UserError(f"{PRETRAINED_KEY}: {source} lacks {lacking[0]}")
     model = _sized(TransformersDecoder(network, own), vocab_size)
     begin_new_rows(model.token_modules(), *read_new_tokens(folder))
     return model

@@ -20,7 +20,7 @@ from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
     ALIASES,
     DEFAULTS,
-    FILES,
+    FILE_TYPES,
     PRESETS,
     SHARED,
     SIDES,
@@ -46,7 +46,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
-    yield from corpus_findings(data.corpus, FILES, READ_BY)
+    yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
     if model.pretrained is None:
         yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)

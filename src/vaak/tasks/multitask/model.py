@@ -18,7 +18,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 
-KEY = "model.shared"
+SHARED_KEY = "model.shared"
 WEIGHTED, REGULARISER = "_weighted", "uncertainty"
 
 
@@ -42,7 +42,9 @@ class MultiTaskModel(nn.Module):
     def _module(self, task: str, path: str) -> nn.Module:
         modules: dict[str, nn.Module] = {name: module for name, module in self.tasks[task].named_modules() if name}
         remedy = f"it has {list_names(name for name, _ in self.tasks[task].named_children())}"
-        require_known([path], modules, f"{KEY}: the model of {task} has no module", remedy=remedy, error=UserError)
+        require_known(
+            [path], modules, f"{SHARED_KEY}: the model of {task} has no module", remedy=remedy, error=UserError
+        )
         return modules[path]
 
 
@@ -53,7 +55,8 @@ def _require_same_shapes(name: str, module: nn.Module, other: str, own: nn.Modul
     differing = next((key for key in {**here, **there} if here.get(key) != there.get(key)), None)
     if differing is not None:
         raise UserError(
-            f"{KEY}: {differing} has shape {here.get(differing)} in {name}, and {there.get(differing)} in {other}; "
+            f"{SHARED_KEY}: {differing} has shape {here.get(differing)} in {name}, and "
+            f"{there.get(differing)} in {other}; "
             "give both tasks the same options of the model"
         )
     sees_later = [
@@ -63,7 +66,8 @@ def _require_same_shapes(name: str, module: nn.Module, other: str, own: nn.Modul
     # Their shapes are the same, so nothing else would notice; a decoder would see what it has to predict.
     if sees_later[0] != sees_later[1]:
         raise UserError(
-            f"{KEY}: one of {name} and {other} is a decoder's, which sees no later token; give both the same model_type"
+            f"{SHARED_KEY}: one of {name} and {other} is a decoder's, which sees no later token; "
+            "give both the same model_type"
         )
 
 

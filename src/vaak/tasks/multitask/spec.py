@@ -15,7 +15,7 @@ from vaak.tasks.multitask import METRICS
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
 
 Experiments = Mapping[str, Experiment[Any, Any]]
-UNITS = {"max_tokens": "tokens", "max_duration": "seconds"}
+UNIT_BY_BUDGET = {"max_tokens": "tokens", "max_duration": "seconds"}
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -65,7 +65,7 @@ def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[Chec
             yield impossible(f"data.tasks.{name}.task", f"is {task.task}, which can't be one of several tasks")
         if reason := task.spec.refused_batching.get(training.batching.type):
             yield impossible("training.batching.type", f"{name}: {reason}")
-        for option, unit in UNITS.items():
+        for option, unit in UNIT_BY_BUDGET.items():
             if getattr(training.batching, option) is not None and task.spec.length_unit not in (None, unit):
                 yield impossible(f"training.batching.{option}", f"{name} has no {unit}; leave it out")
 

@@ -57,7 +57,7 @@ class Seq2SeqConfig(EncoderDecoderConfig):
     lora: LoraConfig | None = lora_option()
 
 
-FILES = ("json", "tsv", "text")
+FILE_TYPES = ("json", "tsv", "text")
 """The types of corpora that are read from files."""
 
 
@@ -80,12 +80,12 @@ class ParallelCorpusConfig(TextSourceSection):
         "grammar",
     )
     train: tuple[Source, ...] = option(
-        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
+        "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILE_TYPES, resume="free"
     )
     valid: tuple[Source, ...] = option(
-        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+        "Files of the validation split, kept as given.", (), only_for=FILE_TYPES, resume="free"
     )
-    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILE_TYPES, resume="free")
     train_target: tuple[Source, ...] = option(
         "text: the target sides of train, in the same order.", (), only_for=("text",), resume="free"
     )

@@ -102,7 +102,9 @@ def _leaves_out(data: Seq2SeqDataConfig) -> dict[str, Any]:
 def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     if base is not None:
-        of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json", *sentencepiece_pair.FILES)]
+        of_base = [
+            Path(base.source) / name for name in ("config.json", "tokenizer.json", *sentencepiece_pair.PAIR_FILES)
+        ]
         options = {**_decides(data, {}), "tokenizer": "pretrained", "pretrained": base.source}
         return fingerprint_with_files({**options, **_leaves_out(data)}, [*ParallelCorpus(data.corpus).files, *of_base])
     factories = tokenizer_factories(data, code)

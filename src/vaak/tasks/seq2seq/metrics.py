@@ -30,7 +30,7 @@ from torch import nn
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
 from vaak.core.progress import track
-from vaak.core.summaries import LONGEST, ExampleLog, make_summary
+from vaak.core.summaries import LONGEST_TEXT, ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import counted_loads, load_figures
@@ -100,7 +100,7 @@ class TranslationMeters(Meters):
             about = {
                 "chrf": round(score, 1),
                 "hypothesis": text,
-                "references": [one[:LONGEST] for one in references[:4]],
+                "references": [one[:LONGEST_TEXT] for one in references[:4]],
             }
             index = batch.indices[row][0] if batch.indices else row
             self._log.add(index, 100 - score, (score, 1), "\n".join(references), about)
@@ -115,7 +115,7 @@ class TranslationMeters(Meters):
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
         found = make_summary(SENTENCE_CHRF, seen)
         for one in found.get("examples", ()):
-            one["source"] = self._source_of(one["index"])[:LONGEST]
+            one["source"] = self._source_of(one["index"])[:LONGEST_TEXT]
         attention = self._attention(self._model) if found and self._model is not None else {}
         return {**found, **({"attention": attention} if attention else {})}
 

@@ -23,7 +23,7 @@ from vaak.nn.lora import merged
 from vaak.tasks.pretrained import (
     BASE_FOLDER,
     GENERATION,
-    KEY,
+    PRETRAINED_KEY,
     fetch_folder,
     iterate_tensors,
     load_config,
@@ -40,7 +40,7 @@ from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.tokenizer import Tokenizer
 
-OWN = ("name", "pretrained", "lora")
+RUN_OPTIONS = ("name", "pretrained", "lora")
 OWN_OF_SIDES = ("dropout", "attention_dropout")
 """Options that a run has itself; all others are the base's."""
 TOKENIZER_FILES = ("*.json", "*.spm")
@@ -54,7 +54,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
 
     Raises UserError where they can't be loaded, or ours can't be such a model.
     """
-    config = load_config(KEY, source)
+    config = load_config(PRETRAINED_KEY, source)
     detect_family(config.to_dict(), source)
     heads = dict(iterate_tensors(source, lambda name: name in ("lm_head.weight", "shared.weight")))
     head, shared = heads.get("lm_head.weight"), heads.get("shared.weight")
@@ -62,7 +62,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     separate = config.model_type == "t5" and head is not None and shared is not None and not torch.equal(head, shared)
     start, end = config.decoder_start_token_id, config.eos_token_id
     if start is None or not isinstance(end, int):
-        raise UserError(f"{KEY}: {source}: its configuration lacks decoder_start_token_id or eos_token_id")
+        raise UserError(f"{PRETRAINED_KEY}: {source}: its configuration lacks decoder_start_token_id or eos_token_id")
     save_config(config, folder, {"tie_word_embeddings": False} if separate else None)
     write_generation(source, folder)
     roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
@@ -78,7 +78,7 @@ def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
         for side in SIDES
     }
-    return type(own)(**sides, **family.whole, **{name: getattr(own, name) for name in OWN})
+    return type(own)(**sides, **family.whole, **{name: getattr(own, name) for name in RUN_OPTIONS})
 
 
 def init_model(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
@@ -171,7 +171,7 @@ def detect_family(theirs: Theirs, source: str) -> TranslatorFamily:
     """
     kind = theirs["model_type"]
     if kind not in FAMILIES:
-        raise UserError(f"{KEY}: {source} is a {kind}; expected one of {', '.join(FAMILIES)}")
+        raise UserError(f"{PRETRAINED_KEY}: {source} is a {kind}; expected one of {', '.join(FAMILIES)}")
     if theirs.get("quantization_config") is not None:
         raise _unknown_option(source, "quantization_config", theirs["quantization_config"])
     return FAMILIES[kind](theirs, source)
@@ -289,4 +289,4 @@ def _demand(theirs: Theirs, source: str, **expected: object) -> None:
 
 
 def _unknown_option(source: str, name: str, value: object) -> UserError:
-    return UserError(f"{KEY}: {source} has {name} {value}, which vaak's model doesn't")
+    return UserError(f"{PRETRAINED_KEY}: {source} has {name} {value}, which vaak's model doesn't")

@@ -19,12 +19,12 @@ from tokenizers.models import Unigram
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json
-from vaak.tasks.pretrained import BASE_FOLDER, KEY
+from vaak.tasks.pretrained import BASE_FOLDER, PRETRAINED_KEY
 from vaak.text.tokenizer import Tokenizer
 
 SIDES = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}
 """The files, and where their tokenizers are in prepared data."""
-FILES = (*SIDES, "vocab.json", "tokenizer_config.json")
+PAIR_FILES = (*SIDES, "vocab.json", "tokenizer_config.json")
 UNKNOWN = "<unk>"
 UNIGRAM = 1
 """SentencePiece's number for the kind of model that is read here."""
@@ -49,7 +49,9 @@ def save_pair(source: Path, folder: Path, ids: Mapping[str, int | None]) -> Toke
     given = {role: at for role, at in ids.items() if at is not None}
     if outside := [f"{role} ({at})" for role, at in given.items() if at not in range(len(vocabulary))]:
         file = source / "vocab.json"
-        raise UserError(f"{KEY}: {file}: its ids are 0 to {len(vocabulary) - 1}, without that of {', '.join(outside)}")
+        raise UserError(
+            f"{PRETRAINED_KEY}: {file}: its ids are 0 to {len(vocabulary) - 1}, without that of {', '.join(outside)}"
+        )
     roles = {"unk": UNKNOWN, **{role: vocabulary[at] for role, at in given.items()}}
     for name, place in SIDES.items():
         tokenizer = Tokenizer(_backend(source / name, vocabulary), {"mask": roles["eos"], **roles})
@@ -59,7 +61,7 @@ def save_pair(source: Path, folder: Path, ids: Mapping[str, int | None]) -> Toke
 
 def copy_files(source: Path, folder: Path) -> None:
     """Copy what transformers reads of the two models from one folder to another."""
-    for name in FILES:
+    for name in PAIR_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 
@@ -72,7 +74,7 @@ def _vocabulary(file: Path) -> list[str]:
         if sorted(ids.values()) != list(range(len(ids))) or UNKNOWN not in ids:
             raise ValueError(f"its ids are not 0 to {len(ids) - 1}, or it lacks {UNKNOWN}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{KEY}: {file} can't be read: {error}") from error
+        raise UserError(f"{PRETRAINED_KEY}: {file} can't be read: {error}") from error
     return pieces
 
 
@@ -80,7 +82,7 @@ def _backend(file: Path, vocabulary: list[str]) -> Backend:
     """The tokenizer of a SentencePiece model, with the ids of ``vocabulary``."""
     model = _parse_model(file)
     if model.trainer_spec.model_type != UNIGRAM:
-        raise UserError(f"{KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
+        raise UserError(f"{PRETRAINED_KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
     special = [piece for piece in ("<pad>", "</s>", UNKNOWN) if piece in vocabulary]
     scores = {piece.piece: piece.score for piece in model.pieces} | dict.fromkeys(special, 0.0)
     scores |= {piece: 0.0 for piece in vocabulary if _is_language(piece)}
@@ -106,12 +108,12 @@ def _is_language(piece: str) -> bool:
 
 def _parse_model(file: Path) -> Any:
     """The model in a file, as SentencePiece's protocol buffer."""
-    with optional_import(f"{KEY}: {file.name} requires protobuf and transformers", "hf"):
+    with optional_import(f"{PRETRAINED_KEY}: {file.name} requires protobuf and transformers", "hf"):
         importlib.import_module("google.protobuf")
         buffers: Any = importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
     model = buffers.ModelProto()
     try:
         model.ParseFromString(file.read_bytes())
     except Exception as error:  # protobuf's own, which may be of several packages
-        raise UserError(f"{KEY}: {file} is not a SentencePiece model: {error}") from error
+        raise UserError(f"{PRETRAINED_KEY}: {file} is not a SentencePiece model: {error}") from error
     return model

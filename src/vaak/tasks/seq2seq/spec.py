@@ -21,7 +21,7 @@ from vaak.tasks.seq2seq import METRICS
 from vaak.tasks.seq2seq.config import (
     ALIASES,
     DEFAULTS,
-    FILES,
+    FILE_TYPES,
     METHODS_OF,
     SHARED,
     SIDES,
@@ -46,7 +46,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     model: Seq2SeqConfig = experiment.model
     data: Seq2SeqDataConfig = experiment.data
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
-    yield from corpus_findings(data.corpus, FILES, READ_BY)
+    yield from corpus_findings(data.corpus, FILE_TYPES, READ_BY)
     if model.pretrained is None:
         yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
         yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)

@@ -30,7 +30,7 @@ from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import read_samples
 from vaak.core.batch import Batch, Term
-from vaak.core.summaries import LONGEST
+from vaak.core.summaries import LONGEST_TEXT
 from vaak.core.task import Meters
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
@@ -162,7 +162,7 @@ class ShownMeters(Meters):
         """The texts of the utterances that are logged as recorded and as synthesized."""
         store = self._dataset.store
         lines = [store.line(index) for index in range(min(SHOWN_UTTERANCES, len(store)))]
-        texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST]} for index, one in enumerate(lines)]
+        texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST_TEXT]} for index, one in enumerate(lines)]
         return {**self._meters.summary(sums, seen), "examples": texts, "spoken": [*self._samples]}
 
     def _make_spectrograms(

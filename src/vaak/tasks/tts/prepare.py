@@ -25,7 +25,7 @@ from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, contents_of_corpora, make_corpora
+from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, contents_of_corpora, make_corpora
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 ADVICE = "write them in words, remove them, or choose another data.front_end.language"
-READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"})
+READING = frozenset(
+    {*PATH_OPTIONS, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"}
+)
 """Audio options that may differ when a trained model is used."""
 
 
@@ -90,7 +92,7 @@ class SpeechSources:
     def data_options(self) -> dict[str, Any]:
         """The options that decide the prepared data."""
         data = self.data.model_dump(mode="json", include={"front_end", "silence", "max_duration"})
-        datasets = [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets]
+        datasets = [one.model_dump(mode="json", exclude=set(PATH_OPTIONS)) for one in self.datasets]
         audio = self.audio.model_dump(mode="json", include={"mel", "pitch", "channels", "storage_type"})
         return {"data": data, "datasets": datasets, "audio": audio, "with_durations": self.with_durations}
 

@@ -27,7 +27,7 @@ from vaak.data.batching import largest_rows
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
-from vaak.tasks.pretrained import KEY, load_or_init
+from vaak.tasks.pretrained import PRETRAINED_KEY, load_or_init
 from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask, results_of_files
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
@@ -130,11 +130,11 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         Raises UserError where they can't be read, or are of other spectrograms or sizes.
         """
         places = (Path(name).expanduser(), self.folder / name)
-        found = Published.of(KEY, next((str(path.resolve()) for path in places if path.exists()), name))
-        require_mel(KEY, found.folder, found.mel, self.mel)
+        found = Published.of(PRETRAINED_KEY, next((str(path.resolve()) for path in places if path.exists()), name))
+        require_mel(PRETRAINED_KEY, found.folder, found.mel, self.mel)
         ours = self.options.model_dump(mode="json", include={*found.model, "hifigan"})
         if any(ours[option] != value for option, value in {"hifigan": None, **found.model}.items()):
-            raise UserError(f"{KEY}: {found.folder} has other sizes; write model: {flow_text(found.model)}")
+            raise UserError(f"{PRETRAINED_KEY}: {found.folder} has other sizes; write model: {flow_text(found.model)}")
         return found.weights_for(generator)
 
     def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

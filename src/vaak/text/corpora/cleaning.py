@@ -46,7 +46,7 @@ from vaak.text.corpora.readers import find_files, read_documents
 from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
-DONE = "cleaning.json"
+CLEANING_FILE = "cleaning.json"
 HUB = "hf:"
 TYPES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 NUM_HASHES, NUM_BANDS = 128, 16
@@ -213,7 +213,7 @@ def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOpti
         # Before the marker is written, so that a finished folder holds only documents.
         notes.remove()
         about = {**asdict(options), "sources": {one.name: one.weight for one in sources}}
-        write_json(folder / DONE, {"options": about, "report": to_json(report)})
+        write_json(folder / CLEANING_FILE, {"options": about, "report": to_json(report)})
     return report
 
 

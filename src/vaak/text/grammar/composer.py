@@ -41,7 +41,7 @@ from vaak.text.grammar.morphology import (
 )
 
 T = TypeVar("T")
-PLACES = ("inside", "surface")
+NOUNS_OF_PLACE = ("inside", "surface")
 OWNED = frozenset({"kin", "animal", "thing", "clothes", "reading", "vehicle", "owned", "vessel", "instrument"})
 # मैं and तुम twice: their verb forms are nobody else's.
 SPEAKERS = (*PRONOUNS, PRONOUNS[0], PRONOUNS[2])
@@ -208,7 +208,7 @@ class Composer:
         if kind == "water":
             noun = self.noun(("water",), new_to=new_to)
             return Nominal(noun, "sg", self.modifiers(noun, rate)).words("में"), noun
-        noun = self.noun(PLACES if kind == "place" else ("inside",), new_to=new_to)
+        noun = self.noun(NOUNS_OF_PLACE if kind == "place" else ("inside",), new_to=new_to)
         modifiers = self.modifiers(noun, rate)
         if kind == "place":
             return self.place(noun, modifiers), noun

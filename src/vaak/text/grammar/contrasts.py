@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from vaak.text.grammar.composer import OWNED, PLACES, Composer, NoChoiceError
+from vaak.text.grammar.composer import NOUNS_OF_PLACE, OWNED, Composer, NoChoiceError
 from vaak.text.grammar.corpus import relative_sentence, setting
 from vaak.text.grammar.lexicon import ONE, PRONOUNS, Noun, Verb
 from vaak.text.grammar.morphology import (
@@ -85,7 +85,7 @@ def person(composer: Composer) -> Twins:
     """मैं मेज़ पर सोता हूँ; वह मेज़ पर सोता है; तुम सोते हो; वे सोते हैं."""
     verb = _distractible(composer, ("intransitive", "transitive"))
     tense, offset = composer.one((("habitual_present", 1), ("progressive_present", 2), ("future", 0)))
-    sex, distractor = composer.one("mf"), composer.noun((*PLACES, *PEOPLE), new_to=(verb.lemma,))
+    sex, distractor = composer.one("mf"), composer.noun((*NOUNS_OF_PLACE, *PEOPLE), new_to=(verb.lemma,))
     predicate, _ = _distracted(composer, verb, tense, distractor)
     speakers = composer.one(((0, 4), (2, 5)))
     first, second = (_mark(predicate.of(Personal(PRONOUNS[each], sex)), offset) for each in speakers)
@@ -233,7 +233,7 @@ def oblique(composer: Composer) -> Twins:
     """मोहन लड़के को बुलाता है; दुकान में लड़का है."""
     verb = composer.one([verb for verb in composer.lexicon.verbs if verb.marked_objects])
     noun = composer.noun(sorted(verb.marked_objects), "m", (verb.lemma,))
-    place = composer.noun(PLACES, new_to=(noun.lemma,))
+    place = composer.noun(NOUNS_OF_PLACE, new_to=(noun.lemma,))
     # The oblique must differ from the direct form, or the pair would show nothing.
     if noun_form(noun, "sg", True) == noun.lemma:
         raise NoChoiceError
@@ -280,7 +280,7 @@ def _distracted(composer: Composer, verb: Verb, tense: str, distractor: Noun | N
         adjunct, distractor = composer.adjunct(verb)
     elif "with" in verb.adjuncts and distractor.classes & set(PEOPLE):
         adjunct = Nominal(distractor).words("के", "साथ")
-    elif "place" in verb.adjuncts and distractor.classes & set(PLACES):
+    elif "place" in verb.adjuncts and distractor.classes & set(NOUNS_OF_PLACE):
         adjunct = composer.place(distractor)
     else:
         raise NoChoiceError

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.splits import SPLITS
-from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError, choose_split, meets_held_out, readings
+from vaak.text.grammar.composer import NOUNS_OF_PLACE, Composer, NoChoiceError, choose_split, meets_held_out, readings
 from vaak.text.grammar.lexicon import PRONOUNS, Adjective, Noun, Pronoun
 from vaak.text.grammar.morphology import (
     Clause,
@@ -145,13 +145,13 @@ def setting(composer: Composer, noun: Noun, adjective: Adjective) -> tuple[Words
     if adjective.kind == "quality":
         other = composer.noun(sorted(noun.classes - {"epicene"}))
         return Nominal(other).words("से"), other
-    place = composer.noun(PLACES)
+    place = composer.noun(NOUNS_OF_PLACE)
     return composer.place(place), place
 
 
 def _existential(composer: Composer) -> Words:
     """मेज़ पर एक पुरानी घड़ी है."""
-    place = composer.place(composer.noun(PLACES))
+    place = composer.place(composer.noun(NOUNS_OF_PLACE))
     what = composer.counted(composer.nominal(("human", "animal", "thing", "clothes", "reading", "food", "vessel")))
     if composer.chance(0.2):
         return (*place, *what.words(), future("होना", what.features), "।")

@@ -327,7 +327,7 @@ def _sovereign(match: re.Match[str]) -> str:
     return f"{match[1]} the {number}{owns}{stop}"
 
 
-ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")
+DOMAIN_ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")
 """Last parts of names that are taken for web addresses without ``www`` or ``https``.
 
 Not those that are English words: a space is more often missing ("the end.It was").
@@ -353,7 +353,7 @@ _AFTER = r"(?=$|[\s)\]\"'>,;!?]|\.(?:\s|$|[\"')]))"
 _EMAIL = re.compile(r"\b[\w.+%-]{1,64}@[\w-]+(?:\.[\w-]+)+\b", re.ASCII)
 _URL = re.compile(
     rf"\b(?:https?://|ftp://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]"
-    rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
+    rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(DOMAIN_ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
     re.IGNORECASE | re.ASCII,
 )
 _PORT = re.compile(r"\b((?:[a-z][\w-]*\.)*[a-z][\w-]*):(\d{2,5})\b(?![:.]\d)")
@@ -413,7 +413,7 @@ def spoken(address: str) -> str:
     said = []
     for piece in _PIECE.findall(address.rstrip("/")):
         if piece.isascii() and piece.isalpha():
-            spelled = not _VOWEL.search(piece) or (piece in ENDINGS and len(piece) == 2)
+            spelled = not _VOWEL.search(piece) or (piece in DOMAIN_ENDINGS and len(piece) == 2)
             said.append(" ".join(piece.upper()) if spelled else piece)
         elif piece.isdecimal():
             said.append(piece)

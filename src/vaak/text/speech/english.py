@@ -42,9 +42,9 @@ FOLDED = table(
     **dict.fromkeys("¡¿", ""),
 }
 """Characters that are read as others."""
-KEPT = READ | frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶●▪■◦‣►©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№‰")
+READ_CHARACTERS = READ | frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶●▪■◦‣►©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№‰")
 """Characters outside ASCII that a rule reads; the Greek ones are read by name."""
-KEPT |= {one for mark in CURRENCIES for one in mark if not one.isascii()}
+READ_CHARACTERS |= {one for mark in CURRENCIES for one in mark if not one.isascii()}
 ACCENTED = re.compile(r"\b(?:r[ée]sumé|exposé|rosé|pâté|lamé)s?\b", re.IGNORECASE)
 """Words that without their accents are others; they keep them."""
 _RESUME = re.compile(r"\b(r)e(?=sumé)", re.IGNORECASE)
@@ -113,7 +113,7 @@ def _folded(character: str) -> str | None:
     category = unicodedata.category(character)
     if category.startswith("Z") or character in "\t\n\r\v\f\x85":
         return " "
-    if character in KEPT or (character.isascii() and category != "Cc"):
+    if character in READ_CHARACTERS or (character.isascii() and category != "Cc"):
         return character
     # Invisible characters are dropped; marks without a letter, and unassigned or private ones, are unknown.
     if category in ("Cc", "Cf", "Mn", "Me", "Co", "Cn", "Cs"):

@@ -176,7 +176,7 @@ def _pence(number: str) -> str:
     return f"{cardinal(int(number))} {'penny' if int(number) == 1 else 'pence'}"
 
 
-UNITS = table(
+NAME_BY_UNIT = table(
     """
     %=percent/percent ‰=per_mille/per_mille mm=millimeter cm=centimeter m=meter km=kilometer μm=micrometer
     μg=microgram mcg=microgram
@@ -211,7 +211,7 @@ ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
 CAPITALS = frozenset(("W", "V", "L", "J", "N", "K"))
 """Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
-_UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+_UNIT = "|".join(re.escape(unit) for unit in sorted(NAME_BY_UNIT, key=len, reverse=True))
 _SCIENTIFIC = re.compile(
     rf"(?<![\w.,])([-−])?(\d+(?:\.\d+)?)(?:[eE]([-−+])|(?<=\.\d)[eE]()|e())(\d+)(?:\s?({_UNIT}))?(?!\w|[.,]\d)"
 )
@@ -261,16 +261,16 @@ def _scientific(match: re.Match[str]) -> str:
     """``5e-5 m``; a capital E without sign or decimals is left as a code (3E8)."""
     sign, power = "minus " if match[1] else "", "minus " if match[3] in ("-", "−") else ""
     said = f"{sign}{decimal(match[2])} times ten to the power of {power}{decimal(match[6])}"
-    return f"{said} {UNITS[match[7]].partition('/')[2] or UNITS[match[7]] + 's'}" if match[7] else said
+    return f"{said} {NAME_BY_UNIT[match[7]].partition('/')[2] or NAME_BY_UNIT[match[7]] + 's'}" if match[7] else said
 
 
 def _measure_per_unit(match: re.Match[str]) -> str:
     """``50 mg/dL``; a quotient with a name (km/h) is left to the rule of that name."""
     amount, above, power, below, power_below = match.groups()
-    if f"{above}/{below}{power_below}" in UNITS:
+    if f"{above}/{below}{power_below}" in NAME_BY_UNIT:
         return match[0]
-    several = _name_amount(amount, _raise_unit(UNITS[above], power))
-    return f"{several} per {_raise_unit(UNITS[below], power_below).partition('/')[0]}"
+    several = _name_amount(amount, _raise_unit(NAME_BY_UNIT[above], power))
+    return f"{several} per {_raise_unit(NAME_BY_UNIT[below], power_below).partition('/')[0]}"
 
 
 def _raise_unit(names: str, power: str) -> str:
@@ -279,7 +279,7 @@ def _raise_unit(names: str, power: str) -> str:
 
 
 def _measure_with_vulgar(match: re.Match[str]) -> str:
-    one, _, many = UNITS[match[2]].partition("/")
+    one, _, many = NAME_BY_UNIT[match[2]].partition("/")
     return f"{match[1]} {many or one + 's'}"
 
 
@@ -291,7 +291,7 @@ def _measure(match: re.Match[str]) -> str:
         return match[0]
     if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
         return match[0]
-    names = UNITS[unit]
+    names = NAME_BY_UNIT[unit]
     if match["power"]:
         names = _raise_unit(names, match["power"])
     sign = "minus " if match["sign"] else ""

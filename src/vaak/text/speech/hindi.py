@@ -34,11 +34,11 @@ SMALL = words(
     )
 )
 """The words of 0 to 99."""
-UNITS = tuple(
+POWERS_OF_TEN = tuple(
     (10**power, _nfc(name))
     for power, name in ((11, "खरब"), (9, "अरब"), (7, "करोड़"), (5, "लाख"), (3, "हज़ार"), (2, "सौ"))
 )
-LONGEST = 13
+MOST_DIGITS = 13
 """Digits of the longest number that is read as one; longer ones are read digit by digit."""
 MONTHS = words(_nfc("जनवरी फ़रवरी मार्च अप्रैल मई जून जुलाई अगस्त सितंबर अक्टूबर नवंबर दिसंबर"))
 _MONTHS_WRITTEN = "|".join((*MONTHS, *words(_nfc("फरवरी सितम्बर अक्तूबर नवम्बर दिसम्बर"))))
@@ -63,7 +63,7 @@ def cardinal(number: int) -> str:
     """
     if number < 100:
         return SMALL[number]
-    size, name = next(unit for unit in UNITS if unit[0] <= number)
+    size, name = next(unit for unit in POWERS_OF_TEN if unit[0] <= number)
     count, rest = divmod(number, size)
     return f"{cardinal(count)} {name}" + (f" {cardinal(rest)}" if rest else "")
 
@@ -80,7 +80,7 @@ def decimal(text: str) -> str:
     ('एक लाख पच्चीस हज़ार', 'तीन दशमलव एक चार', 'शून्य शून्य सात')
     """
     whole, point, after = text.replace(",", "").partition(".")
-    by_digit = len(whole) > LONGEST or (len(whole) > 1 and whole.startswith("0"))
+    by_digit = len(whole) > MOST_DIGITS or (len(whole) > 1 and whole.startswith("0"))
     said = digits(whole) if by_digit else cardinal(int(whole))
     return f"{said} दशमलव {digits(after)}" if point else said
 
@@ -103,7 +103,7 @@ def ordinal(number: int, ending: str = "वाँ") -> str:
     """
     if number in _ROOTS:
         return _ROOTS[number] + _ENDINGS[ending]
-    said = dict(UNITS).get(number) or cardinal(number)  # the hundredth, not the one hundredth
+    said = dict(POWERS_OF_TEN).get(number) or cardinal(number)  # the hundredth, not the one hundredth
     return said + (ending if ending.startswith("व") else f"व{_ENDINGS[ending]}")
 
 

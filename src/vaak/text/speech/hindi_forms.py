@@ -45,7 +45,7 @@ DOTTED = _words(
 """With a full stop, or with the sign ॰ (or a zero) in its place."""
 _AFTER_FIGURE = nfc("ई.पू|ई|जन|फर|फ़र|अप्रै|अग|सित|सितं|अक्टू|अक्तू|नव|नवं|दिस|दिसं")
 _BEFORE_FIGURE = _words("प्र=प्रश्न अ=अध्याय खं=खंड भा=भाग")
-UNITS = _words(
+HINDI_BY_UNIT = _words(
     """
     किमी=किलोमीटर कि.मी.=किलोमीटर km=किलोमीटर किग्रा=किलोग्राम कि.ग्रा.=किलोग्राम kg=किलोग्राम सेमी=सेंटीमीटर से.मी.=सेंटीमीटर
     cm=सेंटीमीटर मिमी=मिलीमीटर मि.मी.=मिलीमीटर mm=मिलीमीटर मी.=मीटर m=मीटर मिली=मिलीलीटर मि.ली.=मिलीलीटर ml=मिलीलीटर
@@ -86,7 +86,7 @@ CUES = compile_cues(
     nfc(r"नंबर|नम्बर|नं\.?|संख्या|सं\.|क्रमांक|आईडी"),
 )
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
-_UNIT = _any(UNITS)
+_UNIT = _any(HINDI_BY_UNIT)
 _POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _RAISED = f"[{''.join(RAISED)}]"
@@ -104,10 +104,10 @@ def address(text: str) -> str:
 
 
 def _measure(found: re.Match[str]) -> str:
-    unit, per, power = UNITS[found["unit"]], found["per"], found["power"]
+    unit, per, power = HINDI_BY_UNIT[found["unit"]], found["per"], found["power"]
     raised = {"²": "वर्ग ", "³": "घन "}.get(power or "", "")
     if per is not None:
-        per = nfc(f" प्रति {UNITS.get(per, per)}")
+        per = nfc(f" प्रति {HINDI_BY_UNIT.get(per, per)}")
     return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
 
 

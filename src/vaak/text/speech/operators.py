@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vaak.text.speech.figures import CURRENCIES, UNITS
+from vaak.text.speech.figures import CURRENCIES, NAME_BY_UNIT
 from vaak.text.speech.words import cardinal, plural, table
 
 NAMES = table(
@@ -60,7 +60,7 @@ _RAISED = f"[{''.join(RAISED)}]"
 _POWER = re.compile(
     rf"(?<=\d)(?=[⁺⁻]|{_RAISED}{{2}}|[⁰¹⁴⁵⁶⁷⁸⁹ⁿ])({_RAISED}+)|(?<=10)([²³])|(?<=[a-z])([⁴⁵⁶⁷⁸⁹ⁿ]|⁻{_RAISED}+)"
 )
-_UNIT = "|".join(re.escape(one) for one in sorted(UNITS, key=len, reverse=True) if len(one) > 1 or one == "m")
+_UNIT = "|".join(re.escape(one) for one in sorted(NAME_BY_UNIT, key=len, reverse=True) if len(one) > 1 or one == "m")
 _POWER_OF_UNIT = re.compile(rf"(?<=10)({_RAISED}+)\s?({_UNIT})(?![\w/])")
 _CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RAISED})")
 _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
@@ -72,7 +72,7 @@ _RULES = (
     (re.compile(r"\b(?:Ca|Fe|Na|Mg|Cu|Zn|Al|Cl|Li|Ag)(?=[¹²³⁴]?[⁺⁻])"), lambda found: " ".join(found[0].upper())),
     (_OF_TEN, lambda _: " times "),
     (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
-    (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(UNITS[found[2]])}"),
+    (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(NAME_BY_UNIT[found[2]])}"),
     (_POWER, lambda found: f" to the power of {_lowered(found[1] or found[2] or found[3])} "),
     (re.compile(rf"[{''.join(LOWERED)}]+"), lambda found: "".join(LOWERED[one] for one in found[0])),
     (re.compile(rf"\b(?:{_FORMULAS})\b"), lambda found: " ".join(found[0].upper())),

@@ -32,7 +32,7 @@ GROUPED = r"(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})"
 """A whole number with commas, in thousands or (in India) in lakhs."""
 NUMBER = rf"(?:{GROUPED}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 """A number as written, without sign."""
-LONGEST = 15
+MOST_DIGITS = 15
 """Digits of the longest whole number that is read as one; longer ones are read digit by digit."""
 
 
@@ -42,7 +42,7 @@ def cardinal(number: int) -> str:
     >>> cardinal(1_063), cardinal(200_145)
     ('one thousand sixty-three', 'two hundred thousand one hundred forty-five')
     """
-    return _spell_by_library(number, "cardinal") if len(str(abs(number))) <= LONGEST else digits(str(number))
+    return _spell_by_library(number, "cardinal") if len(str(abs(number))) <= MOST_DIGITS else digits(str(number))
 
 
 def ordinal(number: int) -> str:
@@ -50,7 +50,7 @@ def ordinal(number: int) -> str:
     >>> ordinal(22), ordinal(101)
     ('twenty-second', 'one hundred first')
     """
-    return _spell_by_library(number, "ordinal") if len(str(number)) <= LONGEST else digits(str(number))
+    return _spell_by_library(number, "ordinal") if len(str(number)) <= MOST_DIGITS else digits(str(number))
 
 
 def _spell_by_library(number: int, to: str) -> str:
@@ -76,7 +76,7 @@ def whole(text: str) -> str:
     ('one thousand three hundred eight', 'zero zero seven', 'zero')
     """
     plain = text.replace(",", "")
-    if len(plain) > LONGEST or (plain.startswith("0") and len(plain) > 1):
+    if len(plain) > MOST_DIGITS or (plain.startswith("0") and len(plain) > 1):
         return digits(plain)
     return cardinal(int(plain))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from toy import ToyModel, ToyTask, toy_trainer
 from vaak.config.training import MOST_EXACT, DistributedConfig, TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.distributed.exact import GROWTH_BITS, PLACES, ExactGradients
+from vaak.engine.distributed.exact import BINARY_PLACES, GROWTH_BITS, ExactGradients
 from vaak.engine.distributed.launcher import check_launcher, with_batches_per_process
 
 Microbatch = list[list[float] | None]
@@ -110,7 +110,7 @@ def test_they_depend_neither_on_ranks_nor_on_order(microbatches: list[Microbatch
         largest = max(abs(value) for values in reached for value in values)
         for place, own in enumerate(found):
             exact = math.fsum(values[place] for values in reached)
-            apart = len(reached) * 2.0 ** -(PLACES - GROWTH_BITS - 2) * max(largest, LARGEST)
+            apart = len(reached) * 2.0 ** -(BINARY_PLACES - GROWTH_BITS - 2) * max(largest, LARGEST)
             assert own == pytest.approx(exact, rel=2**-23, abs=apart)
 
 
@@ -150,7 +150,7 @@ def test_numbers_64_times_as_large_still_have_room_and_no_larger_ones(times_larg
     later: Microbatch = [[1.5 * times_larger, 0.0, 0.0], [1.0, 1.0]]
     found, times = summed([first, later], ranks)
     assert (times, found[0]) == (computed, [1.5 + 1.5 * times_larger, 0.5, -1.0])
-    assert PLACES + GROWTH_BITS + int(math.log2(MOST_EXACT)) == 62, "a sum of the most stays within 63 bits"
+    assert BINARY_PLACES + GROWTH_BITS + int(math.log2(MOST_EXACT)) == 62, "a sum of the most stays within 63 bits"
 
 
 def test_what_follows_a_ranks_own_batches_is_refused(tmp_path: Path):
@@ -177,11 +177,13 @@ def test_after_a_microbatch_of_zeros_numbers_of_0_places_are_taken_for_granted()
     """Nothing says how large they will be: as if they were below 1, with room for 64, on any number of ranks."""
     zeros: Microbatch = [[0.0, 0.0, 0.0], [0.0, 0.0]]
     for largest, computed in ((63.0, 1), (64.0, 2)):
-        later: Microbatch = [[2.0**-PLACES, 0.0, 0.0], [largest, 0.0]]
+        later: Microbatch = [[2.0**-BINARY_PLACES, 0.0, 0.0], [largest, 0.0]]
         for ranks in (1, 2):
             found, times = summed([zeros, later], ranks)
             assert (times, found[1]) == (computed, [largest, 0.0])
-            assert computed == 2 or found[0] == [2.0**-PLACES, 0.0, 0.0], "the smallest that there are places for"
+            assert computed == 2 or found[0] == [2.0**-BINARY_PLACES, 0.0, 0.0], (
+                "the smallest that there are places for"
+            )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

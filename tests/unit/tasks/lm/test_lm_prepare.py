@@ -14,7 +14,7 @@ import pytest
 
 import tiny_runs
 from vaak.core.errors import DataError, UserError
-from vaak.runs.prepared import DONE
+from vaak.runs.prepared import PREPARED_FILE
 from vaak.tasks.lm.prepare import PreparedText, fingerprint, recipe
 from vaak.text.corpora.stores import TokenStore
 from vaak.text.tokenizer import Tokenizer
@@ -37,7 +37,14 @@ def stamps(folder: Path) -> dict[str, int]:
 def test_it_is_done_once(text: Path, tmp_path: Path):
     data, folder = make_data_section(text), tmp_path / "prepared"
     prepared = PreparedText.make(recipe(data), folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "test", "tokenizer", "train", "valid"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
+        PREPARED_FILE,
+        "test",
+        "tokenizer",
+        "train",
+        "valid",
+    ]
     lines = (text / "test.txt").read_text().splitlines()
     store = prepared.store("test")
     assert [prepared.tokenizer.decode(store.document(index).tolist()) for index in range(len(store))] == lines
@@ -77,7 +84,7 @@ def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_p
     data, folder = make_data_section(text), tmp_path / "prepared"
     PreparedText.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
-    (folder / DONE).unlink()
+    (folder / PREPARED_FILE).unlink()
     (folder / "train" / "tokens.bin").write_bytes(b"half")
     shutil.rmtree(folder / "test")
     (folder / ".valid.999999.tmp").mkdir()
@@ -214,5 +221,5 @@ def test_training_text_is_asked_for(text: Path, tmp_path: Path):
     prepared = PreparedText.make(
         recipe(only_test.model_copy(update={"tokenizer": tokenizer}), ("test",)), tmp_path / "other"
     )
-    assert json.loads((tmp_path / "other" / DONE).read_text())["statistics"].keys() == {"test"}
+    assert json.loads((tmp_path / "other" / PREPARED_FILE).read_text())["statistics"].keys() == {"test"}
     assert len(prepared.store("test")) == tiny_runs.SIZES["test"]

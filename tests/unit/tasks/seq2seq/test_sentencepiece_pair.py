@@ -121,7 +121,7 @@ def test_a_run_begins_with_it_and_is_exported(opus: Path, peer: Any, tmp_path: P
     train_run(load([tmp_path / "run.yml"], [f"run_dir={tmp_path / 'run'}"]))
     opened = open_run(tmp_path / "run", device="cpu")
     opened.task.export_hf(opened.model, tmp_path / "out")
-    for name in sentencepiece_pair.FILES:
+    for name in sentencepiece_pair.PAIR_FILES:
         assert (tmp_path / "out" / name).read_bytes() == (opus / name).read_bytes()
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     ids = peer("the old boy")["input_ids"]
@@ -134,7 +134,7 @@ def test_a_run_begins_with_it_and_is_exported(opus: Path, peer: Any, tmp_path: P
     assert [token for token in theirs if token != 0][:11] == list(ours.tokens)[:11]
     ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
     opened.task.export_ct2(opened.model, tmp_path / "ct2", quantization="float32")
-    for name in (*sentencepiece_pair.FILES, "tokenizer_config.json"):
+    for name in (*sentencepiece_pair.PAIR_FILES, "tokenizer_config.json"):
         assert (tmp_path / "ct2" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
     fast = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
     source = peer.convert_ids_to_tokens(ids)
@@ -166,7 +166,7 @@ def test_another_corpus_is_evaluated_with_both(opus: Path, tmp_path: Path):
 def test_damaged_files_are_named(name: str, content: bytes, said: str, opus: Path, tmp_path: Path):
     folder = tmp_path / "theirs"
     folder.mkdir()
-    for file in (*sentencepiece_pair.FILES, "config.json", "model.safetensors"):
+    for file in (*sentencepiece_pair.PAIR_FILES, "config.json", "model.safetensors"):
         (folder / file).write_bytes(content if file == name else (opus / file).read_bytes())
     with pytest.raises(UserError, match=rf"^model\.pretrained: .*{said}"):
         save_base(str(folder), tmp_path / "prepared")

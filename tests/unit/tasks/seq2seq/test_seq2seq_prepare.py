@@ -16,7 +16,7 @@ import pytest
 import tiny_runs
 from tiny_translator import tiny_translator
 from vaak.core.errors import DataError, UserError
-from vaak.runs.prepared import DONE, prepare_for_run
+from vaak.runs.prepared import PREPARED_FILE, prepare_for_run
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import PairDataset, PreparedPairs, fingerprint, recipe
 from vaak.text.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def make_data_section(folder: Path, train=TRAIN, valid=VALID, **options: Any) ->
 def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
     data, folder = make_data_section(tmp_path), tmp_path / "prepared"
     prepared = PreparedPairs.make(recipe(data), folder)
-    assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "tokenizer", "train", "valid"]
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", PREPARED_FILE, "tokenizer", "train", "valid"]
     for split, pairs in (("train", TRAIN), ("valid", VALID)):
         stores = prepared.stores(split)
         targets = [[target] if isinstance(target, str) else target for _, target in pairs]
@@ -160,7 +160,7 @@ def test_what_was_interrupted_is_done_again(tmp_path: Path):
     data, folder = make_data_section(tmp_path), tmp_path / "prepared"
     PreparedPairs.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
-    (folder / DONE).unlink()
+    (folder / PREPARED_FILE).unlink()
     (folder / "train" / "pairs.jsonl").write_bytes(b"half")
     (folder / "train" / ".source.999999.tmp").mkdir()
     (folder / "valid" / ".target.999999.old").mkdir()
@@ -280,7 +280,7 @@ def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path,
     swapped = [(target, source) for source, target in TRAIN]
     with pytest.raises(DataError, match="en has DEVANAGARI letters and hi has LATIN letters: the columns are swap"):
         PreparedPairs.make(recipe(make_data_section(tmp_path, swapped, valid=None)), tmp_path / "swapped")
-    assert not (tmp_path / "swapped" / DONE).exists()
+    assert not (tmp_path / "swapped" / PREPARED_FILE).exists()
     with caplog.at_level(logging.WARNING, "vaak"):
         PreparedPairs.make(recipe(make_data_section(tmp_path)), tmp_path / "right")
         assert "letters" not in caplog.text

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.speech.hindi import SMALL, UNITS, cardinal
+from vaak.text.speech.hindi import POWERS_OF_TEN, SMALL, cardinal
 from vaak.text.speech.languages import normalise
 from vaak.text.speech.phonemes.pronunciation import espeak_phonemes
 
@@ -84,7 +84,7 @@ def test_every_number_below_a_hundred_is_that_of_espeak() -> None:
 
 def value_of(words: str) -> int:
     """The number that words say, read in another way: each unit multiplies what was said since the last."""
-    units = {name: size for size, name in UNITS}
+    units = {name: size for size, name in POWERS_OF_TEN}
     total, open_ = 0, 0
     for word in words.split():
         if word not in units:

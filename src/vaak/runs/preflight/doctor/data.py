@@ -19,7 +19,7 @@ from vaak.data.loader import Address, MicrobatchReader
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark
 
-ABOUT = "all data"
+ALL_DATA = "all data"
 MOST_NAMED = 10
 
 
@@ -30,11 +30,11 @@ def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
         try:
             task = stack.enter_context(prepared_task(loaded))
         except UserError as error:
-            yield from (DoctorFinding(ABOUT, "preparation", "problem", line) for line in str(error).splitlines())
+            yield from (DoctorFinding(ALL_DATA, "preparation", "problem", line) for line in str(error).splitlines())
             return
         for split, dataset in iterate_datasets(task):
             if isinstance(dataset, UserError):
-                yield DoctorFinding(ABOUT, split, "problem", str(dataset))
+                yield DoctorFinding(ALL_DATA, split, "problem", str(dataset))
             else:
                 yield from _read(dataset, split, experiment.training.random_seed, experiment.skips_bad_examples)
 
@@ -72,14 +72,14 @@ def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[
     number = len(dataset.lengths)
     bad = [f"{one.name}: {one.reason}" for one in read_examples(dataset, split, seed) if one.reason is not None]
     if not bad:
-        yield DoctorFinding(ABOUT, split, "ok", f"{number:,} examples can be read")
+        yield DoctorFinding(ALL_DATA, split, "ok", f"{number:,} examples can be read")
         return
     advice = "training skips them (data.on_bad_example)" if skips_bad else "fix them, or set data.on_bad_example: skip"
     mark: Mark = "warning" if skips_bad and len(bad) < number else "problem"
-    yield DoctorFinding(ABOUT, split, mark, f"{len(bad):,} of {number:,} examples can't be read", advice)
-    yield from (DoctorFinding(ABOUT, split, mark, line) for line in bad[:MOST_NAMED])
+    yield DoctorFinding(ALL_DATA, split, mark, f"{len(bad):,} of {number:,} examples can't be read", advice)
+    yield from (DoctorFinding(ALL_DATA, split, mark, line) for line in bad[:MOST_NAMED])
     if len(bad) > MOST_NAMED:
-        yield DoctorFinding(ABOUT, split, mark, f"and {len(bad) - MOST_NAMED:,} more")
+        yield DoctorFinding(ALL_DATA, split, mark, f"and {len(bad) - MOST_NAMED:,} more")
 
 
 class ReadExample(NamedTuple):

@@ -27,7 +27,7 @@ from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, host_m
 from vaak.runs.preflight.doctor import DoctorFinding
 from vaak.runs.preflight.doctor.packages import get_version, look_up, short, try_imports
 
-ABOUT = "what would run"
+WHAT_WOULD_RUN = "what would run"
 PATIENCE_SECONDS = 5.0
 REFUSED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU")
 _QUERY = "name,memory.free,memory.total,compute_cap,driver_version"
@@ -106,16 +106,16 @@ def examine_devices() -> Iterator[DoctorFinding]:
     if there and built is None:
         advice = "install torch for CUDA: https://pytorch.org/get-started/locally"
         said = f"there is {there[0].name} (driver {there[0].driver}), but torch is built without CUDA"
-        yield DoctorFinding(ABOUT, "CUDA", "warning", said, advice)
+        yield DoctorFinding(WHAT_WOULD_RUN, "CUDA", "warning", said, advice)
     devices = devices_here()
     for number, device in enumerate(devices if devices[0].kind == "cuda" else ()):
         major, minor = device.capability
         said = f"{device.name}, {format_bytes(device.free)} free of {format_bytes(device.total)}"
         said += f", capability {major}.{minor}, CUDA {built}, driver {device.driver}"
-        yield DoctorFinding(ABOUT, f"cuda:{number}", "ok", said)
+        yield DoctorFinding(WHAT_WOULD_RUN, f"cuda:{number}", "ok", said)
     first = devices[0]
     several = f"; all {len(devices)}: vaak train FILE --processes {len(devices)}"
-    yield DoctorFinding(ABOUT, "device", "ok", f"auto uses {first.kind}{several if len(devices) > 1 else ''}")
+    yield DoctorFinding(WHAT_WOULD_RUN, "device", "ok", f"auto uses {first.kind}{several if len(devices) > 1 else ''}")
     yield precision(first.kind, first.has_bf16)
     yield compiler(first.kind, thorough=False)
     yield weights_and_biases()
@@ -132,16 +132,16 @@ def precision(kind: str, has_bf16: bool) -> DoctorFinding:
     if said is None:
         fast = "fast here" if has_bf16 else "no faster here: this processor has no instructions for it"
         said = f"no and bf16 ({fast}); auto is no on a CPU; fp16 needs an accelerator"
-    return DoctorFinding(ABOUT, "precision", "ok", said)
+    return DoctorFinding(WHAT_WOULD_RUN, "precision", "ok", said)
 
 
 def compiler(kind: str, thorough: bool = True) -> DoctorFinding:
     """Whether training.performance.compile can work."""
     lacks = what_compiling_lacks(kind, thorough)
     if not lacks:
-        return DoctorFinding(ABOUT, "compile", "ok", "possible")
+        return DoctorFinding(WHAT_WOULD_RUN, "compile", "ok", "possible")
     advice = "leave training.performance.compile off, or install what is missing"
-    return DoctorFinding(ABOUT, "compile", "warning", f"not possible without {' and '.join(lacks)}", advice)
+    return DoctorFinding(WHAT_WOULD_RUN, "compile", "warning", f"not possible without {' and '.join(lacks)}", advice)
 
 
 def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
@@ -161,14 +161,14 @@ def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
 def weights_and_biases() -> DoctorFinding:
     """Return whether Weights & Biases could be logged to. For a key, only its presence is shown."""
     if get_version("wandb") is None:
-        return DoctorFinding(ABOUT, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
+        return DoctorFinding(WHAT_WOULD_RUN, "W&B", "ok", "not installed: pip install 'vaak[wandb]'")
     mode = os.environ.get("WANDB_MODE", "online")
     key = "with an API key" if has_wandb_key() else "without an API key"
     said = f"mode {mode}, {key}"
     if mode == "online" and not has_wandb_key():
         advice = "wandb login, or WANDB_MODE=offline; only training.logging.wandb needs it"
-        return DoctorFinding(ABOUT, "W&B", "ok", said, advice)
-    return DoctorFinding(ABOUT, "W&B", "ok", said)
+        return DoctorFinding(WHAT_WOULD_RUN, "W&B", "ok", said, advice)
+    return DoctorFinding(WHAT_WOULD_RUN, "W&B", "ok", said)
 
 
 def has_wandb_key() -> bool:
@@ -193,24 +193,30 @@ def accelerate_configuration(kind_of_device: str) -> Iterator[DoctorFinding]:
     files = [folder / f"default_config.{ending}" for ending in ("yaml", "yml", "json")]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
-        yield DoctorFinding(ABOUT, "accelerate", "ok", "no configuration: accelerate launch takes its defaults")
+        yield DoctorFinding(
+            WHAT_WOULD_RUN, "accelerate", "ok", "no configuration: accelerate launch takes its defaults"
+        )
         return
     try:
         values: Any = to_plain(read_yaml(file))  # JSON is YAML, too
     except UserError as error:
-        yield DoctorFinding(ABOUT, "accelerate", "warning", short(str(error)), "run accelerate config again")
+        yield DoctorFinding(WHAT_WOULD_RUN, "accelerate", "warning", short(str(error)), "run accelerate config again")
         return
     kind = str(values.get("distributed_type", "NO"))
     named = {name: values.get(name) for name in ("num_processes", "mixed_precision", "use_cpu")}
     said = ", ".join([kind, *(f"{name} {value}" for name, value in named.items() if value is not None)])
     if kind in REFUSED:
         advice = "run accelerate config again with MULTI_GPU or NO"
-        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file}); Vaak doesn't train under {kind}", advice)
+        yield DoctorFinding(
+            WHAT_WOULD_RUN, "accelerate", "warning", f"{said} ({file}); Vaak doesn't train under {kind}", advice
+        )
     elif values.get("use_cpu") and kind_of_device != "cpu":
         advice = "run accelerate config again to use the device"
-        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file}): the device stays unused", advice)
+        yield DoctorFinding(
+            WHAT_WOULD_RUN, "accelerate", "warning", f"{said} ({file}): the device stays unused", advice
+        )
     elif kind == "MULTI_CPU" and sys.platform == "linux":
         advice = "start several CPU processes with torchrun: accelerate launch may start one only"
-        yield DoctorFinding(ABOUT, "accelerate", "warning", f"{said} ({file})", advice)
+        yield DoctorFinding(WHAT_WOULD_RUN, "accelerate", "warning", f"{said} ({file})", advice)
     else:
-        yield DoctorFinding(ABOUT, "accelerate", "ok", f"{said} ({file})")
+        yield DoctorFinding(WHAT_WOULD_RUN, "accelerate", "ok", f"{said} ({file})")

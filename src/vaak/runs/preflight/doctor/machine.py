@@ -16,7 +16,7 @@ import vaak
 from vaak.core.machine import UNKNOWN_LIMIT, allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
 from vaak.runs.preflight.doctor import GIB, DoctorFinding, Mark
 
-ABOUT = "machine"
+MACHINE = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
 LITTLE_MEMORY = 2 * GIB
 LITTLE_SHARED_MEMORY = GIB
@@ -26,7 +26,7 @@ FEW_OPEN_FILES = 1024
 def examine_machine(folder: Path) -> Iterator[DoctorFinding]:
     """Yield findings about the machine; runs would be in ``folder``/runs."""
     yield DoctorFinding(
-        ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
+        MACHINE, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     )
     yield processors()
     yield memory()
@@ -50,8 +50,8 @@ def processors() -> DoctorFinding:
         said += f", a container's quota of {quota:g}"
         threads = max(1, int(quota))
         advice = f"set training.performance.num_threads: {threads}; threads beyond the quota wait for one another"
-        return DoctorFinding(ABOUT, "processor", "warning", said, advice)
-    return DoctorFinding(ABOUT, "processor", "ok", said)
+        return DoctorFinding(MACHINE, "processor", "warning", said, advice)
+    return DoctorFinding(MACHINE, "processor", "ok", said)
 
 
 def processor_model() -> str:
@@ -70,11 +70,11 @@ def memory() -> DoctorFinding:
     """Memory in use, of the machine's or of a container's limit."""
     used, limit, _ = host_memory().read()
     if limit == UNKNOWN_LIMIT:
-        return DoctorFinding(ABOUT, "memory", "warning", "unknown: /proc can't be read", "mount /proc")
+        return DoctorFinding(MACHINE, "memory", "warning", "unknown: /proc can't be read", "mount /proc")
     free = limit - used
     mark: Mark = "warning" if free < LITTLE_MEMORY else "ok"
     advice = "use a smaller batch, or end other programs" if mark == "warning" else ""
-    return DoctorFinding(ABOUT, "memory", mark, f"{format_bytes(free)} free of {format_bytes(limit)}", advice)
+    return DoctorFinding(MACHINE, "memory", mark, f"{format_bytes(free)} free of {format_bytes(limit)}", advice)
 
 
 def disk(folder: Path, name: str) -> DoctorFinding:
@@ -83,16 +83,16 @@ def disk(folder: Path, name: str) -> DoctorFinding:
     usage = shutil.disk_usage(place)
     said = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)} at {place}"
     if not os.access(place, os.W_OK):
-        return DoctorFinding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
+        return DoctorFinding(MACHINE, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
     if hasattr(os, "statvfs") and os.statvfs(place).f_files and not os.statvfs(place).f_favail:
-        return DoctorFinding(ABOUT, name, "problem", f"no more files can be created at {place}", "remove old ones")
+        return DoctorFinding(MACHINE, name, "problem", f"no more files can be created at {place}", "remove old ones")
     if usage.free < NO_DISK:
-        return DoctorFinding(ABOUT, name, "problem", said, "make space, or give run_dir= on another disk")
+        return DoctorFinding(MACHINE, name, "problem", said, "make space, or give run_dir= on another disk")
     if usage.free < LITTLE_DISK:
         return DoctorFinding(
-            ABOUT, name, "warning", said, "make space, or keep fewer: training.checkpoint.save_total_limit"
+            MACHINE, name, "warning", said, "make space, or keep fewer: training.checkpoint.save_total_limit"
         )
-    return DoctorFinding(ABOUT, name, "ok", said)
+    return DoctorFinding(MACHINE, name, "ok", said)
 
 
 def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
@@ -103,7 +103,7 @@ def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
     mark: Mark = "warning" if total < LITTLE_SHARED_MEMORY else "ok"
     advice = "start the container with --shm-size=8g, or set training.performance.num_workers: 0"
     yield DoctorFinding(
-        ABOUT, "shared memory", mark, f"{format_bytes(total)} at {folder}", advice if mark == "warning" else ""
+        MACHINE, "shared memory", mark, f"{format_bytes(total)} at {folder}", advice if mark == "warning" else ""
     )
 
 
@@ -117,7 +117,7 @@ def open_files() -> Iterator[DoctorFinding]:
     mark: Mark = "warning" if 0 <= soft < FEW_OPEN_FILES else "ok"
     said = "no limit" if soft == resource.RLIM_INFINITY else f"{soft} at once"
     more = "" if hard == resource.RLIM_INFINITY else f" (at most {hard} here)"
-    yield DoctorFinding(ABOUT, "open files", mark, said, f"ulimit -n 4096{more}" if mark == "warning" else "")
+    yield DoctorFinding(MACHINE, "open files", mark, said, f"ulimit -n 4096{more}" if mark == "warning" else "")
 
 
 def clock(now: float) -> DoctorFinding:
@@ -126,5 +126,5 @@ def clock(now: float) -> DoctorFinding:
     said = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(now))
     if now < written - 86400:
         advice = "set the clock: trackers, logs and prepared data rely on it (training itself doesn't)"
-        return DoctorFinding(ABOUT, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
-    return DoctorFinding(ABOUT, "clock", "ok", said)
+        return DoctorFinding(MACHINE, "clock", "warning", f"{said}, but Vaak was installed later than that", advice)
+    return DoctorFinding(MACHINE, "clock", "ok", said)

@@ -30,7 +30,7 @@ from vaak.core.extras import how_to_install, requirements
 from vaak.core.progress import progress
 from vaak.runs.preflight.doctor import DoctorFinding
 
-ABOUT = "packages"
+PACKAGES = "packages"
 PATIENCE_SECONDS = 180.0
 POLLING_SECONDS = 0.05
 
@@ -186,7 +186,7 @@ def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
         if error is not None:
             advice = f"pip uninstall {name}, or install the build that fits this torch"
             yield DoctorFinding(
-                ABOUT, name, "warning", f"installed but broken ({short(error)}); it breaks {breaks}", advice
+                PACKAGES, name, "warning", f"installed but broken ({short(error)}); it breaks {breaks}", advice
             )
     yield from _other_than_tested()
 
@@ -198,16 +198,16 @@ def _examine_required(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
         found, version = imports[find_module(name)], get_version(name)
         again = f"pip install '{requirement}'"
         if not found.there:
-            yield DoctorFinding(ABOUT, name, "problem", "not installed", again)
+            yield DoctorFinding(PACKAGES, name, "problem", "not installed", again)
         elif found.error is not None:
             yield DoctorFinding(
-                ABOUT, name, "problem", f"installed but broken ({short(found.error)})", f"{again} again"
+                PACKAGES, name, "problem", f"installed but broken ({short(found.error)})", f"{again} again"
             )
         elif version is not None and not requirement.specifier.contains(version, prereleases=True):
-            yield DoctorFinding(ABOUT, name, "problem", f"{version}, and Vaak needs {requirement.specifier}", again)
+            yield DoctorFinding(PACKAGES, name, "problem", f"{version}, and Vaak needs {requirement.specifier}", again)
         else:
             right.append(f"{name} {version}")
-    yield DoctorFinding(ABOUT, "needed", "ok", ", ".join(right))
+    yield DoctorFinding(PACKAGES, "needed", "ok", ", ".join(right))
 
 
 def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
@@ -215,12 +215,12 @@ def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     for name, purpose in OPTIONAL.items():
         found, again = imports[name], how_to_install(name)
         if not found.there:
-            yield DoctorFinding(ABOUT, name, "ok", f"not installed; it is for {purpose}: {again}")
+            yield DoctorFinding(PACKAGES, name, "ok", f"not installed; it is for {purpose}: {again}")
         elif found.error is not None:
             said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
-            yield DoctorFinding(ABOUT, name, "warning", said, f"{again} again")
+            yield DoctorFinding(PACKAGES, name, "warning", said, f"{again} again")
         else:
-            yield DoctorFinding(ABOUT, name, "ok", f"{get_version(name.replace('_', '-'))}, for {purpose}")
+            yield DoctorFinding(PACKAGES, name, "ok", f"{get_version(name.replace('_', '-'))}, for {purpose}")
 
 
 def _other_than_tested() -> Iterator[DoctorFinding]:
@@ -238,7 +238,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
     ]
     if other:
         advice = "if something fails: pip install -r requirements.txt installs the tested versions"
-        yield DoctorFinding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
+        yield DoctorFinding(PACKAGES, "other than tested", "ok", ", ".join(other), advice)
 
 
 def required() -> dict[str, Requirement]:

@@ -42,8 +42,10 @@ from vaak.text.corpora.readers import find_files, json_entries, read_documents, 
 
 log = logging.getLogger("vaak")
 TEXT_ENDINGS = (".txt", ".text", ".md", ".tokens")
-ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
-           ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv")}  # fmt: skip
+KIND_BY_ENDING = {
+    **dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
+    ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv"),
+}  # fmt: skip
 CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
 SAMPLE_ROWS = 1000
 Dialect = Mapping[str, str]
@@ -104,9 +106,9 @@ def _find_by_ending(
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the options that read the files of the most frequent ending, and the columns that they leave out."""
     # All endings at 0, so that among files of equal size (such as empty ones) the order of ENDINGS decides.
-    sizes = Counter(dict.fromkeys(ENDINGS, 0))
+    sizes = Counter(dict.fromkeys(KIND_BY_ENDING, 0))
     for path in files:
-        if path.suffix.lower() in ENDINGS:
+        if path.suffix.lower() in KIND_BY_ENDING:
             sizes[path.suffix.lower()] += read_state(path)[0]
     there = {path.suffix.lower() for path in files}
     ending = max((one for one in sizes if one in there), key=lambda one: sizes[one], default=None)  # of empty ones, too
@@ -115,7 +117,7 @@ def _find_by_ending(
     files = [path for path in files if path.suffix.lower() == ending]
     if is_token_list(files[0]):
         return None, []
-    if ENDINGS[ending] == "text":
+    if KIND_BY_ENDING[ending] == "text":
         return _corpus_of_lines(files, root, ending), []
     sample = sample_rows(files[0], dialect)
     corpus = _options_for(ending, sample)
@@ -181,7 +183,7 @@ def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, An
 
 def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
     """Return the options that read a table with these columns; None where no column has texts."""
-    kind = ENDINGS[ending]
+    kind = KIND_BY_ENDING[ending]
     if kind in ("json", "parquet") and (form := detect_form(sample.entries)):
         return {"type": form}
     found = find_columns(sample.names, sample.rows, ("text", "label"))

@@ -39,7 +39,7 @@ from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding
 from vaak.runs.preflight.doctor.data import examine_data
 from vaak.runs.preflight.doctor.devices import (
-    ABOUT,
+    WHAT_WOULD_RUN,
     accelerate_configuration,
     compiler,
     has_wandb_key,
@@ -56,7 +56,7 @@ def examine_training() -> Iterator[DoctorFinding]:
     """Yield what training would use on this machine where the YAML leaves it open."""
     device = pick_device("auto")
     yield from cuda_devices()
-    yield DoctorFinding(ABOUT, "device", "ok", f"auto uses {device.type}")
+    yield DoctorFinding(WHAT_WOULD_RUN, "device", "ok", f"auto uses {device.type}")
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else has_fast_bf16()
     yield precision(device.type, bool(has_bf16))
     yield compiler(device.type)
@@ -81,7 +81,9 @@ def cuda_devices() -> Iterator[DoctorFinding]:
                 except Exception as error:
                     why = f"torch (CUDA {built}) can't use it: {short(str(error))}"
             advice = "install torch for CUDA: https://pytorch.org/get-started/locally"
-            yield DoctorFinding(ABOUT, "CUDA", "warning", f"there is an NVIDIA driver ({driver}), but {why}", advice)
+            yield DoctorFinding(
+                WHAT_WOULD_RUN, "CUDA", "warning", f"there is an NVIDIA driver ({driver}), but {why}", advice
+            )
         return
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
@@ -91,10 +93,12 @@ def cuda_devices() -> Iterator[DoctorFinding]:
         )
         said += f", CUDA {torch.version.cuda}, driver {driver or 'unknown'}"
         if _is_known(about.major, about.minor):
-            yield DoctorFinding(ABOUT, f"cuda:{number}", "ok", said)
+            yield DoctorFinding(WHAT_WOULD_RUN, f"cuda:{number}", "ok", said)
         else:
             advice = f"install a torch built for it; this one is for {', '.join(torch.cuda.get_arch_list())}"
-            yield DoctorFinding(ABOUT, f"cuda:{number}", "warning", f"{said}; this torch isn't built for it", advice)
+            yield DoctorFinding(
+                WHAT_WOULD_RUN, f"cuda:{number}", "warning", f"{said}; this torch isn't built for it", advice
+            )
 
 
 def _is_known(major: int, minor: int) -> bool:
@@ -120,8 +124,8 @@ def threads() -> DoctorFinding:
     if number > allowed:
         said = f"torch uses {number} for {allowed} cores"
         advice = f"set training.performance.num_threads: {allowed} (or OMP_NUM_THREADS)"
-        return DoctorFinding(ABOUT, "threads", "warning", said, advice)
-    return DoctorFinding(ABOUT, "threads", "ok", f"torch uses {number} for {allowed} cores")
+        return DoctorFinding(WHAT_WOULD_RUN, "threads", "warning", said, advice)
+    return DoctorFinding(WHAT_WOULD_RUN, "threads", "ok", f"torch uses {number} for {allowed} cores")
 
 
 def processes(device: torch.device) -> DoctorFinding:
@@ -129,7 +133,7 @@ def processes(device: torch.device) -> DoctorFinding:
     distributed = torch.distributed
     if not distributed.is_available():
         return DoctorFinding(
-            ABOUT, "processes", "warning", "one: this torch has no torch.distributed", "install another torch"
+            WHAT_WOULD_RUN, "processes", "warning", "one: this torch has no torch.distributed", "install another torch"
         )
     backends = [name for name in ("nccl", "gloo") if getattr(distributed, f"is_{name}_available")()]
     number = torch.cuda.device_count() if device.type == "cuda" else 1
@@ -139,7 +143,7 @@ def processes(device: torch.device) -> DoctorFinding:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1:
         said += f"; {started} processes were started"
-    return DoctorFinding(ABOUT, "processes", "ok", said)
+    return DoctorFinding(WHAT_WOULD_RUN, "processes", "ok", said)
 
 
 def examine_configuration(

@@ -23,7 +23,7 @@ from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, load_waveforms, own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
-from vaak.tasks.asr.model import KEY, find_run, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, find_run, resolve_base
 from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
 from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
@@ -49,7 +49,7 @@ class OwnEncoder(NamedTuple):
 def about_run(run: Path) -> dict[str, Any]:
     """Return what ``base/config.json`` says of the Conformer of a run. Raises UserError for another model."""
     experiment: Any = load([run / "config.yml"], trust_code=is_trusted_place(run)).experiment
-    other = f"{KEY}: {run} is a run of {experiment.task}"
+    other = f"{BASE_KEY}: {run} is a run of {experiment.task}"
     if experiment.task != "asr" or experiment.model.architecture != CTC:
         raise UserError(f"{other}; architecture ctc takes one that trained a Conformer (model.architecture: ctc)")
     model, found = experiment.model, OwnEncoder(experiment.model.conformer, experiment.global_config)

@@ -41,13 +41,13 @@ from vaak.nn.speech.masks import length_mask
 from vaak.tasks.asr.config import CTC_FAMILIES, AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
-from vaak.tasks.asr.export import OWN
+from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
 log = logging.getLogger("vaak")
-KEY = "model.base"
+BASE_KEY = "model.base"
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 ADAPTER = "adapter.{}.safetensors"
 """The adapter of a language and its output layer, next to a base."""
@@ -60,13 +60,15 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     Raises UserError for another kind of model, or where an ``adapter`` is to be trained and it has none.
     """
     auto = import_transformers(PURPOSE, "asr")
-    config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
+    config = fetch_model(BASE_KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
     if config.model_type not in CTC_FAMILIES or getattr(config, "add_adapter", False):
-        raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_FAMILIES)}")
+        raise UserError(
+            f"{BASE_KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_FAMILIES)}"
+        )
     if adapter is not None and not (config.model_type == "wav2vec2" and config.adapter_attn_dim):
         raise UserError(f"model.adapter: {source} has no adapters by language (adapter_attn_dim), as MMS has")
     config.save_pretrained(folder)
-    extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
+    extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     write_json(folder / PREPROCESSOR, extractor.to_dict())
 
 
@@ -97,7 +99,7 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     if any(isinstance(one, dict) for one in found.vocab.values()):
         language = language or found.target_lang
         if language is None:
-            raise UserError(f"{KEY}: {source} has tokens by language; choose one by model.adapter")
+            raise UserError(f"{BASE_KEY}: {source} has tokens by language; choose one by model.adapter")
         if language not in found.vocab:
             return None
         found.set_target_lang(language)
@@ -110,7 +112,7 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     changes: list[Any] = [normalizers.Lowercase()] if getattr(found, "do_lower_case", False) else []
     between = found.word_delimiter_token if found.word_delimiter_token in ids else " "
     if between not in ids:
-        log.warning("%s: %s has no token between words, so it writes them as one", KEY, source)
+        log.warning("%s: %s has no token between words, so it writes them as one", BASE_KEY, source)
     backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", between)])
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     backend.decoder = decoders.Sequence([decoders.Replace(between, " "), decoders.Fuse()])
@@ -228,7 +230,7 @@ def load_base(source: str, ids: SpecialIds, adapter: str | None) -> Any:
     # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
     options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
     options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
-    found = fetch_model(KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+    found = fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
     if adapter is None:
         return found
     if not has_adapter(source, adapter):
@@ -329,4 +331,4 @@ def write_pretrained(
         )  # fmt: skip
         tokenizer.save_pretrained(made)
         shutil.copy(prepared / PREPROCESSOR, made)
-        vocabulary.save(made / OWN)
+        vocabulary.save(made / VOCABULARY_FOLDER)

@@ -55,7 +55,7 @@ from vaak.tasks.asr.ctc.pretrained import (
 )
 from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import KEY, find_run, name_base, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.task import HEARD, SpeechRecognitionTask
 from vaak.tasks.pretrained import load_config, load_or_init
@@ -154,7 +154,7 @@ class CtcTask(SpeechRecognitionTask):
         source = resolve_base(options, self.folder)
         if not fetches and not Path(source).is_dir():
             return None
-        return PretrainedCtc(drawn_base(load_config(KEY, source)), options)
+        return PretrainedCtc(drawn_base(load_config(BASE_KEY, source)), options)
 
     def meta_batch(self) -> Batch | None:
         """Return a microbatch of silence, as large as one may become; None with a base."""
@@ -178,7 +178,7 @@ class CtcTask(SpeechRecognitionTask):
         def of_run() -> CtcModel:
             run, found = find_run(options.base, self.folder), drawn()
             if run is None:
-                raise UserError(f"{KEY}: no such run: {options.base}")
+                raise UserError(f"{BASE_KEY}: no such run: {options.base}")
             found.load_state_dict(merged(open_run(run, device="cpu").model).state_dict())
             return found
 

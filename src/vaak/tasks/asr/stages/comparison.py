@@ -89,7 +89,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
 
     Raises DataError where systems weren't given the same utterances.
     """
-    about = {name: read_json(folder / ABOUT) for name, folder in folders.items()}
+    about = {name: read_json(folder / TRANSCRIPTS_FILE) for name, folder in folders.items()}
     lines = {name: {line["id"]: line for line in _read_lines(folder / TEXTS)} for name, folder in folders.items()}
     own, conditions = lines[MIXTURE], {key: about[MIXTURE][key] for key in ("split", "normaliser", "decoding")}
     for name, others in lines.items():
@@ -273,7 +273,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(make_rows(found))}\n{about}"
 
 
-TEXTS, ABOUT, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"
+TEXTS, TRANSCRIPTS_FILE, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"
 SYSTEM = "system"
 
 
@@ -290,7 +290,7 @@ def transcripts(work: StageWork) -> dict[str, Any]:
     kept = [line for line in lines if "reason" not in line]
     about = {"split": split, "normaliser": task.normalise.name, "decoding": task.data.decoding.method, **trained}
     write_text(work.folder / TEXTS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
-    write_json(work.folder / ABOUT, about)
+    write_json(work.folder / TRANSCRIPTS_FILE, about)
     # Last, after the files that replace it: a stage that is killed before resumes from it.
     (work.folder / PART).unlink(missing_ok=True)
     references, texts = ({line["id"]: line[key] for line in kept} for key in ("reference", "text"))

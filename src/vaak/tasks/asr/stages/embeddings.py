@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
-ROWS, MAPPING, ABOUT, LEFT_OUT = "rows", "mapping.json", "embeddings.json", "left_out.jsonl"
+ROWS, MAPPING, EMBEDDINGS_FILE, LEFT_OUT = "rows", "mapping.json", "embeddings.json", "left_out.jsonl"
 AT_ONCE = 100
 """How many utterances a process reads before it reports."""
 
@@ -65,7 +65,7 @@ def embeddings(work: StageWork) -> dict[str, Any]:
         for name, (shard, row) in zip(names, places, strict=True)
     }
     write_json(work.folder / MAPPING, mapping)
-    write_json(work.folder / ABOUT, {"width": width, "positions": positions, "pooling": options.pooling})
+    write_json(work.folder / EMBEDDINGS_FILE, {"width": width, "positions": positions, "pooling": options.pooling})
     left_out = {"left out": number} if (number := len(_read_names(work.folder / LEFT_OUT))) else {}
     return {"utterances": len(names), **left_out, "MiB": round(size / 2**20, 1)}
 

@@ -24,7 +24,7 @@ from vaak.pipeline.execution import MANIFEST
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes
 from vaak.pipeline.stage import Forecast
 from vaak.tasks.asr.stages.clustering import memory_needed
-from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS
+from vaak.tasks.asr.stages.embeddings import EMBEDDINGS_FILE, ROWS
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 from vaak.tasks.asr.stages.runs import (
     ADAPTED_ACCENTS,
@@ -46,7 +46,7 @@ STARTING = 5.0
 """Seconds until a run takes its first step."""
 UMAP = 30.0
 """Seconds in which UMAP is compiled and draws its picture of few points."""
-KEPT = 5
+KEPT_CHECKPOINTS = 5
 """Checkpoints that a run keeps: best, last, and three."""
 LIBRARIES = 700 * 2**20
 """Bytes of a process before it has a model."""
@@ -103,7 +103,7 @@ def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     read = (training.max_steps or 0) * training.batch_size
     spoken = VOICES["num_voices"] * VOICES["num_sentences"]
     seconds = STARTING + PASSES * found.seconds * read + READING * spoken
-    return Forecast(seconds, 3 * KEPT * found.weights, found.memory + 3 * found.weights, found.certainty)
+    return Forecast(seconds, 3 * KEPT_CHECKPOINTS * found.weights, found.memory + 3 * found.weights, found.certainty)
 
 
 def embeddings_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
@@ -147,7 +147,9 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
         options.device, rows, found.width, hidden
     )  # forward, and two backward
     memory = found.memory + 4 * number * found.width
-    return Forecast(seconds, KEPT * 12 * found.width * hidden, memory, "by timing a product of its size: at least this")
+    return Forecast(
+        seconds, KEPT_CHECKPOINTS * 12 * found.width * hidden, memory, "by timing a product of its size: at least this"
+    )
 
 
 def experts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
@@ -207,7 +209,11 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> CostBasis | str:
         return _estimated_basis(options.model_dump_json())
     from vaak.tasks.asr.utterances import Utterances
 
-    record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
+    record, about, prepared = (
+        read_json(folder / MANIFEST),
+        read_json(folder / EMBEDDINGS_FILE),
+        folder / "data" / "prepared",
+    )
     train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))
     test = len(Utterances(prepared / "test")) if (prepared / "test").is_dir() else 0
     seconds = record["seconds"] / record["figures"]["utterances"]
@@ -246,7 +252,7 @@ def _base_experiment(options: MoeOptions) -> Any:
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.model import KEY, find_run
+    from vaak.tasks.asr.model import BASE_KEY, find_run
     from vaak.tasks.asr.whisper.network import config_before
     from vaak.tasks.pretrained import load_config, resolve_source
 
@@ -261,7 +267,7 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
         from vaak.tasks.asr.ctc.prepare import about_run
 
         return _sizes(about_run(run))
-    return _sizes(load_config(KEY, resolve_source(KEY, name, Path()), local_files_only=True).to_dict())
+    return _sizes(load_config(BASE_KEY, resolve_source(BASE_KEY, name, Path()), local_files_only=True).to_dict())
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:

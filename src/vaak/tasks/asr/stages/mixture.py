@@ -25,7 +25,7 @@ from vaak.core.storage.files import read_json, sync_file, write_json, write_text
 from vaak.pipeline.rows import PipelineRowStore, Rows, completed, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clusters import Clusters, few_utterances
-from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, list_names, means, readable_names
+from vaak.tasks.asr.stages.embeddings import EMBEDDINGS_FILE, ROWS, Embedder, list_names, means, readable_names
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
@@ -60,7 +60,10 @@ def gate(work: StageWork) -> dict[str, Any]:
     places = {name: str(work.inputs[name]) for name in ("embeddings", "clusters")}
     values = {
         "task": f"{GateTask.__module__}:{GateTask.__name__}",
-        "model": {"hidden": options.gate_width, "width": read_json(work.inputs["embeddings"] / ABOUT)["width"]},
+        "model": {
+            "hidden": options.gate_width,
+            "width": read_json(work.inputs["embeddings"] / EMBEDDINGS_FILE)["width"],
+        },
         "data": {**places, "seed": options.seed},
         "training": make_training_section(options, "gate", "val_loss"),
     }
@@ -189,7 +192,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
     embedder = Embedder.of(work, "experts", split)
     utterances = embedder.task().prepared.utterances(split)
     names, folder = list_names(utterances), work.inputs["embeddings"]
-    width, store = read_json(folder / ABOUT)["width"], PipelineRowStore(folder / ROWS)
+    width, store = read_json(folder / EMBEDDINGS_FILE)["width"], PipelineRowStore(folder / ROWS)
     known = {name for name in names if split == "train" and name in clusters.labels}
     cuts = (utterances.cuts[int(place)].to_dict() for place in utterances.used)
     lines = {name: json.dumps(cut, ensure_ascii=False) + "\n" for name, cut in zip(names, cuts, strict=True)}
@@ -323,7 +326,7 @@ def agreement(work: StageWork, run: Path) -> float:
     folder, clusters = work.inputs["embeddings"], Clusters.read(work.inputs["clusters"])
     store = PipelineRowStore(folder / ROWS)
     gate: Any = open_run(run, device="cpu").model.gate
-    chances = probabilities(gate, means(store.row, store.keys, read_json(folder / ABOUT)["width"]))
+    chances = probabilities(gate, means(store.row, store.keys, read_json(folder / EMBEDDINGS_FILE)["width"]))
     if gate.bias is not None:
         chances = chances + gate.bias.numpy()
     chosen = chances.argmax(1).tolist()

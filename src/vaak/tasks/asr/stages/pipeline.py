@@ -23,9 +23,9 @@ from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import Pipeline, Stage
 from vaak.tasks.asr.stages.clusters import clusters
-from vaak.tasks.asr.stages.comparison import ABOUT as OF_TEXTS
 from vaak.tasks.asr.stages.comparison import RESULTS as OF_COMPARISON
 from vaak.tasks.asr.stages.comparison import SYSTEM, SYSTEMS, TABLE, TEXTS, comparison, transcripts
+from vaak.tasks.asr.stages.comparison import TRANSCRIPTS_FILE as OF_TEXTS
 from vaak.tasks.asr.stages.controls import (
     PARAMETERS,
     has_random_clusters,
@@ -35,7 +35,7 @@ from vaak.tasks.asr.stages.controls import (
     random_clusters,
 )
 from vaak.tasks.asr.stages.controls import RESULTS as OF_ONE_LORA
-from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
+from vaak.tasks.asr.stages.embeddings import EMBEDDINGS_FILE, MAPPING, ROWS, embeddings
 from vaak.tasks.asr.stages.forecasts import (
     base_forecast,
     clusters_forecast,
@@ -78,14 +78,14 @@ OVERRIDES = {
     "seed": "seed",
 }
 """Keys of data_config_override, and the options that they are."""
-PLACES = ("data_config_path", "data_mode", "mapping_path", "overwrite")
+KEYS_WITHOUT_OPTION = ("data_config_path", "data_mode", "mapping_path", "overwrite")
 """Keys that no option stands for: extract_embeddings reads the last two."""
 KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method", "base": "whisper_model"}
 
 
 def translate_options(values: dict[str, Any]) -> dict[str, Any]:
     """The options in a file, under the keys of either pipeline. Raises UserError for an unsupported one."""
-    found = {KEYS.get(name, name): value for name, value in values.items() if name not in PLACES}
+    found = {KEYS.get(name, name): value for name, value in values.items() if name not in KEYS_WITHOUT_OPTION}
     override = found.pop("data_config_override", None) or {}
     if override.get("sampling", "stratified") != "stratified":
         raise UserError("data_config_override.sampling: samples are stratified here; leave it out")
@@ -175,7 +175,7 @@ MIXTURE = (
         "Encoder states of 5 % of the training data.",
         (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
         after=("base",),
-        outputs=(ROWS, MAPPING, ABOUT),
+        outputs=(ROWS, MAPPING, EMBEDDINGS_FILE),
         settings=embedding_settings,
         sources=data_digest,
         wanted=wants_pretraining,

@@ -33,7 +33,7 @@ from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.export import (
-    OWN,
+    VOCABULARY_FOLDER,
     ChosenExperts,
     collect_mixture_tensors,
     describe_experts,
@@ -172,7 +172,7 @@ def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: P
         )
         Vocabulary(vocabulary.content, vocabulary.ids, config).save(folder)
         return
-    vocabulary.save(folder / OWN)
+    vocabulary.save(folder / VOCABULARY_FOLDER)
     written = _as_bytes(vocabulary)
     if written is None:
         log.warning("data.tokenizer has several tokens for the same text, as Whisper's can't: no tokenizer is written")

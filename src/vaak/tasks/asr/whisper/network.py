@@ -19,7 +19,7 @@ from vaak.tasks.pretrained import (
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from vaak.tasks.asr.model import KEY, PURPOSE, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, PURPOSE, resolve_base
 from vaak.tasks.asr.vocabulary import SpecialIds, ids_of_size
 
 FRAMES_PER_SECOND = 100
@@ -68,7 +68,7 @@ def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False
     if not fetches and not Path(source).is_dir():
         return None
     sizes = import_transformers(PURPOSE, "asr").WhisperConfig
-    config: WhisperConfig = fetch_model(KEY, source, lambda: sizes.from_pretrained(source))
+    config: WhisperConfig = fetch_model(BASE_KEY, source, lambda: sizes.from_pretrained(source))
     if options.window is not None:
         config.max_source_positions = count_positions(options.window)
     return config
@@ -101,7 +101,7 @@ def loaded_whisper(source: str, window: float | None, new: NewIds | None = None)
     transformers = import_transformers(PURPOSE, "asr")
     whisper = transformers.WhisperForConditionalGeneration
     model: WhisperForConditionalGeneration = fetch_model(
-        KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
+        BASE_KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
     if window is not None:
         shorten(model, count_positions(window), source)

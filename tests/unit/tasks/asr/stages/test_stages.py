@@ -27,7 +27,7 @@ from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.run import PipelinePlan, Request
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.stages.clusters import Clusters
-from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
+from vaak.tasks.asr.stages.forecasts import KEPT_CHECKPOINTS, PASSES, STARTING
 from vaak.tasks.asr.stages.gate_task import held_out
 from vaak.tasks.asr.stages.mixture import load_gate, measure_calibration, probabilities
 from vaak.tasks.asr.stages.pipeline import PIPELINE, extract_embeddings
@@ -444,7 +444,7 @@ def test_stages_that_train_are_forecast_from_the_embeddings(
     checkpoints = finished / "joint" / "run" / "checkpoints"
     best = checkpoints / (checkpoints / "best").read_text().strip()
     changes, frozen = ((best / f"{part}.safetensors").stat().st_size for part in ("model", "frozen"))
-    assert planned["joint"].disk_bytes == pytest.approx(frozen + KEPT * changes, rel=0.25)
+    assert planned["joint"].disk_bytes == pytest.approx(frozen + KEPT_CHECKPOINTS * changes, rel=0.25)
     assert all(planned[stage].certainty and planned[stage].memory_bytes for stage in ("gate", "experts", "joint"))
 
 
