@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import tiny_bert
 import tiny_listener
 import tiny_speaker_encoder
 import tiny_voice
@@ -174,6 +175,20 @@ def test_clinc(tmp_path: Path):
     options = ("--folder", tmp_path / "runs", "training.epochs=1", "--only", "cnn", "small")
     said = run_benchmark("clinc", *options, VAAK_DATA=str(tmp_path))
     assert "| TextCNN, a quarter as wide | " in said
+
+
+@pytest.mark.slow
+def test_few_texts(tmp_path: Path):
+    """On made texts of as many intents as it draws."""
+    labels = [f"intent{number}" for number in range(15)]
+    for split in ("train", "valid"):
+        rows = [{"text": f"{label} {split} {number}", "label": label} for label in labels for number in range(3)]
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows))
+    encoder = tiny_bert.write_bert(tmp_path / "bert", [*labels, "train", "valid", "0", "1", "2"])
+    options = ("--numbers", 2, "--seeds", 1, "--max-length", 12)
+    said = run_benchmark("few_texts", encoder, tmp_path, *options)
+    assert "2 texts of each of 15 intents: " in said
+    assert "embeddings + logistic regression " in said
 
 
 @pytest.mark.slow

@@ -258,3 +258,18 @@ def test_a_word_that_is_no_task_leads_to_one(vaak, word: str, meant: str):
     code, _, said = vaak("init", word, "--example")
     assert code == 2
     assert said.endswith(f"did you mean {meant}\n")
+
+
+@pytest.mark.parametrize(("each", "is_little"), [(4, True), (120, False)])
+def test_a_classifier_of_few_texts_is_told_to_compare_with_a_pretrained_encoder(
+    each: int, is_little: bool, vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{word} number {one},{word}" for word in ("pay", "call", "play") for one in range(each)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    code, out, err = vaak("init", "classification", "--data", "data", "--output", "my.yml")
+    assert code == 0, out + err
+    written = " ".join(line.strip(" #") for line in (tmp_path / "my.yml").read_text().splitlines())
+    said = "a pretrained encoder is usually better (docs/classification.md); to compare: vaak baseline"
+    assert (said in written) == is_little

@@ -13,6 +13,10 @@ from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import CHARACTERS_PER_TOKEN, Amounts, Choice, choose_steps, floor_power_of_two
 
+FEW = 100
+"""Texts of each label with which a pretrained encoder was still ahead (benchmarks/few_texts.py)."""
+ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     """Sections for the data found; each choice says why."""
@@ -21,7 +25,14 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     batch = floor_power_of_two(amounts.examples / 40, 8, 32 if device.kind == "cpu" else 128)
     counts = amounts.labels.most_common()
     rarest = f"the rarest of {len(counts)} labels, {counts[-1][0]!r}, has {counts[-1][1]:,} texts" if counts else ""
+    each = amounts.examples / max(1, len(counts))
     why = f"quick, and hard to beat with {amounts.examples:,} texts; pretrained models: docs/classification.md"
+    if each <= FEW:
+        why = (
+            f"quick; with {each:,.0f} texts of each label, a pretrained encoder is usually better "
+            f"(docs/classification.md); to compare: vaak baseline THIS.yml model.architecture=transformer "
+            f"model.pretrained_model={ENCODER} model.pooling=mean"
+        )
     return {
         "model": {
             "architecture": Choice("cnn", why),
