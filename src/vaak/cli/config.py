@@ -41,7 +41,7 @@ def check(
 
     loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
     experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
-    number = None if count is None else count(experiment)
+    number = None if count is None else count(experiment) or None
     steps, unknown = _steps_at_most(loaded) if data else (None, _unread_warmup(experiment.training))
     if as_json:
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}

@@ -77,6 +77,18 @@ def test_a_whisper_is_used_as_the_run_that_has_not_learned_yet(whisper: Path, to
     assert _files(whisper) == before
 
 
+def test_a_base_is_counted_by_its_headers(whisper: Path, decoder: Path, tones: Path, tmp_path: Path, vaak: Vaak):
+    for task, model, folder in (("asr", "base", whisper), ("lm", "pretrained", decoder)):
+        data = tiny_listener.sections(tones)["datasets"] if task == "asr" else None
+        about = {"task": task, "name": "one", "model": {model: str(folder)}} | ({"datasets": data} if data else {})
+        (tmp_path / "one.yml").write_text(json.dumps(about))
+        code, out, err = vaak("config", "check", tmp_path / "one.yml", "--json")
+        expected = {"asr": WhisperForConditionalGeneration, "lm": AutoModelForCausalLM}[task].from_pretrained(folder)
+        assert (code, json.loads(out)["parameters"]) == (0, sum(one.numel() for one in expected.parameters())), err
+    code, out, _ = vaak("config", "check", tmp_path / "one.yml", "model.pretrained=nobody/nothing")
+    assert (code, "parameters" in out) == (0, False)
+
+
 def test_its_evaluation_is_written_where_it_is_asked_for(whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak):
     arguments = (whisper, "--data", tones / "test.jsonl", "--output", tmp_path / "out", "data.max_duration=2")
     assert vaak("eval", *arguments)[0] == 0

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE = "transformers", "gguf", "openai-whisper", "pyannote"
@@ -23,6 +24,8 @@ SHARDS = "model-*-of-*.safetensors"
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
 """Bytes of a pickle's opcodes that are looked through, without the tensors, which are files of their own."""
+LARGEST_HEADER = 100 << 20
+"""Bytes of a safetensors header, at most, as its own readers have it."""
 TO_HF = "save it in transformers by model.save_pretrained(FOLDER), with its tokenizer"
 CONVERTED = "give the folder that it was converted from, or that model's name on the Hugging Face Hub"
 
@@ -50,6 +53,22 @@ def recognise(path: Path) -> ModelFormat:
     Raises OSError where it can't be read.
     """
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
+
+
+def count_stored_parameters(folder: Path | str) -> int:
+    """Return how many parameters a folder's safetensors have, by their headers alone; 0 where there are none.
+
+    Tensors that are tied are stored, and counted, once.
+    """
+    total = 0
+    for path in sorted(Path(folder).expanduser().glob("model*.safetensors")):
+        try:
+            with open(path, "rb") as file:
+                header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+            total += sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return 0  # who loads it says what is wrong with it
+    return total
 
 
 # Folders

@@ -22,6 +22,7 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.tasks.asr import METRICS
 from vaak.tasks.asr.config import (
@@ -261,9 +262,9 @@ def metrics(experiment: AsrExperiment) -> Iterable[str]:
 
 
 def num_parameters(experiment: AsrExperiment) -> int:
-    """About how many parameters a model that is trained from scratch has; 0 for one whose base isn't read yet."""
+    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
     if experiment.model.base != SCRATCH:
-        return 0
+        return count_stored_parameters(experiment.model.base)
     if experiment.model.architecture == CTC:
         conformer, audio = experiment.model.conformer, experiment.global_config
         # Below the stack, convolutions of width 3 halve the frames: one from the bins, log2(subsampling) - 1 from the

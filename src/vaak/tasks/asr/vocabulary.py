@@ -44,6 +44,8 @@ _NAMED = ("<|endoftext|>", START, "<|translate|>", "<|transcribe|>", "<|startofl
 _LANGUAGE = re.compile(r"<\|[a-z][a-z_-]{1,15}\|>")
 """The token of a language."""
 ENGLISH = "en"
+_RENAMED = {"he": "iw", "iw": "he", "jv": "jw", "jw": "jv"}
+"""Codes of Hebrew and Javanese: tokenizers of Whisper have the older or the newer one."""
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -210,13 +212,18 @@ class Vocabulary:
         special = self.backend.get_added_tokens_decoder().items()
         return _find_languages({token.content: one for one, token in special if token.special})
 
+    def find_code(self, language: str) -> str:
+        """Return the code by which a language is known here, which may be an older or a newer one."""
+        other = _RENAMED.get(language, language)
+        return other if language not in self.languages and other in self.languages else language
+
     def with_language(self, language: str, like: str | None = None) -> Vocabulary:
         """Return the vocabulary with a ``language`` in its prompt; one that it doesn't know is added after all tokens.
 
         It is added only where the one that it is ``like`` is named. Raises UserError for a language that the base
         doesn't know otherwise.
         """
-        known = self.languages
+        known, language = self.languages, self.find_code(language)
         if not known:
             if self.is_whispers and (language != ENGLISH or like is not None):
                 raise UserError(f"data.language: the base doesn't know {language!r}: it knows English only ({ENGLISH})")

@@ -17,6 +17,7 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     ConvolutionalStackConfig,
     lora_findings,
@@ -154,12 +155,12 @@ def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     vocab_size = data.tokenizer.vocab_size
     if model.pretrained_model is not None:
-        return 0
+        return count_stored_parameters(model.pretrained_model)
     if model.architecture == "cnn":
         return model.embed_size * (vocab_size + model.num_filters * sum(model.filter_sizes))
     return vocab_size * model.d_model + stack_parameters(model)

@@ -7,6 +7,7 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, StarterData, TaskSpec, impossible, no_effect, unread_input
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     SingleStackConfig,
     lora_findings,
@@ -175,11 +176,11 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     if model.pretrained is not None:
-        return 0
+        return count_stored_parameters(model.pretrained)
     embeddings = 1 if model.tie_embeddings else 2
     return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, no_effect
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
@@ -107,10 +108,10 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
     model: Seq2SeqConfig = experiment.model
     if model.pretrained is not None:
-        return 0
+        return count_stored_parameters(model.pretrained)
     data: Seq2SeqDataConfig = experiment.data
     encoder, decoder = model.encoder, model.decoder
     shared = model.share_embeddings and data.target_tokenizer is None and encoder.d_model == decoder.d_model

@@ -233,7 +233,8 @@ class WhisperTranscriber(Transcriber):
         ids, options = self.vocabulary.ids, self.decoding
         found = list(ids.prompt)
         if self.vocabulary.languages and language is not None:
-            found[1:3] = self.vocabulary.languages[language], self.vocabulary.token(f"<|{options.task}|>")
+            code = self.vocabulary.find_code(language)
+            found[1:3] = self.vocabulary.languages[code], self.vocabulary.token(f"<|{options.task}|>")
         if options.writes_times:
             found = [token for token in found if token != self.vocabulary.token(NO_TIMES)]
         if not before:
@@ -293,7 +294,8 @@ class WhisperTranscriber(Transcriber):
 def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
     """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
     known, key = vocabulary.languages, "data.decoding"
-    if options.language not in (None, AUTO, *known) or (options.language == AUTO and not known):
+    asked = options.language and vocabulary.find_code(options.language)
+    if asked not in (None, AUTO, *known) or (options.language == AUTO and not known):
         expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
         named = f"{options.language}{nearest_name(str(options.language), known)}"
         raise UserError(f"{key}.language: the base doesn't know {named}; {expected}")

@@ -32,7 +32,7 @@ from vaak.tasks.asr.whisper.export import write_adapter, write_whisper
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import loaded_whisper
-from vaak.tasks.asr.whisper.predict import TranscriptWriter, WhisperTranscriber
+from vaak.tasks.asr.whisper.predict import TranscriptWriter, WhisperTranscriber, require_decoding
 
 EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 
@@ -73,6 +73,19 @@ def test_tokens_are_those_of_transformers_and_text_is_only_text(whisper_folder: 
     assert list(vocabulary.ids.prompt) == tokenizer.convert_tokens_to_ids(list(prompt))
     assert vocabulary.decode(vocabulary.encode("<|endoftext|> so")) == "<|endoftext|> so"
     assert vocabulary.ids.end not in vocabulary.encode("<|endoftext|>")
+
+
+def test_hebrew_and_javanese_are_found_by_both_of_their_codes(vocabulary: Vocabulary):
+    """transformers calls them he and jw; tokenizers of 2022 had iw, and the language's code is jv today."""
+    for code, other in (("he", "iw"), ("iw", "he"), ("jw", "jv")):
+        content = vocabulary.content.replace("<|hi|>", f"<|{code}|>")
+        tokenizer = Vocabulary(content, vocabulary.ids, vocabulary.config)
+        assert tokenizer.languages.keys() == {"en", code}
+        for asked in (code, other):
+            assert tokenizer.with_language(asked).trained_language == code
+            require_decoding(tokenizer, AsrDecodingConfig(language=asked))
+    with pytest.raises(UserError, match="the base doesn't know"):
+        vocabulary.with_language("he")
 
 
 def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vocabulary):
