@@ -63,10 +63,10 @@ class WithExperts(nn.Module):
         self.gate = Gate(width, options.num_experts, options.gate_width, options.balancing_bias)
         return layers
 
-    def route(self, heard: Tensor) -> Routed:
+    def route(self, gate_input: Tensor) -> Routed:
         """How rows are routed by what the gate reads of them, ``(row, width)``."""
         assert self.gate is not None
         assert self.experts is not None
-        logits: Tensor = self.gate(heard)
+        logits: Tensor = self.gate(gate_input)
         weights = top_k_weights(logits, self.experts.top_k, self.gate.bias)
         return Routed(logits, weights, choices_by(weights))

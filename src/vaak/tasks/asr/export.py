@@ -158,9 +158,9 @@ class ChosenExperts:
     experts: Tensor | None = None
     weights: Tensor | None = None
 
-    def choose(self, gate: Any, heard: Tensor, top_k: int) -> None:
+    def choose(self, gate: Any, gate_input: Tensor, top_k: int) -> None:
         """As ``top_k_weights``, whose stable sort an exporter doesn't know."""
-        probabilities = gate(heard).softmax(-1)
+        probabilities = gate(gate_input).softmax(-1)
         scores = probabilities if gate.bias is None else probabilities + gate.bias
         self.experts = scores.topk(top_k, dim=-1).indices
         self.weights = probabilities.gather(1, self.experts)

@@ -35,7 +35,7 @@ from vaak.tasks.speech_task import SpeechTask, results_of_files
 
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
-HEARD = "heard"
+GATE_INPUT = "gate_input"
 """The tensor of a batch that has what the gate of experts reads."""
 
 
@@ -157,8 +157,8 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""
         listener: Any = model
-        heard = listener.hear(*self.get_inputs(batch))
-        return FirstPass(count_uses(listener.route(heard).weights), {HEARD: heard})
+        gate_input = listener.read_for_gate(*self.get_inputs(batch))
+        return FirstPass(count_uses(listener.route(gate_input).weights), {GATE_INPUT: gate_input})
 
     def routing_terms(self, gate: Tensor | None, weights: Tensor | None, batch: Batch) -> dict[str, Term]:
         """Return what balances experts: the loss, and how often each was chosen, by the gate's logits and weights."""

@@ -86,7 +86,7 @@ def balanced(opened: OpenedRun) -> Any:
     """The model, with a bias by which half of the validation utterances choose either expert."""
     model: Any = copy.deepcopy(opened.model)
     model.gate.bias.zero_()
-    chances = model.gate(model.hear(validation(opened)[0])).softmax(-1)
+    chances = model.gate(model.read_for_gate(validation(opened)[0])).softmax(-1)
     model.gate.bias[0] = (chances[:, 1] - chances[:, 0]).sort().values[2:4].mean()
     return model
 
@@ -151,7 +151,7 @@ def test_a_mixture_on_an_encoder_is_loaded_without_vaak(
     lines, model = lines_in(tmp_path / "mixture"), cast("Any", opened.model)
     features = [opened.task.dataset("valid").example(index, np.random.default_rng(0)).features for index in range(6)]
     values = [torch.tensor(one) for one in features]
-    heard = torch.cat([model.hear(one[None], torch.tensor([one.shape[1]])) for one in values])
+    heard = torch.cat([model.read_for_gate(one[None], torch.tensor([one.shape[1]])) for one in values])
     chances = model.gate(heard).softmax(-1)
     model.gate.bias.copy_(-chances.mean(0))  # several are chosen
     model.base.lm_head.bias[opened.task.prepared.vocabulary.ids.pad] -= 2.0  # else blanks are all that it has learned

@@ -43,7 +43,7 @@ def exportable(model: CtcModel) -> tuple[CtcModel, Run]:
 
     def run(given: CtcModel, rows: Tensor, lengths: Tensor) -> CtcOutputs:
         chosen.experts = chosen.weights = None
-        chosen.choose(given.gate, given.hear(rows, lengths), top_k)
+        chosen.choose(given.gate, given.read_for_gate(rows, lengths), top_k)
         states, lengths = given.encode(rows, lengths)
         return CtcOutputs(given.project(states), lengths)
 

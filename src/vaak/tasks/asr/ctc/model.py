@@ -62,7 +62,7 @@ class CtcNetwork(WithExperts):
         raise NotImplementedError
 
     @torch.no_grad()
-    def hear(self, features: Tensor, lengths: Tensor) -> Tensor:
+    def read_for_gate(self, features: Tensor, lengths: Tensor) -> Tensor:
         """Return the gate's input ``(row, width)``: the mean of the base's states, nothing hidden or dropped."""
         with without_dropout(self):
             return mean_state(*self.encode(features, lengths))
@@ -73,18 +73,18 @@ class CtcNetwork(WithExperts):
         lengths: Tensor,
         time_mask: Tensor | None = None,
         channel_mask: Tensor | None = None,
-        heard: Tensor | None = None,
+        gate_input: Tensor | None = None,
     ) -> CtcOutputs:
         """Return the logits of features ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real.
 
-        The masks are those of ``encode``; ``heard`` ``(row, width)`` is what the gate reads, where it is known.
+        The masks are those of ``encode``; ``gate_input`` ``(row, width)`` is what the gate reads, where it is known.
         """
         given = {"time_mask": time_mask, "channel_mask": channel_mask}
         masks = {name: mask for name, mask in given.items() if mask is not None}
         if self.gate is None:
             states, lengths = self.encode(features, lengths, **masks)
             return CtcOutputs(self.project(states), lengths)
-        routed = self.route(self.hear(features, lengths) if heard is None else heard)
+        routed = self.route(self.read_for_gate(features, lengths) if gate_input is None else gate_input)
         with self.routing.of(routed.choices):
             states, lengths = self.encode(features, lengths, **masks)
             return CtcOutputs(self.project(states), lengths, routed.gate, routed.weights)

@@ -57,7 +57,7 @@ from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import BASE_KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
-from vaak.tasks.asr.task import HEARD, SpeechRecognitionTask
+from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
 from vaak.tasks.pretrained import load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 
@@ -209,7 +209,7 @@ class CtcTask(SpeechRecognitionTask):
         return self.compute_features(batch), batch["feature_lengths"]
 
     def _outputs(self, model: nn.Module, batch: Batch) -> CtcOutputs:
-        more = {name: batch[name] for name in ("time_mask", "channel_mask", HEARD) if name in batch.tensors}
+        more = {name: batch[name] for name in ("time_mask", "channel_mask", GATE_INPUT) if name in batch.tensors}
         outputs: CtcOutputs = model(*self.get_inputs(batch), **more)
         return outputs
 

@@ -115,35 +115,35 @@ class AsrModel(WithExperts):
         return int(self.whisper.config.vocab_size)
 
     def forward(
-        self, features: Tensor, tokens: Tensor, heard: Tensor | None = None, project: bool = True
+        self, features: Tensor, tokens: Tensor, gate_input: Tensor | None = None, project: bool = True
     ) -> AsrOutputs:
         """Return logits ``(row, token, vocabulary)`` after each of ``tokens`` ``(row, token)``.
 
-        ``features`` are ``(row, bin, frame)``; ``heard`` is as in ``encode``. Without ``project``, ``head_inputs``.
+        ``features`` are ``(row, bin, frame)``; ``gate_input`` as in ``encode``. Without ``project``, ``head_inputs``.
         """
-        encoded = self.encode(features, heard)
+        encoded = self.encode(features, gate_input)
         return AsrOutputs((self.decode if project else self.head_inputs)(tokens, encoded), encoded)
 
-    def encode(self, features: Tensor, heard: Tensor | None = None) -> Encoded:
+    def encode(self, features: Tensor, gate_input: Tensor | None = None) -> Encoded:
         """Return the encoder's states of features ``(row, bin, frame)``, with the weights of experts.
 
-        ``heard`` ``(row, width)`` is what the gate reads (``hear``), where it is known.
+        ``gate_input`` ``(row, width)`` is what the gate reads (``read_for_gate``), where it is known.
         """
         if self.gate is None:
             return Encoded(self._states(features))
-        if heard is None or not self.encodes_twice:
+        if gate_input is None or not self.encodes_twice:
             with torch.no_grad():  # the base is frozen
                 states = self._states(features)
-            heard = states.mean(1) if heard is None else heard
+            gate_input = states.mean(1) if gate_input is None else gate_input
         # what the gate reads doesn't depend on the experts, so that it can choose among them
-        routed = self.route(heard)
+        routed = self.route(gate_input)
         if self.encodes_twice:  # else the experts are in the decoder alone, and the base's states are the states
             with self.routing.of(routed.choices):
                 states = self._states(features)
         return Encoded(states, *routed)
 
     @torch.no_grad()
-    def hear(self, features: Tensor) -> Tensor:
+    def read_for_gate(self, features: Tensor) -> Tensor:
         """Return the gate's input ``(row, width)``: the mean of the base's states of features ``(row, bin, frame)``."""
         return self._states(features).mean(1)
 

@@ -34,7 +34,7 @@ from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.model import name_base, resolve_base
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.spec import ONLY_WHISPERS
-from vaak.tasks.asr.task import HEARD, SpeechRecognitionTask
+from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
 from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset, collate
 from vaak.tasks.asr.whisper.export import (
@@ -170,7 +170,9 @@ class WhisperTask(SpeechRecognitionTask):
         return cast("AsrModel", model).encode(rows).states, None
 
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
-        outputs: AsrOutputs = model(self.compute_features(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
+        outputs: AsrOutputs = model(
+            self.compute_features(batch), batch["inputs"], batch.tensors.get(GATE_INPUT), **options
+        )
         return outputs
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

@@ -346,7 +346,7 @@ def test_all_stages_of_a_mixture_work_on_an_encoder(
             samples = np.asarray(file.read(0.0, file.duration), np.float32)
         values = torch.from_numpy(task.features(samples))
         lengths = torch.tensor([values.shape[1]])
-        heard = model.hear(values[None], lengths)
+        heard = model.read_for_gate(values[None], lengths)
         states = transformers_states(base, values) if before is None else before.encode(values[None], lengths)[0]
         torch.testing.assert_close(torch.from_numpy(store.row(name))[None], states.mean(1), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(heard, states.mean(1), rtol=1e-4, atol=1e-5)
