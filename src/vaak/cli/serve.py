@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +87,28 @@ def serve(
         opened = [(run, open_run(run, device=device, **how)) for run in runs]
         server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        run_server(server, listening, token, any_host=token is not None, when_ready=lambda: _announce(server, address))
+        with _logged_requests():
+            ready = partial(_announce, server, address)
+            run_server(server, listening, token, any_host=token is not None, when_ready=ready)
+
+
+@contextmanager
+def _logged_requests() -> Iterator[None]:
+    """Within this context, what is logged, such as a line for each request, goes to standard error with its time."""
+    from vaak.runs.folder.logs import SafeFormatter
+
+    log = logging.getLogger("vaak")
+    handler, before = logging.StreamHandler(), (log.level, log.propagate)
+    handler.setFormatter(SafeFormatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def _announce(server: Server, address: str) -> None:

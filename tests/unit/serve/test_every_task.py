@@ -111,3 +111,50 @@ def test_an_audio_task_opens_no_path_of_a_request(client_of, run_of):
     answer = client_of(run.folder).post("/predict", json={"inputs": [run.inputs[0]]})
     assert answer.status_code == 400
     assert "no path or URL is opened" in answer.json()["error"]["message"]
+
+
+CHAT = """
+task: lm
+name: chat
+model: {d_model: 32, num_layers: 1, num_heads: 2}
+data:
+  corpus: {type: chat, train: [FOLDER/chats.jsonl], train_fraction: 0.6, valid_fraction: 0.2}
+  tokenizer: {type: byte_level, vocab_size: 300}
+  max_length: 64
+training: {max_steps: 2, device: cpu, batch_size: 4, logging: {tensorboard: false, progress_bar: false}}
+"""
+
+
+@pytest.mark.slow
+def test_answers_are_those_of_generate_chat(client_of, vaak, tmp_path):
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n} it is."}]}
+        for n in range(40)
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "chat.yml").write_text(CHAT.replace("FOLDER", str(tmp_path)))
+    assert vaak("train", tmp_path / "chat.yml", f"run_dir={tmp_path / 'chat'}")[0] == 0
+    client = client_of(tmp_path / "chat")
+    messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": "7?"}]
+    (tmp_path / "asked.json").write_text(json.dumps(messages))
+    options = ("--chat", "--max-new-tokens", 12, "--samples", 2, "--seed", 3, "--json")
+    printed = vaak("generate", tmp_path / "chat", tmp_path / "asked.json", *options)[1]
+    messages[1]["content"] = [{"type": "text", "text": "7"}, {"type": "text", "text": "?"}]  # type: ignore[assignment]
+    asked = {"messages": messages, "max_completion_tokens": 12, "seed": 3}
+    found = client.post("/v1/chat/completions", json={**asked, "n": 2}).json()
+    texts = [one["message"]["content"] for one in found["choices"]]
+    assert texts == [json.loads(line)["text"] for line in printed.splitlines()]
+    lines = client.post("/v1/chat/completions", json={**asked, "stream": True}).text.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in events) == texts[0]
+    assert events[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+    tools = [{"type": "function", "function": {"name": "count", "parameters": {}}}]
+    with_tools = client.post("/v1/chat/completions", json={**asked, "tools": tools}).json()
+    without = client.post("/v1/chat/completions", json=asked).json()
+    assert with_tools["usage"]["prompt_tokens"] > without["usage"]["prompt_tokens"]  # the template wrote them
+    for wrong in ([], [{"role": "user"}], [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]):
+        refused = client.post("/v1/chat/completions", json={"messages": wrong})
+        assert refused.status_code == 400, wrong
+        assert refused.json()["error"]["param"] == "messages"

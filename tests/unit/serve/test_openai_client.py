@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import cast
 
 import openai
 import pytest
+import soundfile
 
 from served_runs import serving
 
@@ -134,6 +136,17 @@ def test_pcm_is_the_samples_of_the_file(served):
     create = served.client.audio.speech.create
     whole = create(model="voice", voice=openai.omit, input=text, response_format="wav").read()
     assert create(model="voice", voice=openai.omit, input=text, response_format="pcm").read() == whole[44:]
+
+
+@pytest.mark.parametrize(("format", "kind"), [("mp3", "MP3"), ("wav", "WAV"), ("flac", "FLAC")])
+def test_speech_is_a_file_of_the_format_asked_for(served, format, kind):
+    create = served.client.audio.speech.create
+    content = create(model="voice", voice=openai.omit, input="aba abo.", response_format=format).read()
+    with soundfile.SoundFile(io.BytesIO(content)) as file:
+        assert (file.format, file.channels) == (kind, 1)
+        assert file.frames > 1000
+    if format == "mp3":  # what OpenAI's clients get where they name none
+        assert create(model="voice", voice=openai.omit, input="aba abo.").read() == content
 
 
 def test_an_unknown_voice_is_an_error_that_names_those_there_are(served):
