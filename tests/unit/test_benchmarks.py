@@ -199,3 +199,11 @@ def test_tts_proofs(voice_run: Path, tmp_path: Path):
     assert "ends of " in said
     tiny_voice.write_ljspeech(tmp_path, number=1)
     assert "wer" in run_benchmark("tts_proofs", "copied", tmp_path)
+
+
+@pytest.mark.slow
+def test_serve(tmp_path: Path):
+    tiny_listener.write_listener(tmp_path / "words")
+    run = tiny_listener.train(tmp_path / "words", tmp_path / "run", "training.max_steps=2")
+    audio = sorted((tmp_path / "words").rglob("*.wav"))[0].parent
+    assert "; latency p50 " in run_benchmark("serve", run, audio, "--clients", 2, "--repeat", 1)
