@@ -461,12 +461,11 @@ def preprocess(
 def _values(options: list[str] | None) -> dict[str, Any]:
     """``key=value`` with the value read as YAML. Raises UserError for anything else."""
     from vaak.config.yaml.text import read_value
-    from vaak.config.yaml.tree import to_plain
 
     values = {}
     for text in options or ():
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise UserError(f"{text!r} is not of the form key=value")
-        values[key] = to_plain(read_value(value, key))
+        values[key] = read_value(value, key)
     return values

@@ -118,8 +118,8 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
     task = re.search(r"^task: *(\w+)", text, re.MULTILINE)
     text = _with_schema(recipe.parent.name if task is None else task[1], text)
     written, tree = [target], read_yaml(recipe)
-    base = tree.value.get("extends")
-    others = {} if base is None else {str(base.value): recipe.parent / str(base.value)}
+    base = tree.get("extends")
+    others = {} if base is None else {str(base): recipe.parent / str(base)}
     for name, file in bundled_files(tree).items():
         text = text.replace(name, file.name)
         others[file.name] = file

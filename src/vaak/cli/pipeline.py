@@ -139,14 +139,13 @@ def read_values(found: Pipeline, config: Path | None) -> dict[str, Any]:
     """The options in a file, its paths seen from its folder."""
     from vaak.config.paths import settle_paths
     from vaak.config.yaml.text import read_yaml
-    from vaak.config.yaml.tree import to_plain
+    from vaak.config.yaml.tree import PlacedDict
 
-    values: dict[str, Any] = {}
+    values = PlacedDict()
     if config is not None:
-        tree = read_yaml(config)
-        for remark in settle_paths(tree, found.options):
+        values = read_yaml(config)
+        for remark in settle_paths(values, found.options):
             print(f"warning: {remark}", file=sys.stderr)
-        values = to_plain(tree)
     return values if found.translate is None else found.translate(values)
 
 

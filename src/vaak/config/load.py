@@ -21,8 +21,8 @@ from vaak.config.components import (
     what_is_missing,
 )
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.inner import settle_experiments
-from vaak.config.paths import settle_paths
+from vaak.config.inner import InnerExperiment, Read, settle_experiment
+from vaak.config.paths import paths_read, settle_paths_of
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import (
     TASKS,
@@ -35,9 +35,9 @@ from vaak.config.tasks import (
     tasks_recognised,
 )
 from vaak.config.trust import decide, run_of_configuration, trust_places
-from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
-from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
-from vaak.config.yaml.fields import get_annotation, get_section
+from vaak.config.validate import find_options_of_other_types, given_keys, settle_component, validate
+from vaak.config.yaml.aliases import Spellings, canonical, model_type_given, option_aliases
+from vaak.config.yaml.fields import get_annotation, get_section, is_list, names_class, own_types, sections_in
 from vaak.config.yaml.layers import (
     Layers,
     file_or_recipe,
@@ -49,16 +49,17 @@ from vaak.config.yaml.layers import (
 from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
 from vaak.config.yaml.tree import (
     ConfigError,
-    Node,
+    Placed,
+    PlacedDict,
     Problem,
     YamlPlace,
     find,
     find_place,
-    from_plain,
+    place_all,
     put,
+    replace,
     split_key,
     take,
-    to_plain,
     walk,
 )
 from vaak.core.errors import OptionError, UserError
@@ -83,7 +84,7 @@ class Loaded:
     given: set[str]
     folder: Path
     code: tuple[NamedCode, ...] = ()
-    tree: Node = field(default_factory=lambda: Node({}), repr=False, compare=False)
+    tree: PlacedDict = field(default_factory=PlacedDict, repr=False, compare=False)
 
     def task(self, directory: Path | None = None) -> Task:
         """Return the experiment's task, as if its run directory were another one, if a ``directory`` is given."""
@@ -126,7 +127,7 @@ def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
     The first holds what was resolved before: its options cause no warnings.
     """
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
-    layers = [from_plain(dict(layer), place) for layer, place in zip(values, places, strict=True)]
+    layers = [place_all(dict(layer), place) for layer, place in zip(values, places, strict=True)]
     return _build_experiment(layers, source, trust_code=True)
 
 
@@ -144,7 +145,7 @@ def load_layers(
     reader = Layers()
     for layer in layers:
         if isinstance(layer, Mapping):
-            reader.trees.append(from_plain(dict(layer), IN_MEMORY))
+            reader.trees.append(place_all(dict(layer), IN_MEMORY))
         else:
             reader.add_file(file_or_recipe(str(layer)))
     if reader.problems:
@@ -154,7 +155,7 @@ def load_layers(
 
 
 def _build_experiment(
-    layers: list[Node],
+    layers: list[PlacedDict],
     source: Path,
     trust_code: bool,
     further_metrics: Collection[str] = (),
@@ -166,7 +167,7 @@ def _build_experiment(
     ``trust_code`` and ``further_metrics`` are those of ``load_layers``; ``is_inner``: it is inside of another.
     """
 
-    def read(inner: list[Node]) -> tuple[Experiment[Any, Any], list[str]]:
+    def read(inner: list[PlacedDict]) -> tuple[Experiment[Any, Any], list[str]]:
         loaded = _build_experiment(inner, source, trust_code, is_inner=True)
         code.extend(loaded.code)
         return loaded.experiment, loaded.warnings
@@ -178,37 +179,34 @@ def _build_experiment(
     folder = run_of_configuration(source) or source.parent
     # one tree: the task says which options there are, and so which names mean the same and how layers merge
     task = _find_task(layers, source, folder, problems, trust_code)
-    _require_model_of_task(layers, task)
-    tree, warnings = _merge_layers(layers, task, problems)
+    model_type = model_type_given(layers)
+    _require_model_of_task(model_type, task)
+    kind = experiment_type(task.reference)
+    tree, warnings = _merge_layers(layers, task, model_type, problems)
     _name_run(tree, source)
     _look_up_secrets(tree)
     _settle_long_warmup(tree, layers)
     warnings += _settle_what_follows(tree, task.spec, folder)
-    # what types can't say: experiments inside of this one, classes by their names, options of another type
-    kind = experiment_type(task.reference)
-    inside, said = settle_experiments(tree, kind, None if is_inner else read)
-    problems += inside
-    problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
-    problems += options_of_other_types(tree, kind)
-    warnings += settle_paths(tree, kind)
+    # what types can't say: experiments inside of this one, classes by their names, paths, options of another type
+    said = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
     # types and bounds of each option
     spec = task.spec
     aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
-    validation = Validation(tree, kind, aliases)
-    experiment = validation.experiment()
-    problems += validation.problems
+    invalid: list[Problem] = []
+    experiment = validate(tree, kind, aliases, invalid)
+    problems += invalid
     # options that don't go together
     found: list[CheckFinding] = []
     if experiment is not None and task.reference:
         found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
         found += wrong_options_of_components(experiment, folder)
-    wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
+    wrong = tuple(f"{problem.key}." for problem in invalid)  # defaults stand in their place
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
     # After a mistake, an option may have its default in place of the given value.
-    if not validation.problems:
+    if not invalid:
         problems += _problems_of_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
-    if experiment is not None and task.reference and not validation.problems:
+    if experiment is not None and task.reference and not invalid:
         new = _problems_of_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
         problems += [problem for kind, problem in new if kind == "impossible"]
         warnings += [problem for kind, problem in new if kind == "remark"]
@@ -225,13 +223,43 @@ def _build_experiment(
     return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
 
 
-def _look_up_secrets(tree: Node) -> None:
+def _settle_sections(
+    tree: PlacedDict, task: _Task, folder: Path, read: Read | None, problems: list[Problem], warnings: list[Problem]
+) -> list[str]:
+    """Settle what the types of single options can't say, section by section; return the warnings of inner experiments.
+
+    ``read`` makes an experiment of layers; None where there may be none inside. What is wrong is added to ``problems``.
+    """
+    said = []
+    short_names = {**COMPONENTS, **task.spec.short_names}
+    weights = find(tree, ("training", "checkpoint", "init_from"))
+    begun = {} if weights is None else {"training": {"checkpoint": {"init_from": weights.value}}}
+    for path, section, kind in sections_in(tree, experiment_type(task.reference)):
+        if issubclass(kind, InnerExperiment):
+            wrong, more = settle_experiment(section, find_place(tree, path), place_all(begun), read)
+            key = ".".join(path)
+            problems += [Problem(one.place, f"{key}.{one.key}".rstrip("."), one.message) for one in wrong]
+            said += more
+            continue
+        for name, value in section.items():
+            if isinstance(value, PlacedDict) and is_list(get_annotation(kind, name)):
+                section[name] = fill_items(value, kind.model_fields[name])
+        if names_class(kind) and (problem := settle_component(path, section, kind, folder, short_names)):
+            problems.append(problem)
+        if own_types(kind):
+            problems += find_options_of_other_types(path, section, kind)
+        if paths_read(kind):
+            warnings += settle_paths_of(path, section, kind)
+    return said
+
+
+def _look_up_secrets(tree: PlacedDict) -> None:
     """Replace references to secrets by the values of their variables, as far as these are set."""
-    for path, node in [*walk(tree)]:
-        found = REFERENCE.fullmatch(node.value) if isinstance(node.value, str) else None
-        if found is not None and is_secret(".".join(path), node.value) and (value := find_value(found[1])):
-            note(value, found[1])
-            node.value = value
+    for path, (value, _) in walk(tree):
+        found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if found is not None and is_secret(".".join(path), value) and (secret := find_value(found[1])):
+            note(secret, found[1])
+            replace(tree, path, secret)
 
 
 @dataclass(frozen=True)
@@ -246,33 +274,35 @@ class _Task:
         return load_spec(self.reference) if self.reference else TaskSpec()
 
 
-def _find_task(layers: list[Node], source: Path, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
+def _find_task(
+    layers: list[PlacedDict], source: Path, folder: Path, problems: list[Problem], trust_code: bool
+) -> _Task:
     """The task given last, or the only one whose own keys are in the files; else none, and a problem.
 
     The last of ``layers`` wins; a problem is added to ``problems`` and names the file ``source``. A user's
     ``./file.py`` is looked for in ``folder``, and executed only with ``trust_code``, where a run brings it.
     """
-    given = [layer.value["task"] for layer in layers if "task" in layer.value]
+    given = [one for layer in layers if (one := find(layer, ("task",))) is not None]
     if given:
-        task = to_plain(given[-1])
+        task, place = given[-1]
         if isinstance(task, str) and task in TASKS:
             return _Task(task, task)
         if isinstance(task, str) and task in installed():  # but not among TASKS: it can't be imported
             try:
                 load_spec(task)
             except UserError as error:
-                problems.append(Problem(given[-1].place, "task", str(error)))
+                problems.append(Problem(place, "task", str(error)))
                 return _Task()
         if isinstance(task, str) and ":" in task:
-            return _own_task(given[-1], folder, problems, trust_code)
-        problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
+            return _own_task(task, place, folder, problems, trust_code)
+        problems.append(Problem(place, "task", _unknown_task(task, place)))
         return _Task()
     # A task may be recognised by keys, and by keys with their values.
     keys = set()
-    for path, node in (found for layer in layers for found in walk(layer)):
+    for path, (value, _) in (one for layer in layers for one in walk(layer)):
         keys.add(".".join(path))
-        if isinstance(node.value, str):
-            keys.add(f"{'.'.join(path)}={node.value}")
+        if isinstance(value, str):
+            keys.add(f"{'.'.join(path)}={value}")
     found = tasks_recognised(keys)
     if len(found) == 1:
         return _Task(found[0], found[0])
@@ -306,57 +336,59 @@ def _unknown_task(task: Any, place: YamlPlace | None) -> str:
     return f"is {task!r}; expected one of {', '.join(TASKS)}, ./file.py:Name or package.module:Name{hint}"
 
 
-def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
+def _own_task(task: str, place: YamlPlace | None, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
     """A task by its class, which is imported here; ``folder`` is the one that a file's path is written relative to."""
-    written = seen_from(node.value, get_folder(node.place) if node.place else folder, folder)
+    written = seen_from(task, get_folder(place) if place else folder, folder)
     if message := what_is_missing(written, folder):
-        problems.append(Problem(node.place, "task", message))
+        problems.append(Problem(place, "task", message))
         return _Task()
     source = source_file(written, folder)
-    doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(node.place, source)
+    doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(place, source)
     decide(find_code(written, folder), doubt)
     if doubt is not None:
         message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
-        raise ConfigError([Problem(node.place, "task", f"{message} ({doubt})")])
+        raise ConfigError([Problem(place, "task", f"{message} ({doubt})")])
     reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
     try:
         load_spec(reference)
     except UserError as error:
-        problems.append(Problem(node.place, "task", str(error)))
+        problems.append(Problem(place, "task", str(error)))
         return _Task()
     return _Task(written, reference)
 
 
-def _merge_layers(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
+def _merge_layers(
+    layers: list[PlacedDict], task: _Task, model_type: Placed | None, problems: list[Problem]
+) -> tuple[PlacedDict, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
     kind, spec, field = experiment_type(task.reference), task.spec, _model_type(task.reference)
-    problems += take_section_shortcuts(layers, spec.stand_ins, field.default if field else None)
-    known, dropped = [], []
+    spellings = Spellings(kind, spec.aliases, spec.stand_ins)
+    default = field.default if field else None
+    known, dropped = [place_all({"task": task.written, "model": {}, "data": {}, **spec.defaults})], []
     for layer in layers:
-        tree, twice = canonical(layer, kind, spec.aliases, spec.stand_ins)
+        tree, twice = canonical(layer, spellings, model_type.value if model_type else default)
         dropped += _options_of_other_tasks(tree, task)
         known.append(tree)
         problems += twice
-    defaults = {"task": task.written, "model": {}, "data": {}, **spec.defaults}
-    tree, replaced = merge_all([from_plain(defaults), *known], kind)
-    tree.value["task"].value = task.written
-    return fill_items(tree, kind), [*dropped, *replaced]
+    tree, replaced = merge_all(known, kind)
+    tree["task"] = task.written
+    return tree, [*dropped, *replaced]
 
 
-def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
+def _options_of_other_tasks(layer: PlacedDict, task: _Task) -> list[Problem]:
     """Options of the loop that only other tasks have: they are removed, so that tasks can share files."""
     found = []
-    training = layer.value.get("training")
-    keys = {*layer.value, *(training.value if training is not None and isinstance(training.value, dict) else ())}
+    training = layer.get("training")
+    keys = {*layer, *(training if isinstance(training, dict) else ())}
     unknown = keys - set(task.spec.training.model_fields) - set(experiment_type(task.reference).model_fields)
     # A file without such options imports no other task.
     for other, spec in TASKS.items() if unknown else ():
         for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
             for key in (name, f"training.{name}"):
-                node = take(layer, split_key(key))
-                if task.reference and node is not None and node.value not in (None, False):
+                given = take(layer, split_key(key))
+                if task.reference and given is not None and given.value not in (None, False):
                     message = f"options of {other}; the task {task.written} does not read them"
-                    found.append(Problem(node.place, f"training.{name}", message))
+                    found.append(Problem(given.place, f"training.{name}", message))
     return found
 
 
@@ -366,45 +398,46 @@ def _model_type(reference: str | None) -> FieldInfo | None:
     return model.model_fields.get("model_type") if model else None
 
 
-def _require_model_of_task(layers: list[Node], task: _Task) -> None:
+def _require_model_of_task(given: Placed | None, task: _Task) -> None:
     """Raise ConfigError where the model belongs to another task, since other mistakes would only follow from that."""
-    field, node = _model_type(task.reference), model_type_given(layers)
-    if field is None or node is None or node.value in (types := get_args(field.annotation)):
+    field = _model_type(task.reference)
+    if field is None or given is None or given.value in (types := get_args(field.annotation)):
         return
     having = {name: get_args(other.annotation) for name in TASKS if (other := _model_type(name))}
-    others = [name for name, known in having.items() if node.value in known]
+    others = [name for name, known in having.items() if given.value in known]
     if others:
-        sections = [side for side in ("encoder", "decoder") if side not in types and side in str(node.value)]
+        sections = [side for side in ("encoder", "decoder") if side not in types and side in str(given.value)]
         leave = f" and leave out model.{sections[0]}" if sections else ""
         raise ConfigError(
             [
                 Problem(
-                    node.place,
+                    given.place,
                     "model.model_type",
-                    f"is {node.value}, which only the task {' and '.join(others)} has; the task {task.written} has "
+                    f"is {given.value}, which only the task {' and '.join(others)} has; the task {task.written} has "
                     f"{' and '.join(types)}: write model_type: {types[0]}{leave}",
                 )
             ]
         )
 
 
-def _name_run(tree: Node, last_file: Path) -> None:
+def _name_run(tree: PlacedDict, last_file: Path) -> None:
     """Give the run the name of its last file, and a folder of that name, where the user gave none.
 
     A run's own configuration means the directory that it is in, wherever that was copied or moved.
     """
-    name = tree.value.setdefault("name", Node(last_file.stem))
-    run_dir = tree.value.setdefault("run_dir", Node(f"runs/{name.value}"))
-    run = run_of_configuration(Path(run_dir.place.file)) if run_dir.place else None
+    name = tree.setdefault("name", last_file.stem)
+    tree.setdefault("run_dir", f"runs/{name}")
+    place = tree.places.get("run_dir")
+    run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
-        run_dir.value = str(run)
+        tree["run_dir"] = str(run)
 
 
 DECIDING_LENGTH = ("data", "datasets", "global_config", "tasks")
 DECIDING_LENGTH_OF_TRAINING = ("epochs", "max_steps", "batch_size", "gradient_accumulation_steps", "batching")
 
 
-def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
+def _settle_long_warmup(tree: PlacedDict, layers: list[PlacedDict]) -> None:
     """Let a warm-up be shortened where it is from a lower layer than what decides how long training is.
 
     Such a warm-up is a recipe's, and was chosen for other data. ``layers`` are those of ``tree``, the lowest first.
@@ -412,45 +445,45 @@ def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
     warmup = find(tree, ("training", "scheduler", "warmup_steps"))
     if warmup is None or find(tree, ("training", "scheduler", "long_warmup")) is not None:
         return
-    level = {node.place.file: number for number, layer in enumerate(layers) for _, node in walk(layer) if node.place}
+    level = {one.place.file: number for number, layer in enumerate(layers) for _, one in walk(layer) if one.place}
     sections = [*((name,) for name in DECIDING_LENGTH), *(("training", name) for name in DECIDING_LENGTH_OF_TRAINING)]
     found = [section for path in sections if (section := find(tree, path)) is not None]
-    deciding = [node for section in found for node in (section, *(below for _, below in walk(section)))]
-    highest = max((level.get(node.place.file, -1) for node in deciding if node.place), default=-1)
+    deciding = [one for section in found for one in (section, *(below for _, below in walk(section.value)))]
+    highest = max((level.get(one.place.file, -1) for one in deciding if one.place), default=-1)
     if highest > (level.get(warmup.place.file, -1) if warmup.place else -1):
-        tree.value["training"].value["scheduler"].value["long_warmup"] = Node("shorten")
+        put(tree, ("training", "scheduler", "long_warmup"), Placed("shorten"))
 
 
-def _settle_what_follows(tree: Node, spec: TaskSpec, folder: Path) -> list[Problem]:
+def _settle_what_follows(tree: PlacedDict, spec: TaskSpec, folder: Path) -> list[Problem]:
     """Give options that aren't set the values that follow from others; return remarks on them."""
 
     def get(key: str) -> Any:
-        node = find(tree, split_key(key))
-        return None if node is None else to_plain(node)
+        found = find(tree, split_key(key))
+        return None if found is None else found.value
 
     remarks = []
     for key, (value, why) in spec.follows(get, folder).items():
         if get(key) is None:
-            put(tree, split_key(key), Node(value))
+            put(tree, split_key(key), Placed(value))
             remarks.append(Problem(None, key, f"{value:g}, {why}"))
     return remarks
 
 
-def _problem_at(tree: Node, key: str, message: str) -> Problem:
+def _problem_at(tree: PlacedDict, key: str, message: str) -> Problem:
     """Return a problem at the nearest line that the user wrote."""
     return Problem(find_place(tree, split_key(key)), key, message)
 
 
-def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:
+def _problems_of_given(said: Iterable[CheckFinding], tree: PlacedDict, experiment: Any) -> list[Problem]:
     """The findings about keys that the user gave.
 
     What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
     """
     written: dict[Any, set[str]] = {}
-    for path, node in walk(tree):
-        if node.place is not None:
+    for path, (_, place) in walk(tree):
+        if place is not None:
             key = ".".join(path)
-            written.setdefault((node.place, node.place.key or key, path[-1:]), set()).add(key)
+            written.setdefault((place, place.key or key, path[-1:]), set()).add(key)
     # for each key that the user wrote, all that the same line stands for, itself among them
     together = {key: keys for keys in written.values() for key in keys}
     said = list(said)
@@ -464,25 +497,25 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any
     ]
 
 
-def _problems_of_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
+def _problems_of_new_run(said: Iterable[CheckFinding], tree: PlacedDict) -> list[tuple[FindingKind, Problem]]:
     """The findings about keys that the user gave, other than those in a run's own configuration."""
     problems = []
     for one in said:
-        node = find(tree, split_key(one.key))
-        if node is not None and node.place is not None and run_of_configuration(Path(node.place.file)) is None:
-            problems.append((one.kind, Problem(node.place, one.key, one.message)))
+        found = find(tree, split_key(one.key))
+        if found is not None and found.place is not None and run_of_configuration(Path(found.place.file)) is None:
+            problems.append((one.kind, Problem(found.place, one.key, one.message)))
     return problems
 
 
-def _is_due(tree: Node, one: CheckFinding, experiment: Any) -> bool:
+def _is_due(tree: PlacedDict, one: CheckFinding, experiment: Any) -> bool:
     """Return whether a warning is due: ``profiling: false`` asks for nothing, unless true is the default.
 
     A remark may be about false.
     """
     path = split_key(one.key)
-    node, section = find(tree, path), experiment
+    given, section = find(tree, path), experiment
     for part in path[:-1]:
         section = section[int(part)] if isinstance(section, tuple) else getattr(section, str(part), None)
     field = getattr(type(section), "model_fields", {}).get(path[-1])  # none in a list, or in a user's own options
     nothing = one.kind != "remark" and (field is None or field.default is not True)
-    return node is not None and node.value not in ((None, False) if nothing else (None,))
+    return given is not None and given.value not in ((None, False) if nothing else (None,))

@@ -12,6 +12,7 @@ names. The value in the tree becomes a path from the working folder, which messa
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
@@ -22,44 +23,56 @@ from typing import Any
 
 from vaak.config.base import PathRead
 from vaak.config.trust import TUNED, run_of_configuration
-from vaak.config.validate import sections_in
-from vaak.config.yaml.fields import SectionType
+from vaak.config.yaml.fields import SectionType, sections_in
 from vaak.config.yaml.recipes import recipes_folder
-from vaak.config.yaml.tree import Node, Problem
+from vaak.config.yaml.tree import PlacedDict, PlacedList, Problem, YamlPlace
 from vaak.core.names import from_home
 
 ENVIRONMENT = "environment.json"
 """The file in which a run records where it was started, as ``folder``."""
 
 
-def settle_paths(tree: Node, kind: SectionType) -> list[Problem]:
+def settle_paths(tree: PlacedDict, kind: SectionType) -> list[Problem]:
     """Rewrite each path in the tree as seen from the working folder; return remarks on them."""
-    found = [(key, node, _settle(node, read)) for key, node, read in _paths_in(tree, kind)]
-    return [Problem(node.place, key, message) for key, node, message in found if message is not None]
+    return [remark for found in sections_in(tree, kind) for remark in settle_paths_of(*found)]
 
 
-def rebase_paths(tree: Node, kind: SectionType, folder: Path) -> None:
+def settle_paths_of(path: tuple[str, ...], section: PlacedDict, kind: SectionType) -> Iterator[Problem]:
+    """Do what ``settle_paths`` does to one section; ``path`` is where that is in the tree."""
+    for name, holder, key, read in _paths_in(section, kind):
+        place = holder.places[key] if isinstance(holder, PlacedList) else holder.places.get(key)
+        if isinstance(holder[key], str) and place is not None:
+            holder[key], message = _settle(holder[key], place, read)
+            if message is not None:
+                yield Problem(place, ".".join((*path, name)), message)
+
+
+def rebase_paths(tree: PlacedDict, kind: SectionType, folder: Path) -> None:
     """Have the tree's paths be seen from a ``folder``, where they name something in the working folder."""
-    for _, node, _ in _paths_in(tree, kind):
-        if isinstance(node.value, str) and not os.path.isabs(from_home(node.value)) and _exists(node.value):
-            node.value = os.path.relpath(node.value, folder)
+    for _, section, section_type in sections_in(tree, kind):
+        for _, holder, key, _ in _paths_in(section, section_type):
+            value = holder[key]
+            if isinstance(value, str) and not os.path.isabs(from_home(value)) and _exists(value):
+                holder[key] = os.path.relpath(value, folder)
 
 
-def _paths_in(tree: Node, kind: SectionType) -> Iterator[tuple[str, Node, PathRead]]:
-    """Each path that the tree's options read, with the option's key."""
-    for path, section, section_type in [*sections_in(tree, kind)]:
-        for name, child in section.value.items():
-            read = _path_read(section_type, name)
-            if read is not None and not _is_within_corpus(section, name):
-                for node in child.value if isinstance(child.value, list) else [child]:
-                    yield f"{path}.{name}".lstrip("."), node, read
+def _paths_in(section: PlacedDict, kind: SectionType) -> Iterator[tuple[str, Any, Any, PathRead]]:
+    """Each path that a section's options read: the option's name, and the section or list with the path's key in it."""
+    reads = paths_read(kind)
+    for name, value in section.items():
+        if name in reads and not _is_within_corpus(section, name):
+            if isinstance(value, PlacedList):
+                yield from ((name, value, index, reads[name]) for index in range(len(value)))
+            else:
+                yield name, section, name, reads[name]
 
 
-def _path_read(section: SectionType, name: str) -> PathRead | None:
-    """An option's declaration of the path that it reads; None where it reads none."""
-    field = section.model_fields.get(name)
-    marks = [] if field is None else [*field.metadata, *_marks(field.annotation)]
-    return next((mark for mark in marks if isinstance(mark, PathRead)), None)
+@functools.cache
+def paths_read(kind: SectionType) -> dict[str, PathRead]:
+    """The options of a section that read a path, with their declarations of it."""
+    marks = {name: [*field.metadata, *_marks(field.annotation)] for name, field in kind.model_fields.items()}
+    found = {name: next((mark for mark in those if isinstance(mark, PathRead)), None) for name, those in marks.items()}
+    return {name: read for name, read in found.items() if read is not None}
 
 
 def _marks(annotation: Any) -> Iterator[Any]:
@@ -69,41 +82,38 @@ def _marks(annotation: Any) -> Iterator[Any]:
         yield from _marks(part)
 
 
-def _is_within_corpus(section: Node, name: str) -> bool:
+def _is_within_corpus(section: PlacedDict, name: str) -> bool:
     """Whether a data set's own names are those of files below its ``corpus_dir``."""
-    folder = section.value.get("corpus_dir")
-    return name in ("train", "valid", "test") and folder is not None and folder.value is not None
+    return name in ("train", "valid", "test") and section.get("corpus_dir") is not None
 
 
-def _settle(node: Node, read: PathRead) -> str | None:
-    """Have a node's path be one from the working folder; return what to say about it."""
-    value = node.value
+def _settle(value: str, place: YamlPlace, read: PathRead) -> tuple[str, str | None]:
+    """Return a path as one from the working folder, and what to say about it."""
     # An address (https://…) isn't a path on this machine.
-    if not isinstance(value, str) or not value or "://" in value or node.place is None:
-        return None
+    if not value or "://" in value:
+        return value, None
     # Paths from the command line or Python are seen from the working folder already.
-    if os.path.isabs(from_home(value)) or not os.path.isfile(node.place.file):
-        return None
-    written_in = Path(node.place.file)
+    if os.path.isabs(from_home(value)) or not os.path.isfile(place.file):
+        return value, None
+    written_in = Path(place.file)
     if (run := _find_run(written_in)) is not None:
         folder = _started_in(run)
-        if folder is not None and not _exists(value) and _exists(folder / value):
-            node.value = os.path.relpath(folder / value)
-        return None
+        is_there = folder is not None and not _exists(value) and _exists(folder / value)
+        return os.path.relpath(folder / value) if folder is not None and is_there else value, None
     folder = written_in.parent
     if written_in.resolve().is_relative_to(recipes_folder()) or os.path.samefile(folder, os.curdir):
-        return None
+        return value, None
     seen = os.path.normpath(folder / value)
     if _exists(seen):
-        node.value = seen
         is_other = _exists(value) and not (os.path.exists(value) and os.path.samefile(seen, value))
-        return f"{seen} is read, as seen from this file; {value} in the working folder is another" if is_other else None
+        about = f"{seen} is read, as seen from this file; {value} in the working folder is another"
+        return seen, about if is_other else None
     if not _exists(value):
-        node.value = value if read.or_name else seen
-    elif not _is_of_a_run(Path(value)):
-        better = os.path.relpath(value, folder)
-        return f"{seen} does not exist, but {value} in the working folder, which is read: write {better}"
-    return None
+        return value if read.or_name else seen, None
+    if _is_of_a_run(Path(value)):
+        return value, None
+    better = os.path.relpath(value, folder)
+    return value, f"{seen} does not exist, but {value} in the working folder, which is read: write {better}"
 
 
 def _exists(path: Path | str) -> bool:

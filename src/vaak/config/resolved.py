@@ -13,7 +13,7 @@ from vaak.config.tasks import load_spec
 from vaak.config.yaml.fields import applies, is_users_type
 from vaak.config.yaml.layers import merge_all
 from vaak.config.yaml.text import yaml_text
-from vaak.config.yaml.tree import from_plain, to_plain
+from vaak.config.yaml.tree import place_all
 from vaak.core.secrets import refer
 
 
@@ -46,8 +46,8 @@ def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, An
         {"task": task, "name": name, "run_dir": run_dir},
     ]
     kind = experiment_type(task)
-    tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
-    return kind.model_validate(to_plain(tree))
+    tree, _ = merge_all(map(place_all, layers), kind)
+    return kind.model_validate(tree)
 
 
 def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:

@@ -20,95 +20,103 @@ from vaak.config.yaml.fields import (
     applies,
     choices,
     find_type,
-    get_annotation,
-    get_item_annotation,
-    get_section,
-    get_value_annotation,
     in_words,
     is_component,
     is_within_bounds,
-    names_class,
     own_types,
     resolved,
     schema_at,
     types_reading,
 )
 from vaak.config.yaml.layers import get_folder
-from vaak.config.yaml.tree import Node, Problem, YamlPlace, copy_tree, find, get_child, to_plain, walk
+from vaak.config.yaml.tree import Placed, PlacedDict, Problem, YamlPlace, copy_tree, entries, find, put, take, walk
 
+ShortNames = Mapping[str, Mapping[str, str]]
 _MOST_ROUNDS = 4
 
 
-class Validation:
-    """Checks one tree against its type; ``aliases`` are known names for "did you mean"."""
+def validate(
+    tree: PlacedDict, kind: type[Experiment[Any, Any]], aliases: Collection[str], problems: list[Problem]
+) -> Experiment[Any, Any] | None:
+    """The experiment of a tree; every mistake in it is added to ``problems``.
 
-    def __init__(self, tree: Node, kind: type[Experiment[Any, Any]], aliases: Collection[str]) -> None:
+    With mistakes, it is one in which they are left out, so that more can be checked, or None. ``aliases`` are known
+    names for "did you mean".
+    """
+    mistakes = None
+    for _ in range(_MOST_ROUNDS):
+        try:
+            # JSON, because strictness is right there: lists are tuples, but "3" is not a number and true is not 1.
+            return kind.model_validate_json(json.dumps(tree), strict=True)
+        except ValidationError as error:
+            mistakes = mistakes or _Mistakes(tree, kind, aliases, problems)
+            tree = mistakes.leave_out(error)
+    return None
+
+
+class _Mistakes:
+    """Puts what pydantic finds in one tree into words; what is wrong is left out of a copy."""
+
+    def __init__(
+        self,
+        tree: PlacedDict,
+        kind: type[Experiment[Any, Any]],
+        aliases: Collection[str],
+        problems: list[Problem],
+    ) -> None:
         self.tree = tree
-        self.kind = kind
+        self.rest: PlacedDict = copy_tree(tree)
         self.aliases = aliases
-        self.problems: list[Problem] = []
+        self.schema = _make_schema(kind)
+        self.problems = problems
         self._left_out: set[tuple[str | int, ...]] = set()
 
-    def experiment(self) -> Experiment[Any, Any] | None:
-        """The experiment; with mistakes, one in which they are left out, so that more can be checked, or None."""
-        tree = copy_tree(self.tree)
-        for _ in range(_MOST_ROUNDS):
-            try:
-                # JSON, because strictness is right there: lists are tuples, but "3" is not a number and true is not 1.
-                return self.kind.model_validate_json(json.dumps(to_plain(tree)), strict=True)
-            except ValidationError as error:
-                self._note(error, tree)
-        return None
-
-    @functools.cached_property
-    def schema(self) -> dict[str, Any]:
-        return _make_schema(self.kind)
-
-    def _note(self, error: ValidationError, tree: Node) -> None:
-        """Record the mistakes and remove them from the tree."""
+    def leave_out(self, error: ValidationError) -> PlacedDict:
+        """Record the mistakes; return the tree without them."""
         seen = set()
         for detail in error.errors(include_url=False):
-            path = _path_in(tree, detail["loc"])
+            path = _path_in(self.rest, detail["loc"])
             if path not in seen and tuple(detail["loc"]) not in self._left_out:
                 seen.add(path)
                 self.problems.append(self._problem(path, detail))
         for path in sorted(seen, key=lambda path: (len(path), str(path)), reverse=True):
-            self._left_out.add(_leave_out(tree, path))
+            self._left_out.add(_leave_out(self.rest, path))
+        return self.rest
 
     def _problem(self, path: tuple[str | int, ...], detail: Mapping[str, Any]) -> Problem:
-        node = find(self.tree, path) or self.tree
+        value, place = find(self.tree, path) or Placed(self.tree, self.tree.place)
         key = ".".join(map(str, path))
         kind = detail["type"]
         if kind == "extra_forbidden":
-            return Problem(node.place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
+            return Problem(place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
         if kind == "missing":
             wanted = detail["loc"][-1]
             schema = schema_at(self.schema, (*path, wanted))
             expected = in_words(schema, self.schema) if schema else "a value"
-            return Problem(node.place, key, f"{wanted} is missing; expected {expected}")
+            return Problem(place, key, f"{wanted} is missing; expected {expected}")
         if kind == "value_error":
             message = str(detail["ctx"]["error"])
-            return Problem(_mentioned_key(node, message).place, key, message)
-        return Problem(node.place, key, self._wrong_value(path, node, kind))
+            return Problem(_find_mentioned(value, message) or place, key, message)
+        return Problem(place, key, self._wrong_value(path, value, place, kind))
 
-    def _wrong_value(self, path: tuple[str | int, ...], node: Node, kind: str) -> str:
+    def _wrong_value(self, path: tuple[str | int, ...], value: Any, place: YamlPlace | None, kind: str) -> str:
         schema = schema_at(self.schema, path) or {}
-        if node.value is None and any(part.get("properties") for part in _parts(schema, self.schema)):
+        if value is None and any(part.get("properties") for part in _parts(schema, self.schema)):
             return "is empty (null); expected a section of keys, or leave it out for the defaults"
         known = choices(schema, self.schema)
-        shown = json.dumps(to_plain(node), ensure_ascii=False)
+        shown = json.dumps(value, ensure_ascii=False)
         text = f"is {shown if len(shown) < 80 else shown[:77] + '...'}; expected {in_words(schema, self.schema)}"
         if kind == "unknown_type":
-            text += _if_registered(node.place)
-        if isinstance(node.value, str) and node.value.lower() in ("yes", "no", "on", "off"):
+            text += _if_registered(place)
+        if isinstance(value, str) and value.lower() in ("yes", "no", "on", "off"):
             return text + " (yes, no, on and off are text in YAML 1.2)"
         # 3.0 where an integer is expected: say so only if 3 would be accepted.
-        whole = isinstance(node.value, float) and node.value.is_integer() and kind.startswith("int")
-        if whole and is_within_bounds(node.value, schema, self.schema):
-            return text + f"; write {int(node.value)}"
-        if isinstance(node.value, int | float) and schema.get("type") == "string":
+        whole = isinstance(value, float) and value.is_integer() and kind.startswith("int")
+        if whole and is_within_bounds(value, schema, self.schema):
+            return text + f"; write {int(value)}"
+        if isinstance(value, int | float) and schema.get("type") == "string":
             return text + "; put it in quotes"
-        near = difflib.get_close_matches(str(node.value), [str(choice) for choice in known], n=1)
+        near = difflib.get_close_matches(str(value), [str(choice) for choice in known], n=1)
         return text + (f"; did you mean {near[0]}?" if near else "")
 
     def _near_key(self, path: tuple[str | int, ...]) -> str:
@@ -132,7 +140,7 @@ def _make_schema(kind: SectionType) -> dict[str, Any]:
     return kind.model_json_schema()
 
 
-def _leave_out(tree: Node, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _leave_out(tree: PlacedDict, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """Take a wrong value out and return where it was; an item goes with its whole list, so that places stay true."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
@@ -140,30 +148,21 @@ def _leave_out(tree: Node, path: tuple[str | int, ...]) -> tuple[str | int, ...]
     if parent is not None:
         parent.value.pop(str(path[-1]), None)
         if path in (("model",), ("data",)):
-            parent.value[path[0]] = Node({})
+            parent.value[path[0]] = PlacedDict()
     return path
 
 
-def _path_in(tree: Node, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
+def _path_in(tree: PlacedDict, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
     """The part of pydantic's location that exists in the tree; the rest names alternatives of a union."""
-    path: list[str | int] = []
-    node: Node | None = tree
-    for key in location:
-        node = get_child(node, key) if node else None
-        if node is None:
-            break
-        path.append(key)
-    return tuple(path)
+    lengths = range(len(location), 0, -1)
+    return next((location[:length] for length in lengths if find(tree, location[:length]) is not None), ())
 
 
-def _mentioned_key(section: Node, message: str) -> Node:
-    """The first of the user's keys that a message about a section names, or the section."""
+def _find_mentioned(section: Any, message: str) -> YamlPlace | None:
+    """Where the first of the user's keys that a message about a section names was written; None if it names none."""
     words = message.replace("(", " ").replace(",", " ").split()
-    for word in words:
-        child = get_child(section, word) if section.is_mapping else None
-        if child is not None and child.place is not None:
-            return child
-    return section
+    places = (section.places.get(word) for word in words if isinstance(section, PlacedDict) and word in section)
+    return next((place for place in places if place is not None), None)
 
 
 def _parts(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
@@ -178,88 +177,64 @@ def _all_keys(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") ->
             yield from _all_keys(below, root, f"{prefix}{name}.")
 
 
-def sections_in(tree: Node, kind: SectionType, path: str = "") -> Iterator[tuple[str, Node, SectionType]]:
-    """Every section of a tree with its dotted key and type, also those in lists and under names."""
-    yield path, tree, kind
-    for key, child in tree.value.items():
-        annotation, name = get_annotation(kind, key), f"{path}.{key}".lstrip(".")
-        inner, item = get_section(annotation), get_section(get_item_annotation(annotation))
-        if inner is not None and child.is_mapping:
-            yield from sections_in(child, inner, name)
-        elif item is not None and isinstance(child.value, list):
-            for index, node in enumerate(child.value):
-                if node.is_mapping:
-                    yield from sections_in(node, item, f"{name}.{index}")
-        elif (named := get_section(get_value_annotation(annotation))) is not None and child.is_mapping:
-            for own_name, node in child.value.items():
-                if node.is_mapping:
-                    yield from sections_in(node, named, f"{name}.{own_name}")
-
-
-def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
-    """Options the user gave to a section whose type does not read them.
+def find_options_of_other_types(path: tuple[str, ...], section: PlacedDict, kind: SectionType) -> Iterator[Problem]:
+    """Yield the options the user gave to a section whose type does not read them.
 
     Runs of earlier versions kept some of these at their defaults, in their own configuration: they are left out.
     """
-    problems = []
-    for path, node, section in sections_in(tree, kind):
-        section_type = find_type(node, section)
-        if section_type not in own_types(section):
+    section_type = find_type(section, kind)
+    if section_type not in own_types(kind):
+        return
+    for key, (value, place) in [*entries(section)]:
+        if place is None or value is None or applies(kind, key, section_type):
             continue
-        for key, child in list(node.value.items()):
-            if child.place is not None and child.value is not None and not applies(section, key, section_type):
-                if _is_a_runs_default(child, section, key):
-                    del node.value[key]
-                    continue
-                types = ", ".join(types_reading(section, key))
-                message = f"is read by the type {types} only, and the type here is {section_type}"
-                problems.append(Problem(child.place, f"{path}.{key}", message))
-    return problems
+        if _is_a_runs_default(value, place, kind, key):
+            take(section, (key,))
+            continue
+        types = ", ".join(types_reading(kind, key))
+        message = f"is read by the type {types} only, and the type here is {section_type}"
+        yield Problem(place, ".".join((*path, key)), message)
 
 
-def _is_a_runs_default(node: Node, section: SectionType, key: str) -> bool:
+def _is_a_runs_default(value: Any, place: YamlPlace, section: SectionType, key: str) -> bool:
     """Return whether an option of a run's own configuration has the value that it has where nobody gives it."""
-    if node.place is None or run_of_configuration(Path(node.place.file)) is None or key not in section.model_fields:
+    if run_of_configuration(Path(place.file)) is None or key not in section.model_fields:
         return False
-    value, default = to_plain(node), section.model_fields[key].get_default(call_default_factory=True)
+    default = section.model_fields[key].get_default(call_default_factory=True)
     return bool(value == (list(default) if isinstance(default, tuple) else default))
 
 
-def settle_components(
-    tree: Node, kind: SectionType, folder: Path, short_names: Mapping[str, Mapping[str, str]]
-) -> list[Problem]:
-    """Rewrite classes in files so that they read from ``folder``; returns those that can't be found.
+def settle_component(
+    path: tuple[str, ...], section: PlacedDict, kind: SectionType, folder: Path, short_names: ShortNames
+) -> Problem | None:
+    """Rewrite a class in a file so that it reads from ``folder``; returns what is wrong if it can't be found.
 
     ``short_names`` are those that may stand under each dotted key.
     What an open section holds for a user's class is moved to its ``options``.
     """
-    problems = []
-    for path, node, section in sections_in(tree, kind):
-        reference = node.value.get("type")
-        if not names_class(section) or reference is None or not isinstance(reference.value, str):
-            continue
-        # The option under which a component stands: a list's items share it.
-        key = path.rstrip(".0123456789")
-        key = key if key in short_names else key.rpartition(".")[0]
-        by_class = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
-        if reference.value not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
-            reference.value = by_class.get(reference.value, reference.value)
-        written_in = get_folder(reference.place) if reference.place else folder
-        reference.value = seen_from(reference.value, written_in, folder)
-        if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
-            _move_options(node, section)
-            file = source_file(reference.value, folder) if section.by_whole_path else None
-            if file is not None:
-                reference.value = f"{file.absolute()}:{reference.value.rpartition(':')[2]}"
-        message = what_is_missing(reference.value, folder)
-        if is_component(section) and ":" not in reference.value:
-            known = {**short_names.get(key, {}), **REGISTERED[key]}
-            message = None
-            if known and reference.value not in known:
-                message = unknown_name(reference.value, known) + _if_registered(reference.place)
-        if message:
-            problems.append(Problem(reference.place, f"{path}.type", message))
-    return problems
+    reference, place = section.get("type"), section.places.get("type")
+    if not isinstance(reference, str):
+        return None
+    # The option under which a component stands: a list's items share it.
+    key = ".".join(path).rstrip(".0123456789")
+    key = key if key in short_names else key.rpartition(".")[0]
+    by_class = {one.rpartition(":")[2]: name for name, one in short_names.get(key, {}).items()}
+    if reference not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
+        reference = by_class.get(reference, reference)
+    reference = seen_from(reference, get_folder(place) if place else folder, folder)
+    if issubclass(kind, ExtensibleSection) and kind.is_users(reference):
+        _move_options(section, kind)
+        file = source_file(reference, folder) if kind.by_whole_path else None
+        if file is not None:
+            reference = f"{file.absolute()}:{reference.rpartition(':')[2]}"
+    section["type"] = reference
+    message = what_is_missing(reference, folder)
+    if is_component(kind) and ":" not in reference:
+        known = {**short_names.get(key, {}), **REGISTERED[key]}
+        message = None
+        if known and reference not in known:
+            message = unknown_name(reference, known) + _if_registered(place)
+    return Problem(place, ".".join((*path, "type")), message) if message else None
 
 
 def _if_registered(place: YamlPlace | None) -> str:
@@ -269,23 +244,24 @@ def _if_registered(place: YamlPlace | None) -> str:
     return "; if the program that trained this run registered it, register it here, too, before opening the run"
 
 
-def _move_options(node: Node, section: type[ExtensibleSection]) -> None:
+def _move_options(section: PlacedDict, kind: type[ExtensibleSection]) -> None:
     """Put the keys that Vaak doesn't read under ``options``, which may also have been given as a section.
 
     What was written once for several sections (``model.global_config``) is for those that aren't a user's.
     """
-    options = node.value.get("options")
-    if options is not None and not options.is_mapping:
+    options = section.get("options", PlacedDict())
+    if not isinstance(options, PlacedDict):
         return
-    own = {key: node.value.pop(key) for key in list(node.value) if key != "options" and not section.reads(key)}
-    own = {key: child for key, child in own.items() if child.place is None or not child.place.key}
-    if own:
-        node.value["options"] = Node({**(options.value if options else {}), **own}, options.place if options else None)
+    for key in [key for key in section if key != "options" and not kind.reads(key)]:
+        own = take(section, (key,))
+        if own is not None and not (own.place and own.place.key):
+            put(options, (key,), own)
+            section.setdefault("options", options)
 
 
-def given_keys(tree: Node) -> set[str]:
+def given_keys(tree: PlacedDict) -> set[str]:
     """The dotted keys that the user wrote, sections included."""
-    return {".".join(path) for path, node in walk(tree) if node.place is not None}
+    return {".".join(path) for path, one in walk(tree) if one.place is not None}
 
 
 OF_ONE_TASK = {

@@ -16,7 +16,6 @@ from vaak.config.experiment import Experiment
 from vaak.config.metrics import chance_in_words, in_words
 from vaak.config.tasks import TASKS, register_task
 from vaak.config.yaml.text import flow_text, read_yaml
-from vaak.config.yaml.tree import find, to_plain
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
@@ -174,8 +173,8 @@ def open(
     path = Path(run)
     if task is not None:
         # register the task under the name that the run calls it by, unless the run has its task itself
-        node = find(read_yaml(resolve_run(path) / "config.yml"), ("task",))
-        name = None if node is None else str(to_plain(node))
+        own = read_yaml(resolve_run(path) / "config.yml")
+        name = str(own["task"]) if "task" in own else None
         if name is None or ":" in name:
             raise UserError(f"{path} has its task itself ({name}): leave task out, and give trust_code=True")
         if name in TASKS and TASKS[name].task is not None:

@@ -96,11 +96,10 @@ def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dic
     and batches by length, stay unchanged: ``batch_size`` is then per process, as in accelerate.
     """
     from vaak.config.yaml.text import read_yaml
-    from vaak.config.yaml.tree import to_plain
 
     rows, steps = training.batch_size, training.gradient_accumulation_steps
     if (run / "config.yml").exists():
-        before = to_plain(read_yaml(run / "config.yml"))["training"]
+        before = read_yaml(run / "config.yml")["training"]
         if before["batch_size"] * before["gradient_accumulation_steps"] == rows * steps:
             rows, steps = before["batch_size"], before["gradient_accumulation_steps"]
     elif steps < num_processes and training.batching.type == "fixed" and rows * steps % num_processes == 0:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from vaak.config.metrics import get_unit, is_fraction
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
 from vaak.core.storage.json_lines import read_json_lines
@@ -251,7 +250,7 @@ def _changes_of_session(run: Path, before: int, number: int) -> list[str]:
     for one in (before, number):
         path = run / "sessions" / f"{one:04d}.yml"
         try:
-            sides.append(to_plain(read_yaml(path)) if is_own(run, path) else {})
+            sides.append(read_yaml(path) if is_own(run, path) else {})
         except (OSError, ValueError, UserError, RecursionError):
             return []
     try:

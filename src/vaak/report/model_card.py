@@ -20,7 +20,6 @@ from typing import Any
 from vaak.config.metrics import find_repeats, in_words
 from vaak.config.tasks import ExportedFolder, ExportFormat, TaskSpec, spec_by_name
 from vaak.config.yaml.text import read_yaml, yaml_text
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json
@@ -209,7 +208,7 @@ def read_options(run: Path) -> dict[str, Any]:
         # Reading replaces any other variable by its value, which would then be public with the card.
         if re.search(r"(?<!\$)\$\{", text):
             return {}
-        found = to_plain(read_yaml(path))
+        found = read_yaml(path)
     except (OSError, ValueError, UserError):
         return {}
     return refer(found) if isinstance(found, dict) else {}

@@ -26,7 +26,6 @@ from vaak.config.changes import changes_between
 from vaak.config.optimization import UPDATE_CONDITIONS
 from vaak.config.trust import CODE, HASHES
 from vaak.config.yaml.text import flow_text, read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json
@@ -396,7 +395,7 @@ def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = Non
     hashes = [_hashes_of_code(run) for run in runs]
     changed = sorted(name for name in hashes[0].keys() | hashes[1].keys() if hashes[0].get(name) != hashes[1].get(name))
     found["code"] += [f"{CODE}/{name}" for name in changed]
-    values = [to_plain(read_yaml(configuration_of_step(run, max(step, 1)))) for run in runs]
+    values = [read_yaml(configuration_of_step(run, max(step, 1))) for run in runs]
     changes = changes_between(values[0], values[1], reference)
     # Options that may change freely on resume change no numbers.
     found["options"] += [

@@ -19,7 +19,6 @@ from typing import Any
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
 from vaak.config.yaml.text import read_yaml, yaml_text
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.secrets import hide_arguments, refer
 from vaak.core.storage import files
@@ -173,7 +172,7 @@ def _share_past(
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():
                 shutil.copy(file, directory / file.name)
-    values = refer(to_plain(read_yaml(configuration)))
+    values = refer(read_yaml(configuration))
     values["name"], values["run_dir"] = home.name, str(home)
     training = values.setdefault("training", {})
     # Checkpoints were linked into the fork itself, so the parent's save_dir doesn't hold for it.

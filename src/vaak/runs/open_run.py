@@ -37,7 +37,6 @@ from vaak.config.tasks import task_class
 from vaak.config.training import CheckpointConfig
 from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
 from vaak.core.names import require_known
@@ -359,7 +358,7 @@ class NotHere:
 @contextlib.contextmanager
 def names_of_training_known(directory: Path) -> Iterator[None]:
     """Within this context, unregistered losses, optimizers and schedules of a run's configuration are ``NotHere``."""
-    values = to_plain(read_yaml(directory / "config.yml"))
+    values = read_yaml(directory / "config.yml")
     added = [
         (key, name)
         for key, name in _names(values)

@@ -26,7 +26,6 @@ from vaak.config.load import Loaded, load
 from vaak.config.tasks import task_class
 from vaak.config.training import NonFiniteConfig
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.progress import progress
 from vaak.core.storage import files
@@ -125,7 +124,7 @@ def standing_at(
 def require_one_way(directory: Path, first: int, step: int, task: str) -> None:
     """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
     sessions = [configuration_of_step(directory, one) for one in (first, step)]
-    before, after = (to_plain(read_yaml(path)) for path in sessions)
+    before, after = map(read_yaml, sessions)
     changes = [change for change in changes_between(before, after, task) if change.resume_class != "free"]
     if sessions[0] != sessions[1] and changes:
         raise UserError(

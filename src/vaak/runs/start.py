@@ -420,8 +420,8 @@ def _settle_batches_per_process(loaded: Loaded) -> Loaded:
     if training.checkpoint.resume is not None and holds_a_run(experiment.run_dir):
         configuration = experiment.run_dir / "config.yml"
         path = ("training", "distributed", "processes_at_start")
-        node = find(read_yaml(configuration), path) if configuration.exists() else None
-        processes = None if node is None else node.value
+        given = find(read_yaml(configuration), path) if configuration.exists() else None
+        processes = None if given is None else given.value
         if isinstance(processes, int) and training.distributed.processes_at_start is None:
             training = multiplied_by(training, processes)
     else:

@@ -30,7 +30,6 @@ from typing import Any
 from vaak.config.experiment import experiment_type
 from vaak.config.paths import rebase_paths
 from vaak.config.yaml.text import read_yaml, yaml_text
-from vaak.config.yaml.tree import to_plain
 from vaak.core.artifact import Artifact
 from vaak.core.errors import UserError, optional_import
 from vaak.core.out_of_memory import is_from_outside
@@ -382,10 +381,9 @@ def write_report(sweep: Sweep) -> list[Path]:
 
 def _write_best(sweep: Sweep) -> Path:
     best, metric = sweep.study.best_trial, sweep.plan.checkpoint.metric
-    tree = read_yaml(sweep.run_folder(best.number) / "config.yml")
+    values = read_yaml(sweep.run_folder(best.number) / "config.yml")
     kind = experiment_type(sweep.plan.load().experiment.reference)
-    rebase_paths(tree, kind, sweep.folder)  # from which best.yml sees them
-    values = to_plain(tree)
+    rebase_paths(values, kind, sweep.folder)  # from which best.yml sees them
     kept = {name: value for name, value in values.items() if name not in OF_THE_RUN}
     kept["name"] = f"{values['name']}-best"
     kept["training"] = {**kept["training"], "checkpoint": {**kept["training"]["checkpoint"], "resume": None}}

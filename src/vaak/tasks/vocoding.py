@@ -28,7 +28,6 @@ from torch.nn.utils.rnn import pad_sequence
 from vaak.audio.features.mel import MelSpectrogram, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
 from vaak.config.yaml.text import flow_text, read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
 from vaak.nn.config import HifiGanConfig
@@ -226,7 +225,7 @@ CLASSES_OF_VOCOS = {
 
 def _vocos(file: Path) -> tuple[MelConfig, dict[str, Any]]:
     """Return the spectrograms and sizes of Vocos' config.yaml; where it says nothing, the defaults of its code."""
-    config = to_plain(read_yaml(file))
+    config = read_yaml(file)
     for part, name in CLASSES_OF_VOCOS.items():
         if config[part]["class_path"] != name:
             raise ValueError(

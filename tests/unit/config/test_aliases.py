@@ -6,7 +6,7 @@ from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.yaml.aliases import flat_names, option_aliases
 from vaak.config.yaml.text import yaml_text
-from vaak.config.yaml.tree import ConfigError, Node, from_plain, put, to_plain
+from vaak.config.yaml.tree import ConfigError, Placed, PlacedDict, place_all, put
 from vaak.tasks.lm.config import ALIASES, LanguageModelConfig
 
 VALUES = {
@@ -62,11 +62,11 @@ def test_every_alias_sets_its_canonical_name(loaded, alias, name):
 
 @pytest.mark.parametrize(("alias", "name"), cases())
 def test_an_alias_and_its_name_in_one_file_are_an_error_with_both_lines(loaded, alias, name):
-    tree = Node({})
-    put(tree, alias.split("."), from_plain(sample(name)))
-    put(tree, name.split("."), Node("other"))
+    tree = PlacedDict()
+    put(tree, alias.split("."), Placed(place_all(sample(name))))
+    put(tree, name.split("."), Placed("other"))
     with pytest.raises(ConfigError) as error:
-        loaded(yaml_text(to_plain(tree)))
+        loaded(yaml_text(tree))
     line = next(line for line in str(error.value).splitlines() if "the same option as" in line)
     assert line.count("f0.yml:") == 2
 

@@ -76,6 +76,8 @@ def training(text):
         ("loss: no_such_package.losses:Huber",
          "f.yml:3: training.loss.main.type: no package no_such_package in this environment"),
         ("fp16: maybe", "f.yml:3: training.fp16: is 'maybe'; expected true or false"),
+        ("fp16: [1, {a: b}]", "f.yml:3: training.fp16: is [1, {'a': 'b'}]; expected true or false"),
+        ("fp16: maybe\nbf16: true", "f.yml:3: training.fp16: is 'maybe'; expected true or false"),
     ],
 )  # fmt: skip
 def test_one_wrong_option(mistakes, text, expected):

@@ -14,13 +14,15 @@ In one file, a name and its alias are an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.fields import SectionType, get_annotation, get_section, spell_out
-from vaak.config.yaml.tree import Node, Problem, copy_tree, find, put, split_key, take
+from vaak.config.yaml.fields import SectionType, get_annotation, get_section, get_value_annotation, spell_out
+from vaak.config.yaml.tree import Placed, PlacedDict, Problem, copy_tree, entries, find, put, replace, split_key, take
 
 
 @dataclass(frozen=True)
@@ -50,55 +52,11 @@ class SectionShortcuts:
         }
 
 
-def options_in(section: str, sides: SectionShortcuts, experiment: SectionType) -> dict[str, list[str]]:
-    """The options that a section may hold, each with the dotted names of what it stands for."""
-    options: dict[str, list[str]] = {}
-    for target in sides.targets[section]:
-        kind: SectionType | None = experiment
-        for key in split_key(target):
-            kind = get_section(get_annotation(kind, key))
-        for name in kind.model_fields if kind else ():
-            options.setdefault(name, []).append(f"{target}.{name}")
-    return options
-
-
-def model_type_given(layers: Sequence[Node]) -> Node | None:
+def model_type_given(layers: Sequence[PlacedDict]) -> Placed | None:
     """The type of model that the last layer which has one gives."""
     paths = (("model_type",), ("model", "model_type"))
-    given = [node for layer in layers for path in paths if (node := find(layer, path)) is not None]
+    given = [found for layer in layers for path in paths if (found := find(layer, path)) is not None]
     return given[-1] if given else None
-
-
-def take_section_shortcuts(layers: Sequence[Node], sides: SectionShortcuts, default: str | None) -> Iterator[Problem]:
-    """Remove the sections of sides that the model lacks, and report them; ``default`` is its type if none is given."""
-    given = model_type_given(layers)
-    model_type = given.value if given is not None else default
-    for side, section in sides.own.items():
-        if side == model_type:
-            continue
-        for layer in layers:
-            node = take(layer, split_key(section))
-            if node is not None and isinstance(model_type, str) and model_type in sides.own:
-                message = f"model.model_type is {model_type}, which has no {side}; leave the section out"
-                yield Problem(node.place, section, message)
-
-
-def spread(layer: Node, section: str, options: Mapping[str, list[str]]) -> Iterator[Problem]:
-    """Copy a section's options to all they stand for that the layer doesn't set itself; yields mistakes."""
-    node = take(layer, split_key(section))
-    if node is None:
-        return
-    if not node.is_mapping:
-        yield Problem(node.place, section, "expected a section of keys, or leave it out")
-        return
-    for key, child in node.value.items():
-        if key not in options:
-            yield Problem(child.place, f"{section}.{key}", f"unknown key{did_you_mean(key, options)}")
-        for name in options.get(key, ()):
-            if find(layer, split_key(name)) is None:
-                # Errors name the option as the user wrote it, not each of those that it stands for.
-                place = replace(child.place, key=f"{section}.{key}") if child.place else None
-                put(layer, split_key(name), Node(copy_tree(child).value, place))
 
 
 LOOP_OPTIONS: dict[str, str] = {
@@ -156,7 +114,8 @@ MAY_REPEAT = frozenset({"model.global_config.batch_size"})
 """Spellings that the universal pipeline gives next to the canonical name: no error where the values are equal."""
 SCHEDULER_CLASSES = {"CosineAnnealingWarmRestarts": "cosine_restarts"}
 """Schedules by the names of their classes in torch."""
-_FLAG_NAMES = {"fp16": {True: "fp16", False: "no"}, "bf16": {True: "bf16", False: "no"}}
+PRECISION_FLAGS = ({"fp16", "bf16"}, {"training.fp16", "training.bf16"})
+"""Of these, one file may have both: the true one counts."""
 
 
 def flat_names(experiment: SectionType) -> dict[str, str]:
@@ -171,79 +130,131 @@ def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
     return {**LOOP_OPTIONS, **inside, **ELSEWHERE, **of_task}
 
 
-def canonical(
-    layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: SectionShortcuts
-) -> tuple[Node, list[Problem]]:
-    """Return the layer with canonical option names and bare values spelled out, and options given twice."""
-    mover = _Mover(layer)
-    for alias, name in flat_names(experiment).items():
-        mover.move(alias, name)
-    # before aliases are moved, since they lead into sections, and after it, since they may be a section's bare value
-    mover.layer = spell_out(mover.layer, experiment)
-    for prefix in ("", "training."):
-        mover.join_precision_flags(prefix)
-    for alias, name in {**option_aliases(of_task), **sides.aliases(of_task)}.items():
-        mover.move(alias, name)
+class Spellings:
+    """All names that a task's options have in files, in one table: ``names`` has each with all that it stands for.
+
+    ``shared`` are those in sections that stand for others: they give way to what a file says of these themselves.
+    """
+
+    def __init__(self, experiment: SectionType, of_task: Mapping[str, str], sides: SectionShortcuts) -> None:
+        """``of_task`` are the task's own aliases, and ``sides`` the sections of its model that stand for others."""
+        self.experiment = experiment
+        self.sides = sides
+        inside = {f"{section}.{option}": names for section in sides.targets for option, names in self._inside(section)}
+        own = tuple(f"{section}." for section in sides.own.values())
+        self.shared = {alias for alias in inside if not alias.startswith(own)}
+        # In the order in which they are replaced: an alias may stand in a section that is written at the top level.
+        single = {**flat_names(experiment), **option_aliases(of_task), **sides.aliases(of_task)}
+        self.names = {**{alias: [name] for alias, name in single.items()}, **inside}
+
+    def find_annotation(self, name: str) -> Any:
+        """The type of an option by its canonical name; Any where nothing is known."""
+        annotation: Any = self.experiment
+        for key in split_key(name):
+            section = get_section(annotation)
+            annotation = get_annotation(section, key) if section else get_value_annotation(annotation) or Any
+        return annotation
+
+    def _inside(self, section: str) -> Iterable[tuple[str, list[str]]]:
+        """The options of a section that stands for others, each with its dotted names in all that have it."""
+        options: dict[str, list[str]] = {}
+        for target in self.sides.targets[section]:
+            kind = get_section(self.find_annotation(target))
+            for name in kind.model_fields if kind else ():
+                options.setdefault(name, []).append(f"{target}.{name}")
+        return options.items()
+
+
+def canonical(layer: PlacedDict, spellings: Spellings, model_type: Any) -> tuple[PlacedDict, list[Problem]]:
+    """Return the layer with canonical option names and bare values spelled out, and its mistakes: options given twice.
+
+    ``model_type`` is that of the whole configuration, which lacks some of the sections of sides.
+    """
+    # Bare values first, since names lead into sections; what is moved is spelled out where it goes.
+    mover = _Mover(spellings, spell_out(Placed(layer, layer.place), spellings.experiment).value)
+    mover.take_missing_sides(model_type)
+    for alias in spellings.names:
+        given = take(mover.layer, split_key(alias))
+        if given is not None:
+            mover.move(alias, given)
+    for section in spellings.sides.targets:
+        left = take(mover.layer, split_key(section))
+        if left is not None:
+            mover.complain_of_rest(section, left)
     schedule = find(mover.layer, ("training", "scheduler", "type"))
     if schedule is not None and isinstance(schedule.value, str):
-        schedule.value = SCHEDULER_CLASSES.get(schedule.value, schedule.value)
-    for section in sides.own.values():
-        for option, names in options_in(section, sides, experiment).items():
-            mover.move(f"{section}.{option}", names[0])
-    for section in sides.targets:
-        mover.problems += spread(mover.layer, section, options_in(section, sides, experiment))
-    return spell_out(mover.layer, experiment), mover.problems
+        replace(mover.layer, ("training", "scheduler", "type"), SCHEDULER_CLASSES.get(schedule.value, schedule.value))
+    return mover.layer, mover.problems
 
 
+@dataclass
 class _Mover:
-    """Moves nodes of one layer from an alias to the canonical name."""
+    """Moves values of one layer from other names to the canonical ones; ``spelled`` has what these were."""
 
-    def __init__(self, layer: Node) -> None:
-        self.layer = layer
-        self.problems: list[Problem] = []
-        self.spelled: dict[str, str] = {}
+    spellings: Spellings
+    layer: PlacedDict
+    problems: list[Problem] = field(default_factory=list)
+    spelled: dict[str, str] = field(default_factory=dict)
 
-    def move(self, alias: str, name: str) -> None:
-        node = take(self.layer, split_key(alias))
-        if node is None:
+    def take_missing_sides(self, model_type: Any) -> None:
+        """Remove the sections of sides that the model lacks, and report them."""
+        own = self.spellings.sides.own
+        for side, section in own.items():
+            given = take(self.layer, split_key(section)) if side != model_type else None
+            if given is not None and isinstance(model_type, str) and model_type in own:
+                message = f"model.model_type is {model_type}, which has no {side}; leave the section out"
+                self.problems.append(Problem(given.place, section, message))
+
+    def complain_of_rest(self, section: str, rest: Placed) -> None:
+        """Report what a section that stands for others has beyond their options."""
+        if not isinstance(rest.value, dict):
+            message = "expected a section of keys, or leave it out"
+            self.problems.append(Problem(rest.place, section, message))
             return
-        node = self._convert_value(alias, node)
-        there = find(self.layer, split_key(name))
-        if there is not None:
-            if alias in MAY_REPEAT and there.value == node.value:
-                return
-            other = self.spelled.get(name, name)
-            message = f"the same option as {other} at {there.place}; give one of them"
-            self.problems.append(Problem(node.place, alias, message))
-            return
-        in_the_way = put(self.layer, split_key(name), node)
-        if in_the_way is not None:
-            message = f"sets {name}, but its section is not a mapping at {in_the_way.place}"
-            self.problems.append(Problem(node.place, alias, message))
-            return
-        self.spelled[name] = alias
-        if alias == "training.eval_knobs.max_duration" and node.value is not None:
+        known = [name.rpartition(".")[2] for name in self.spellings.names if name.rpartition(".")[0] == section]
+        for key, child in entries(rest.value):
+            message = f"unknown key{did_you_mean(key, known)}"
+            self.problems.append(Problem(child.place, f"{section}.{key}", message))
+
+    def move(self, alias: str, given: Placed) -> None:
+        """Put an option that was given by an alias under all that this stands for."""
+        value, place = self._convert_value(alias, given)
+        if alias in self.spellings.shared and place is not None:
+            # Errors name the option as the user wrote it, not each of those that it stands for.
+            place = dataclasses.replace(place, key=alias)
+        for name in self.spellings.names[alias]:
+            one = spell_out(Placed(copy_tree(value), place), self.spellings.find_annotation(name))
+            there = find(self.layer, split_key(name))
+            if there is not None and self._is_settled(alias, one, name, there):
+                continue
+            in_the_way = put(self.layer, split_key(name), one)
+            if in_the_way is None:
+                self.spelled[name] = alias
+            elif alias not in self.spellings.shared:
+                message = f"sets {name}, but its section is not a mapping at {in_the_way.place}"
+                self.problems.append(Problem(place, alias, message))
+        if alias == "training.eval_knobs.max_duration" and value is not None:
             # the universal pipeline turns dynamic bucketing on by the duration alone
             path = ("training", "batching", "type")
             if find(self.layer, path) is None:
-                put(self.layer, path, Node("bucketed", node.place))
+                put(self.layer, path, Placed("bucketed", place))
 
-    def join_precision_flags(self, prefix: str) -> None:
-        """Keep the true one of ``fp16`` and ``bf16`` in one file."""
-        paths = [split_key(prefix + flag) for flag in ("fp16", "bf16")]
-        nodes = [find(self.layer, path) for path in paths]
-        if any(node is None for node in nodes):
-            return
-        values = [node.value for node in nodes if node is not None]
-        if values.count(True) < 2:
-            take(self.layer, paths[1] if values[0] is True else paths[0])
+    def _is_settled(self, alias: str, given: Placed, name: str, there: Placed) -> bool:
+        """Whether an option that the layer has already stays as it is; it is a mistake, but for what may repeat."""
+        other = self.spelled.get(name, name)
+        if {alias, other} in PRECISION_FLAGS and "no" in (given.value, there.value):
+            return bool(there.value != "no")  # of fp16 and bf16, the true one counts
+        may_repeat = alias in MAY_REPEAT and there.value == given.value
+        if not may_repeat and alias not in self.spellings.shared:
+            message = f"the same option as {other} at {there.place}; give one of them"
+            self.problems.append(Problem(given.place, alias, message))
+        return True
 
-    def _convert_value(self, alias: str, node: Node) -> Node:
+    def _convert_value(self, alias: str, given: Placed) -> Placed:
         """``fp16: true`` is ``mixed_precision: fp16``."""
-        names = _FLAG_NAMES.get(alias.rpartition(".")[2])
-        if names is None:
-            return node
-        if not isinstance(node.value, bool):
-            self.problems.append(Problem(node.place, alias, f"is {node.value!r}; expected true or false"))
-            return Node("no", node.place)
-        return Node(names[node.value], node.place)
+        flag = alias.rpartition(".")[2]
+        if flag not in ("fp16", "bf16"):
+            return given
+        if not isinstance(given.value, bool):
+            self.problems.append(Problem(given.place, alias, f"is {given.value!r}; expected true or false"))
+        return Placed(flag if given.value is True else "no", given.place)

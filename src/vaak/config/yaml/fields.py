@@ -10,13 +10,13 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
 from vaak.config.base import LARGEST_NUMBER, USERS_CLASS, Component, ExtensibleSection, Section
-from vaak.config.yaml.tree import Node, to_plain
+from vaak.config.yaml.tree import Placed, PlacedDict, PlacedList, entries
 
 SectionType = type[BaseModel]
 P = ParamSpec("P")
@@ -114,50 +114,72 @@ def applies(section: SectionType, name: str, section_type: Any) -> bool:
     return not only_for or section_type in only_for
 
 
-def find_type(node: Node, section: SectionType) -> Any:
-    """The ``type`` of a section's node: given, told by its other options, or by default; None where they can't tell."""
-    given = node.value.get("type") if node.is_mapping else None
-    if given is not None:
-        return given.value
-    if node.is_mapping and issubclass(section, Section):
-        try:
-            told = section.type_told_by({key: to_plain(child) for key, child in node.value.items()})
-        except ValueError:  # the section's validation reports it
-            return None
-        if told is not None:
-            return told
+def find_type(values: Any, section: SectionType) -> Any:
+    """The ``type`` of a section's values: given, told by its other options or the default; None if none tells."""
+    if isinstance(values, dict):
+        if "type" in values:
+            return values["type"]
+        if issubclass(section, Section):
+            try:
+                told = section.type_told_by(values)
+            except ValueError:  # the section's validation reports it
+                return None
+            if told is not None:
+                return told
     field = section.model_fields.get("type")
     return field.default if field else None
 
 
-def spell_out(node: Node, annotation: Any) -> Node:
-    """The tree with every bare value under the field it stands for, and a single value as a list where one is expected.
+def spell_out(given: Placed, annotation: Any) -> Placed:
+    """The value with every bare one under the field it stands for, and a single one as a list where one is expected.
 
     ``optimizer: adamw`` becomes ``optimizer: {type: adamw}``. Null stays null unless the bare field takes it and the
     section doesn't: ``gradient_clipping: null`` is ``{norm: null}``, but ``early_stopping: null`` is none.
     """
+    value, place = given
     item = get_item_annotation(annotation)
-    if item is not None and node.value is not None:
-        if isinstance(node.value, list):
-            return Node([spell_out(child, item) for child in node.value], node.place)
+    if item is not None and value is not None:
+        if isinstance(value, list):
+            return Placed(PlacedList(spell_out(child, item) for _, child in entries(value)), place)
         # the keys of ``betas.0: 0.9`` are indices of a list
-        is_indexed = node.is_mapping and bool(node.value) and all(key.isdecimal() for key in node.value)
-        if not node.is_mapping or (get_section(item) and not is_indexed):
-            return Node([spell_out(node, item)], node.place)
-        return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
+        is_indexed = isinstance(value, dict) and bool(value) and all(key.isdecimal() for key in value)
+        if not isinstance(value, dict) or (get_section(item) and not is_indexed):
+            return Placed(PlacedList([spell_out(given, item)]), place)
+        return Placed(PlacedDict({key: spell_out(child, item) for key, child in entries(value)}), place)
     section, named = get_section(annotation), get_value_annotation(annotation)
-    if get_section(named) is not None and len(alternatives(named)) == 1 and node.is_mapping:
-        return Node({key: spell_out(child, named) for key, child in node.value.items()}, node.place)
-    if section is None or isinstance(node.value, list):
-        return node
-    if not node.is_mapping:
+    if get_section(named) is not None and len(alternatives(named)) == 1 and isinstance(value, dict):
+        return Placed(PlacedDict({key: spell_out(child, named) for key, child in entries(value)}), place)
+    if section is None or isinstance(value, list):
+        return given
+    if not isinstance(value, dict):
         bare = bare_field(section)
         null_is_bare = bare and not allows_none(annotation) and allows_none(get_annotation(section, bare))
-        if bare is None or (node.value is None and not null_is_bare):
-            return node
-        node = Node({bare: Node(node.value, node.place)}, node.place)
-    fields = {key: spell_out(child, get_annotation(section, key)) for key, child in node.value.items()}
-    return Node(fields, node.place)
+        if bare is None or (value is None and not null_is_bare):
+            return given
+        value = PlacedDict({bare: given})
+    fields = {key: spell_out(child, get_annotation(section, key)) for key, child in entries(value)}
+    return Placed(PlacedDict(fields, place), place)
+
+
+def sections_in(
+    tree: PlacedDict, kind: SectionType, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], PlacedDict, SectionType]]:
+    """Yield every section of a tree with its path and type, also those in lists and under names.
+
+    What is done to a section before the next is asked for is seen in the sections inside of it.
+    """
+    yield path, tree, kind
+    for key, value in tree.items():
+        annotation = get_annotation(kind, key)
+        inner = get_section(annotation)
+        if inner is not None and isinstance(value, PlacedDict):
+            yield from sections_in(value, inner, (*path, key))
+            continue
+        item = get_item_annotation(annotation) if isinstance(value, list) else get_value_annotation(annotation)
+        if (inner := get_section(item)) is not None:
+            for name, (child, _) in entries(value):
+                if isinstance(child, PlacedDict):
+                    yield from sections_in(child, inner, (*path, key, name))
 
 
 def is_component(section: SectionType | None) -> bool:

@@ -7,9 +7,11 @@ RUN/sessions/0001.yml of each of its sessions.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from vaak.config.trust import judge_file, judge_run, run_of_configuration
 from vaak.config.yaml.fields import (
@@ -26,7 +28,20 @@ from vaak.config.yaml.fields import (
 )
 from vaak.config.yaml.recipes import find_bundled_files, recipe_named, recipes_folder
 from vaak.config.yaml.text import read_value, read_yaml
-from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_tree, find, put, split_key
+from vaak.config.yaml.tree import (
+    COMMAND_LINE,
+    ConfigError,
+    Placed,
+    PlacedDict,
+    PlacedList,
+    Problem,
+    YamlPlace,
+    entries,
+    find,
+    put,
+    split_key,
+    take,
+)
 from vaak.core.names import from_home
 
 ACCELERATES = {"compute_environment", "distributed_type"}
@@ -37,12 +52,12 @@ class Layers:
     """Reads files with what they extend, each file once; ``trees`` has the lowest first."""
 
     def __init__(self) -> None:
-        self.trees: list[Node] = []
+        self.trees: list[PlacedDict] = []
         self.problems: list[Problem] = []
         self._read: set[str] = set()
 
     def add_file(
-        self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Node | None = None, run: Path | None = None
+        self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Placed | None = None, run: Path | None = None
     ) -> None:
         """Add a file over the ones it extends; a base that several files share is read once, below them.
 
@@ -66,7 +81,7 @@ class Layers:
             else:
                 self.problems += error.problems
             return
-        if tree.value.keys() >= ACCELERATES:
+        if tree.keys() >= ACCELERATES:
             said = f"give it to accelerate: accelerate launch --config_file {file} train.py --config FILE"
             self.problems.append(Problem(YamlPlace(file), "", f"this is accelerate's own configuration; {said}"))
             return
@@ -75,11 +90,11 @@ class Layers:
         self._add_bases(tree, file, (*chain, real))
         self.trees.append(tree)
 
-    def _add_bases(self, tree: Node, file: str, chain: tuple[str, ...]) -> None:
-        base = tree.value.pop("extends", None)
+    def _add_bases(self, tree: PlacedDict, file: str, chain: tuple[str, ...]) -> None:
+        base = take(tree, ("extends",))
         if base is None or base.value is None:
             return
-        for item in base.value if isinstance(base.value, list) else [base]:
+        for item in [one for _, one in entries(base.value)] if isinstance(base.value, list) else [base]:
             if not isinstance(item.value, str):
                 self.problems.append(Problem(item.place, "extends", "expected the path of a YAML file"))
                 continue
@@ -95,23 +110,20 @@ class Layers:
         if key == "extends":
             self.problems.append(Problem(COMMAND_LINE, key, "belongs in a file; give several files here instead"))
             return
+        path = split_key(key)
         try:
-            node = read_value(value, key)
+            given = Placed(read_value(value, key), COMMAND_LINE)
         except ConfigError as error:
             self.problems += error.problems
             return
-        self._lay_on_top(split_key(key), node)
-
-    def _lay_on_top(self, path: tuple[str, ...], node: Node) -> None:
-        """Options of the command line are one layer, but a new one begins where a section meets its bare value."""
+        # All options are one layer, but a new one begins where a section meets its bare value.
         top = self.trees[-1] if self.trees and self.trees[-1].place == COMMAND_LINE else None
         if top is not None:
             there = find(top, path)
-            if (there is None or not there.is_mapping) and put(top, path, node) is None:
+            if (there is None or not isinstance(there.value, dict)) and put(top, path, given) is None:
                 return
-        top = Node({}, COMMAND_LINE)
-        put(top, path, node)
-        self.trees.append(top)
+        self.trees.append(PlacedDict(place=COMMAND_LINE))
+        put(self.trees[-1], path, given)
 
 
 def file_or_recipe(name: str, folder: Path = Path()) -> Path:
@@ -122,7 +134,7 @@ def file_or_recipe(name: str, folder: Path = Path()) -> Path:
 
 def read_layers(
     files: Sequence[Path | str], overrides: Sequence[str], of_run: Mapping[Path, Path] | None = None
-) -> list[Node]:
+) -> list[PlacedDict]:
     """The trees of files and overrides, the lowest first; ``of_run`` has the run of each file that is opened with one.
 
     Raises ConfigError with every file that can't be read and every invalid override.
@@ -152,75 +164,67 @@ class Merger:
     def __init__(self) -> None:
         self.dropped: list[Problem] = []
 
-    def over(self, upper: Node, lower: Node, annotation: Any, path: str = "") -> Node:
+    def over(self, upper: Placed, lower: Placed, annotation: Any, path: str = "") -> Placed:
         """``lower`` with ``upper`` laid over it: sections key by key, lists and values as a whole.
 
         A mapping with places as keys (``betas.0``, ``callbacks.1.patience``) replaces these items of a list.
         """
-        if upper.is_mapping and isinstance(lower.value, list) and is_list(annotation):
-            items = self._items(upper, lower, annotation, path)
-            return upper if items is None else Node(items, upper.place)
-        if not (upper.is_mapping and lower.is_mapping):
+        if not isinstance(upper.value, PlacedDict):
+            return upper
+        if isinstance(lower.value, PlacedList) and is_list(annotation):
+            items = self._items(upper.value, lower.value, annotation, path)
+            return upper if items is None else Placed(items, upper.place)
+        if not isinstance(lower.value, PlacedDict):
             return upper
         section = get_section(annotation)
-        kept = self._still_read(upper, lower, section, path) if section else dict(lower.value)
-        for key, child in upper.value.items():
+        kept = self._still_read(upper.value, lower.value, section, path) if section else dict(entries(lower.value))
+        for key, child in entries(upper.value):
             below, name = kept.get(key), f"{path}.{key}".lstrip(".")
             kept[key] = child if below is None else self.over(child, below, get_annotation(section, key), name)
-        return Node(kept, upper.place or lower.place)
+        place = upper.place or lower.place
+        return Placed(PlacedDict(kept, place), place)
 
-    def _items(self, upper: Node, lower: Node, annotation: Any, path: str) -> list[Node] | None:
+    def _items(self, upper: PlacedDict, lower: PlacedList, annotation: Any, path: str) -> PlacedList | None:
         """The list with some items replaced or added at its end; None where a key is not an index of it."""
-        items = list(lower.value)
-        if not all(key.isdecimal() for key in upper.value):
+        items = [one for _, one in entries(lower)]
+        if not all(key.isdecimal() for key in upper):
             return None
-        for index, child in sorted(((int(key), child) for key, child in upper.value.items()), key=lambda pair: pair[0]):
+        for index, child in sorted(((int(key), one) for key, one in entries(upper)), key=lambda pair: pair[0]):
             if index > len(items):  # a gap between the last item and this one
                 return None
             below = items[index : index + 1]
             over = self.over(child, below[0], get_item_annotation(annotation), f"{path}.{index}") if below else child
             items[index : index + 1] = [over]
-        return items
+        return PlacedList(items)
 
-    def _still_read(self, upper: Node, lower: Node, section: SectionType, path: str) -> dict[str, Node]:
+    def _still_read(self, upper: PlacedDict, lower: PlacedDict, section: SectionType, path: str) -> dict[str, Placed]:
         """Return what the lower section's keys leave when the upper one names another type."""
-        new_type = upper.value.get("type")
+        new_type, place = upper.get("type"), upper.places.get("type")
         old_type = find_type(lower, section)
-        if new_type is None or new_type.value == old_type:
-            return dict(lower.value)
+        if "type" not in upper or new_type == old_type:
+            return dict(entries(lower))
         kept, was_users = {}, is_users_type(section, old_type)
-        for key, child in lower.value.items():
+        for key, child in entries(lower):
             known = key in section.model_fields or not names_class(section)
             its_own = was_users and bool(types_reading(section, key))
-            if key == "type" or (known and not its_own and applies(section, key, new_type.value)):
+            if key == "type" or (known and not its_own and applies(section, key, new_type)):
                 kept[key] = child
             elif child.place is not None:
-                message = f"not used: {new_type.place} makes the type {new_type.value}, which does not read it"
+                message = f"not used: {place} makes the type {new_type}, which does not read it"
                 self.dropped.append(Problem(child.place, f"{path}.{key}".lstrip("."), message))
         return kept
 
 
-def fill_items(node: Node, section: SectionType) -> Node:
-    """The tree in which items given by place (``betas.0``) without a list below them are laid over the default list."""
-    merger = Merger()
-    fields = {}
-    for key, child in node.value.items():
-        annotation = get_annotation(section, key)
-        inner = get_section(annotation)
-        if child.is_mapping and is_list(annotation):
-            default = section.model_fields[key].default
-            items = [Node(value) for value in default] if isinstance(default, tuple) else []
-            child = merger.over(child, Node(items), annotation)
-        elif child.is_mapping and inner is not None:
-            child = fill_items(child, inner)
-        fields[key] = child
-    return Node(fields, node.place)
+def fill_items(items: PlacedDict, field: FieldInfo) -> Any:
+    """Items given by place (``betas.0``), without a list below them, over the default list of their option."""
+    default = PlacedList(Placed(one) for one in (field.default if isinstance(field.default, tuple) else ()))
+    return Merger().over(Placed(items), Placed(default), field.annotation).value
 
 
-def merge_all(layers: list[Node], annotation: Any) -> tuple[Node, list[Problem]]:
+def merge_all(layers: Iterable[PlacedDict], annotation: Any) -> tuple[PlacedDict, list[Problem]]:
     """All layers, the first lowest, and which of the user's options were dropped on the way."""
     merger = Merger()
-    tree = Node({})
+    tree = Placed(PlacedDict())
     for layer in layers:
-        tree = merger.over(copy_tree(layer), tree, annotation)
-    return tree, merger.dropped
+        tree = merger.over(Placed(layer, layer.place), tree, annotation)
+    return tree.value, merger.dropped

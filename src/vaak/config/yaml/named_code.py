@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from vaak.config.components import is_reference, is_vaaks_task, source_file
 from vaak.config.trust import Doubt, judge_code
-from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, find_place, walk
+from vaak.config.yaml.tree import COMMAND_LINE, PlacedDict, YamlPlace, find, find_place, walk
 
 
 class NamedCode(NamedTuple):
@@ -26,7 +26,7 @@ class NamedCode(NamedTuple):
     doubt: Doubt | None
 
 
-def code_named_in(values: Mapping[str, Any], tree: Node, folder: Path) -> tuple[NamedCode, ...]:
+def code_named_in(values: Mapping[str, Any], tree: PlacedDict, folder: Path) -> tuple[NamedCode, ...]:
     """All code that resolved values name. ``tree`` says where they were written; ``folder`` has relative files."""
     return tuple(
         NamedCode(".".join(path), reference, _why_untrusted(tree, path, source_file(reference, folder)))
@@ -42,11 +42,11 @@ def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
     return judge_code(place.doubt, code)
 
 
-def _why_untrusted(tree: Node, path: Sequence[str], code: Path | None) -> Doubt | None:
+def _why_untrusted(tree: PlacedDict, path: Sequence[str], code: Path | None) -> Doubt | None:
     """The same of a value's line; of one that was moved since it was read, the doubt about any line of its section."""
     if find(tree, path) is None:
         known = [part for part in (find(tree, path[:length]) for length in range(len(path), 0, -1)) if part is not None]
-        lines = [node.place for node in (known[0], *(node for _, node in walk(known[0])))] if known else []
+        lines = [one.place for one in (known[0], *(one for _, one in walk(known[0].value)))] if known else []
         if doubtful := next((place for place in lines if place is not None and place.doubt is not None), None):
             return why_untrusted(doubtful, code)
     return why_untrusted(find_place(tree, path), code)

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from vaak.config.yaml.tree import Node, walk
+from vaak.config.yaml.tree import PlacedDict, replace, walk
 
 CONFIGS = "configs"
 """The folder's name in the repository, as commands in the documentation have it."""
@@ -53,16 +53,16 @@ def about(recipe: Path) -> str:
     return " ".join(line.lstrip("# ").rstrip() for line in lines[:head])
 
 
-def bundled_files(tree: Node) -> dict[str, Path]:
+def bundled_files(tree: PlacedDict) -> dict[str, Path]:
     """Return the data files that a recipe names (``configs/lm/preferences.jsonl``), with where they are."""
-    named = [node.value for _, node in walk(tree) if isinstance(node.value, str)]
+    named = [one.value for _, one in walk(tree) if isinstance(one.value, str)]
     files = {name: recipes_folder() / name.removeprefix(f"{CONFIGS}/") for name in named if name.startswith(CONFIGS)}
     return {name: file for name, file in files.items() if file.is_file()}
 
 
-def find_bundled_files(tree: Node) -> None:
+def find_bundled_files(tree: PlacedDict) -> None:
     """Let a recipe find its data files from any folder that has none of that name."""
     there = {name: str(file) for name, file in bundled_files(tree).items() if not Path(name).exists()}
-    for _, node in walk(tree):
-        if isinstance(node.value, str) and node.value in there:
-            node.value = there[node.value]
+    for path, one in walk(tree) if there else ():
+        if isinstance(one.value, str) and one.value in there:
+            replace(tree, path, there[one.value])

@@ -1,4 +1,4 @@
-"""YAML text read as a tree with line numbers, and plain values written so that reading gives them back exactly.
+"""YAML text read as values with line numbers, and plain values written so that reading gives them back exactly.
 
 Reading is safe: no tags beyond the core schema, no key twice, variables of the environment but no secrets.
 
@@ -28,7 +28,18 @@ from ruamel.yaml.events import (
 )
 
 from vaak.config.trust import Doubt
-from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_tree, walk
+from vaak.config.yaml.tree import (
+    COMMAND_LINE,
+    ConfigError,
+    Placed,
+    PlacedDict,
+    PlacedList,
+    Problem,
+    YamlPlace,
+    copy_tree,
+    entries,
+    walk,
+)
 from vaak.core.secrets import REFERENCE, is_secret, note
 from vaak.core.storage.files import require_file
 
@@ -100,6 +111,10 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
             return ""
         raise ValueError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
 
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is not valid text") from None
     return _VARIABLE.sub(get_value, text)
 
 
@@ -112,15 +127,15 @@ def looks_secret(name: str) -> bool:
     return bool(_SECRET_WORDS & set(name.upper().split("_")))
 
 
-_MOST_NODES = 100_000
+_MOST_VALUES = 100_000
 _MOST_LEVELS = 60
 _MOST_TEXTS = 64
 _EVENTS_OF: dict[str, list[Any]] = {}
 """The events of the texts that were read last: a command reads the configuration of its run several times."""
 
 
-def read_yaml(path: Path | str, doubt: Doubt | None = None) -> Node:
-    """The mapping in a YAML file; ``doubt`` is why that isn't the user's own, if it isn't.
+def read_yaml(path: Path | str, doubt: Doubt | None = None) -> PlacedDict:
+    """The mapping in a YAML file, with its places; ``doubt`` is why that isn't the user's own, if it isn't.
 
     Raises ConfigError if it can't be read, is empty, is not a mapping, or is not YAML.
     """
@@ -137,21 +152,21 @@ def read_yaml(path: Path | str, doubt: Doubt | None = None) -> Node:
         line = content[: error.start].count(b"\n") + 1
         problem = Problem(YamlPlace(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
         raise ConfigError([problem]) from None
-    tree = _Composer(text, lambda line: YamlPlace(file, line, doubt=doubt)).tree()
-    if tree.value is None:
+    tree = _Composer(lambda line: YamlPlace(file, line, doubt=doubt)).compose(text)
+    if tree is None:
         raise ConfigError([Problem(YamlPlace(file), "", "the file is empty; expected sections such as training:")])
-    if not tree.is_mapping:
+    if not isinstance(tree, PlacedDict):
         raise ConfigError([Problem(YamlPlace(file, 1), "", "expected sections such as training: at the top level")])
     return tree
 
 
-def read_value(text: str, key: str) -> Node:
+def read_value(text: str, key: str) -> Any:
     """The value of ``key=value`` on the command line, read as YAML.
 
     Raises ConfigError if it is not YAML.
     """
     try:
-        return _Composer(text, lambda line: COMMAND_LINE, key).tree()
+        return _Composer(lambda line: COMMAND_LINE, key).compose(text)
     except ConfigError as error:
         problems = [Problem(problem.place, problem.key or key, problem.message) for problem in error.problems]
         raise ConfigError(problems) from None
@@ -176,53 +191,52 @@ def _events(text: str) -> Iterator[Any]:
 
 
 class _Composer:
-    """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
+    """Turns the parser's events into values with places; collects mistakes that don't stop it from reading."""
 
-    def __init__(self, text: str, find_place: Callable[[int], YamlPlace], key: str = "") -> None:
+    def __init__(self, find_place: Callable[[int], YamlPlace], key: str = "") -> None:
         """``key`` is that of the option whose value the text is."""
         self.key = key
-        self.events = _events(text)
         self.find_place = find_place
-        self.anchors: dict[str, Node | None] = {}
+        self.events: Iterator[Any] = iter(())
+        self.anchors: dict[str, Placed | None] = {}
         self.problems: list[Problem] = []
-        self.num_nodes = 0
+        self.num_values = 0
         self.num_levels = 0
 
-    def tree(self) -> Node:
+    def compose(self, text: str) -> Any:
+        """The values of the one document in a text; None where there is none. Raises ConfigError."""
+        tree, self.events = None, _events(text)
+        is_first = True
         try:
-            tree = self._document()
+            for event in self.events:
+                if isinstance(event, DocumentStartEvent):
+                    if not is_first:
+                        place = self.find_place(event.start_mark.line + 1)
+                        raise ConfigError([Problem(place, "", "a second YAML document; expected one")])
+                    is_first = False
+                    first = next(self.events)
+                    tree = self._value(first, self.find_place(first.start_mark.line + 1), "")
         except ConfigError as error:
             raise ConfigError([*self.problems, *error.problems]) from None
-        except MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            place = self.find_place(mark.line + 1 if mark else 1)
-            what = " ".join(part for part in (error.context, error.problem) if part)
-            hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
-            if "'\\t'" in what:
-                what, hint = "a tab; indent with spaces", ""
-            raise ConfigError([Problem(place, "", f"not valid YAML: {what}{hint}")]) from None
         except YAMLError as error:
-            text = str(error).splitlines()[0]
-            raise ConfigError([Problem(self.find_place(1), "", f"not valid YAML: {text}")]) from None
+            raise ConfigError([self._explain(error)]) from None
         if self.problems:
             raise ConfigError(self.problems)
         return tree
 
-    def _document(self) -> Node:
-        tree = Node(None, self.find_place(1))
-        started = False
-        for event in self.events:
-            if isinstance(event, DocumentStartEvent):
-                if started:
-                    line = event.start_mark.line + 1
-                    raise ConfigError([Problem(self.find_place(line), "", "a second YAML document; expected one")])
-                started = True
-                tree = self._node(next(self.events), None, "")
-        return tree
+    def _explain(self, error: YAMLError) -> Problem:
+        """Return the problem that a text which isn't YAML has."""
+        if not isinstance(error, MarkedYAMLError):
+            return Problem(self.find_place(1), "", f"not valid YAML: {str(error).splitlines()[0]}")
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
+        if "'\\t'" in what:
+            what, hint = "a tab; indent with spaces", ""
+        return Problem(self.find_place(mark.line + 1 if mark else 1), "", f"not valid YAML: {what}{hint}")
 
-    def _node(self, event: Any, place: YamlPlace | None, key: str) -> Node:
-        """The node that begins with this event; its place is its key's, or where it begins."""
-        place = place or self.find_place(event.start_mark.line + 1)
+    def _value(self, event: Any, place: YamlPlace, key: str) -> Any:
+        """The value that begins with this event; ``place`` is its key's, or where it begins."""
         self._count(1, place)
         if isinstance(event, AliasEvent):
             target = self.anchors.get(event.anchor)
@@ -230,28 +244,29 @@ class _Composer:
                 word = "refers to itself" if event.anchor in self.anchors else "is not defined above"
                 raise ConfigError([Problem(place, key, f"the alias *{event.anchor} {word}")])
             # The copy counts in full: aliases of aliases grow exponentially ("billion laughs").
-            self._count(sum(1 for _ in walk(target)), place)
-            return Node(copy_tree(target).value, place)
+            self._count(sum(1 for _ in walk(target.value)), place)
+            return copy_tree(target.value)
         if event.anchor:
-            # Known, but without a node yet: an alias that comes before its end would contain itself.
+            # Known, but without a value yet: an alias that comes before its end would contain itself.
             self.anchors[event.anchor] = None
+        value: Any
         if isinstance(event, ScalarEvent):
-            node = Node(self._scalar(event, place, key), place)
+            value = self._scalar(event, place, key)
         else:
             self.num_levels += 1
             if self.num_levels > _MOST_LEVELS:
                 raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
-            read = self._sequence if isinstance(event, SequenceStartEvent) else self._mapping
-            node = read(event, place, key)
+            is_list = isinstance(event, SequenceStartEvent)
+            value = self._sequence(event, place, key) if is_list else self._mapping(event, place, key)
             self.num_levels -= 1
         if event.anchor:
-            self.anchors[event.anchor] = node
-        return node
+            self.anchors[event.anchor] = Placed(value, place)
+        return value
 
-    def _count(self, num_nodes: int, place: YamlPlace) -> None:
-        self.num_nodes += num_nodes
-        if self.num_nodes > _MOST_NODES:
-            raise ConfigError([Problem(place, "", f"more than {_MOST_NODES} values; is an alias repeated too often?")])
+    def _count(self, num_values: int, place: YamlPlace) -> None:
+        self.num_values += num_values
+        if self.num_values > _MOST_VALUES:
+            raise ConfigError([Problem(place, "", f"more than {_MOST_VALUES} values; is an alias repeated too often?")])
 
     def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
         self._check_tag(event.tag, ("str",), place, key)
@@ -260,7 +275,7 @@ class _Composer:
                 return str(event.value)
             note(event.value)
         try:
-            text = expand(_encodable(event.value), os.environ)
+            text = expand(event.value, os.environ)
         except ValueError as error:
             self._complain(place, key, str(error))
             return None
@@ -272,17 +287,18 @@ class _Composer:
         if name != "!" and name.removeprefix("!!") not in allowed:
             self._complain(place, key, f"the tag {name} is not allowed; expected plain values")
 
-    def _sequence(self, event: SequenceStartEvent, place: YamlPlace, key: str) -> Node:
+    def _sequence(self, event: SequenceStartEvent, place: YamlPlace, key: str) -> PlacedList:
         self._check_tag(event.tag, ("map", "seq"), place, key)
-        items: list[Node] = []
+        items: list[Placed] = []
         while not isinstance(event := next(self.events), SequenceEndEvent):
-            items.append(self._node(event, None, f"{key}.{len(items)}".lstrip(".")))
-        return Node(items, place)
+            begins = self.find_place(event.start_mark.line + 1)
+            items.append(Placed(self._value(event, begins, f"{key}.{len(items)}".lstrip(".")), begins))
+        return PlacedList(items)
 
-    def _mapping(self, event: MappingStartEvent, place: YamlPlace, key: str) -> Node:
+    def _mapping(self, event: MappingStartEvent, place: YamlPlace, key: str) -> PlacedDict:
         self._check_tag(event.tag, ("map", "seq"), place, key)
-        children: dict[str, Node] = {}
-        merged: dict[str, Node] = {}
+        children: dict[str, Placed] = {}
+        merged: dict[str, Placed] = {}
         while not isinstance(event := next(self.events), MappingEndEvent):
             line = self.find_place(event.start_mark.line + 1)
             if not isinstance(event, ScalarEvent):
@@ -290,7 +306,7 @@ class _Composer:
             # An escape may make half a surrogate pair, which no file can be written with.
             name = event.value.encode("utf-8", "replace").decode()
             full = f"{key}.{name}".lstrip(".")
-            child = self._node(next(self.events), line, full)
+            child = Placed(self._value(next(self.events), line, full), line)
             # In quotes it is a key like any other.
             if name == "<<" and event.style in (None, ""):
                 self._merge_keys(merged, child, full)
@@ -299,29 +315,19 @@ class _Composer:
             else:
                 children[name] = child
         # What the mapping says itself wins over what it merges, wherever << stands.
-        return Node({**merged, **children}, place)
+        return PlacedDict({**merged, **children}, place)
 
-    def _merge_keys(self, merged: dict[str, Node], child: Node, key: str) -> None:
+    def _merge_keys(self, merged: dict[str, Placed], child: Placed, key: str) -> None:
         """YAML's ``<<: *anchor``; of several, the first wins."""
-        sources = child.value if isinstance(child.value, list) else [child]
-        for source in sources:
-            if not source.is_mapping:
+        for source in child.value if isinstance(child.value, list) else [child.value]:
+            if not isinstance(source, PlacedDict):
                 self._complain(child.place, key, "expected an alias of a mapping")
                 return
-            for name, node in source.value.items():
-                merged.setdefault(name, node)
+            for name, one in entries(source):
+                merged.setdefault(name, one)
 
     def _complain(self, place: YamlPlace | None, key: str, message: str) -> None:
         self.problems.append(Problem(place, key, message))
-
-
-def _encodable(text: str) -> str:
-    """The text, if UTF-8 can hold it; half of a surrogate pair (an escape in quotes) it can't."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is not valid text") from None
-    return text
 
 
 _SAFE_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")

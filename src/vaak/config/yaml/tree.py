@@ -1,10 +1,14 @@
-"""A YAML as a tree in which every section and value knows where it was written, and mistakes with these places."""
+"""The values of a YAML with the places where they were written, and mistakes with these places.
+
+A mapping is a dict and a list is a list; each has the places of what it holds as well, so that a value that is moved,
+replaced or merged takes its place along. What validates them, or writes them, sees plain values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from vaak.config.trust import Doubt
 from vaak.core.errors import UserError
@@ -29,110 +33,129 @@ class YamlPlace:
 COMMAND_LINE = YamlPlace("command line")
 
 
-@dataclass
-class Node:
-    """A scalar, a list of nodes, or a mapping from text to nodes; ``place`` is None for what the user did not write."""
+class Placed(NamedTuple):
+    """A value, and where it was written; ``place`` is None for what the user did not write."""
 
     value: Any
     place: YamlPlace | None = None
 
-    @property
-    def is_mapping(self) -> bool:
-        return isinstance(self.value, dict)
+
+class PlacedDict(dict[str, Any]):
+    """A mapping of YAML; a key that isn't in ``places`` was not written by the user.
+
+    ``place`` is that of a whole file or command line; what is inside of another has its place there.
+    """
+
+    def __init__(self, items: Mapping[str, Placed] | None = None, place: YamlPlace | None = None) -> None:
+        items = items or {}
+        super().__init__({key: value for key, (value, _) in items.items()})
+        self.places = {key: place for key, (_, place) in items.items()}
+        self.place = place
 
 
-def from_plain(value: Any, place: YamlPlace | None = None) -> Node:
-    """A tree of Python values in which every node has the same place."""
+class PlacedList(list[Any]):
+    """A list of YAML, with the place of each item."""
+
+    def __init__(self, items: Iterable[Placed]) -> None:
+        items = [*items]
+        super().__init__(value for value, _ in items)
+        self.places = [place for _, place in items]
+
+
+def entries(value: Any) -> Iterator[tuple[str, Placed]]:
+    """Yield what a mapping or a list holds, with its keys or indices; of a scalar, nothing."""
+    if isinstance(value, PlacedDict):
+        for key, child in value.items():
+            yield key, Placed(child, value.places.get(key))
+    elif isinstance(value, PlacedList):
+        for index, (child, place) in enumerate(zip(value, value.places, strict=True)):
+            yield str(index), Placed(child, place)
+
+
+def place_all(value: Any, place: YamlPlace | None = None) -> Any:
+    """Python values as ones of YAML that have all the same place."""
     if isinstance(value, dict):
-        return Node({str(key): from_plain(child, place) for key, child in value.items()}, place)
+        return PlacedDict({str(key): Placed(place_all(child, place), place) for key, child in value.items()}, place)
     if isinstance(value, list | tuple):
-        return Node([from_plain(child, place) for child in value], place)
-    return Node(value, place)
+        return PlacedList(Placed(place_all(child, place), place) for child in value)
+    return value
 
 
-def to_plain(node: Node) -> Any:
-    """The Python values of a tree."""
-    if isinstance(node.value, dict):
-        return {key: to_plain(child) for key, child in node.value.items()}
-    if isinstance(node.value, list):
-        return [to_plain(child) for child in node.value]
-    return node.value
-
-
-def copy_tree(node: Node) -> Node:
-    """A tree that shares nothing with the other but the places."""
-    if isinstance(node.value, dict):
-        return Node({key: copy_tree(child) for key, child in node.value.items()}, node.place)
-    if isinstance(node.value, list):
-        return Node([copy_tree(child) for child in node.value], node.place)
-    return Node(node.value, node.place)
+def copy_tree(value: Any) -> Any:
+    """Values that share nothing with the others but the places."""
+    copies = {key: Placed(copy_tree(child), place) for key, (child, place) in entries(value)}
+    if isinstance(value, PlacedDict):
+        return PlacedDict(copies, value.place)
+    return PlacedList(copies.values()) if isinstance(value, PlacedList) else value
 
 
 def split_key(key: str) -> tuple[str, ...]:
     return tuple(key.split("."))
 
 
-def get_child(node: Node, key: str | int) -> Node | None:
-    """The node under a mapping's key or at a list's index, or None."""
-    if isinstance(node.value, dict):
-        return node.value.get(str(key))
-    if isinstance(node.value, list) and str(key).isdecimal() and int(key) < len(node.value):
-        item: Node = node.value[int(key)]
-        return item
-    return None
-
-
-def find(node: Node, path: Sequence[str | int]) -> Node | None:
-    """Return the node at a path, or None."""
+def find(tree: PlacedDict, path: Sequence[str | int]) -> Placed | None:
+    """Return the value at a path, which may be null; None where nothing is."""
+    value: Any = tree
+    place = tree.place
     for key in path:
-        below = get_child(node, key)
-        if below is None:
+        if isinstance(value, PlacedDict) and str(key) in value:
+            value, place = value[str(key)], value.places.get(str(key))
+        elif isinstance(value, PlacedList) and str(key).isdecimal() and int(key) < len(value):
+            value, place = value[int(key)], value.places[int(key)]
+        else:
             return None
-        node = below
-    return node
+    return Placed(value, place)
 
 
-def find_place(tree: Node, path: Sequence[str | int]) -> YamlPlace | None:
+def find_place(tree: PlacedDict, path: Sequence[str | int]) -> YamlPlace | None:
     """Return the line of a value, or of the nearest section around it that was written."""
-    nodes = (find(tree, path[:length]) for length in range(len(path), -1, -1))
-    return next((node.place for node in nodes if node is not None and node.place is not None), None)
+    found = (find(tree, path[:length]) for length in range(len(path), -1, -1))
+    return next((one.place for one in found if one is not None and one.place is not None), None)
 
 
-def put(node: Node, path: Sequence[str], child: Node) -> Node | None:
-    """Set the node at a path, making mappings on the way; returns a node in the way that isn't a mapping, if any."""
+def put(tree: PlacedDict, path: Sequence[str], child: Placed) -> Placed | None:
+    """Set the value at a path, making mappings on the way; returns what is in the way and isn't a mapping, if any."""
+    section = tree
     for key in path[:-1]:
-        if not node.is_mapping:
-            return node
-        node = node.value.setdefault(key, Node({}, child.place))
-    if not node.is_mapping:
-        return node
-    node.value[path[-1]] = child
+        if key not in section:
+            section[key], section.places[key] = PlacedDict(), child.place
+        below = section[key]
+        if not isinstance(below, PlacedDict):
+            return Placed(below, section.places.get(key))
+        section = below
+    section[path[-1]], section.places[path[-1]] = child
     return None
 
 
-def take(node: Node, path: Sequence[str | int]) -> Node | None:
-    """Remove and return the node at a path, with the mappings that this leaves empty; None if there is none."""
-    key, rest = path[0], path[1:]
-    below = get_child(node, key)
-    if below is None:
+def replace(tree: PlacedDict, path: Sequence[str | int], value: Any) -> None:
+    """Put another value in place of the one at a path; where that was written stays."""
+    above = find(tree, path[:-1])
+    if above is not None:
+        above.value[path[-1] if isinstance(above.value, dict) else int(path[-1])] = value
+
+
+def take(tree: PlacedDict, path: Sequence[str]) -> Placed | None:
+    """Remove and return the value at a path, with the mappings that this leaves empty; None if there is none."""
+    key, *rest = path
+    if key not in tree:
         return None
-    taken = take(below, rest) if rest else below
-    if not rest or (taken is not None and below.value == {}):
-        if isinstance(node.value, dict):
-            del node.value[str(key)]
-        else:
-            del node.value[int(key)]
+    below = tree[key]
+    taken = Placed(below, tree.places.get(key))
+    if rest:
+        inside = take(below, rest) if isinstance(below, PlacedDict) else None
+        if inside is None or below:
+            return inside
+        taken = inside
+    del tree[key]
+    tree.places.pop(key, None)
     return taken
 
 
-def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-    """Yield every node below this one with its path, a section before its contents."""
-    children: Any = node.value.items() if node.is_mapping else ()
-    if isinstance(node.value, list):
-        children = enumerate(node.value)
-    for key, child in children:
-        yield (*path, str(key)), child
-        yield from walk(child, (*path, str(key)))
+def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Placed]]:
+    """Yield every value inside of this one with its path, a section before its contents."""
+    for key, child in entries(value):
+        yield (*path, key), child
+        yield from walk(child.value, (*path, key))
 
 
 @dataclass(frozen=True)

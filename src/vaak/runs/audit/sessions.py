@@ -13,7 +13,6 @@ from typing import Any
 
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.storage.files import hash_file
 from vaak.core.storage.json_lines import read_json_lines
@@ -54,7 +53,7 @@ def list_spans(directory: Path) -> list[Span]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return dict(to_plain(read_yaml(file)))
+        return read_yaml(file)
     except UserError:  # reported by its hash
         return {}
 

@@ -31,7 +31,6 @@ from typing import Any
 
 from vaak.config.trust import CODE, run_of_configuration
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import find
 from vaak.core.artifact import LOCK, only_writer
 from vaak.core.errors import UserError
 from vaak.core.storage import files
@@ -388,9 +387,9 @@ def _read(file: Path) -> dict[str, Any] | None:
 def iterate_run_dirs(directory: Path) -> Iterator[str]:
     """Yield the ``run_dir`` of each session of a run, as given by the user."""
     for path in (directory / "config.yml", *directory.glob("sessions/*.yml")):
-        place = find(read_yaml(path), ("run_dir",)) if path.exists() else None
-        if place is not None:
-            yield str(place.value)
+        values = read_yaml(path) if path.exists() else {}
+        if "run_dir" in values:
+            yield str(values["run_dir"])
 
 
 def places_of_another(path: Path, directory: Path) -> list[Path]:

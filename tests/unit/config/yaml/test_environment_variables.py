@@ -3,7 +3,7 @@
 import pytest
 
 from vaak.config.yaml.text import expand, read_yaml
-from vaak.config.yaml.tree import ConfigError, to_plain
+from vaak.config.yaml.tree import ConfigError
 
 
 def test_values_are_read_again_as_plain_scalars(tmp_path, monkeypatch):
@@ -14,7 +14,7 @@ def test_values_are_read_again_as_plain_scalars(tmp_path, monkeypatch):
         "lr: ${VAAK_LR}\nquoted: '${VAAK_LR}'\nepochs: ${VAAK_NONE:-3}\nflag: ${VAAK_NONE:-true}\n"
         "path: ${VAAK_NONE:-/data}/hi.txt\nempty: ${VAAK_EMPTY}\nfallback: ${VAAK_EMPTY:-x}\nliteral: $${HOME}\n"
     )
-    assert to_plain(read_yaml(path)) == {
+    assert read_yaml(path) == {
         "lr": 2e-4,
         "quoted": "2e-4",
         "epochs": 3,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.config.yaml.text import read_value, read_yaml, yaml_text
-from vaak.config.yaml.tree import ConfigError, find, to_plain
+from vaak.config.yaml.tree import ConfigError, find
 
 
 def read(tmp_path, text):
@@ -45,24 +45,24 @@ def complaint(tmp_path, text):
     ],
 )
 def test_scalars_follow_yaml_1_2(tmp_path, text, value):
-    read_back = to_plain(read(tmp_path, f"a: {text}\n"))["a"]
+    read_back = read(tmp_path, f"a: {text}\n")["a"]
     assert read_back == value
     assert type(read_back) is type(value)
 
 
-def test_every_node_knows_its_line(tmp_path):
+def test_every_value_knows_its_line(tmp_path):
     tree = read(tmp_path, "a:\n  b: 1\n  c:\n    - x\n    - {y: 2}\n\nd: |\n  long\n  text\ne: 3\n")
     paths = {("a",): 1, ("a", "b"): 2, ("a", "c"): 3, ("a", "c", 0): 4, ("a", "c", 1, "y"): 5, ("d",): 7, ("e",): 10}
     for path, line in paths.items():
-        node = find(tree, path)
-        assert node is not None
-        assert node.place is not None
-        assert node.place.line == line, path
+        found = find(tree, path)
+        assert found is not None
+        assert found.place is not None
+        assert found.place.line == line, path
 
 
 def test_aliases_and_merge_keys(tmp_path):
     tree = read(tmp_path, "base: &b {x: 1, y: 2}\nsame: *b\nmore:\n  <<: *b\n  y: 3\n")
-    assert to_plain(tree) == {"base": {"x": 1, "y": 2}, "same": {"x": 1, "y": 2}, "more": {"x": 1, "y": 3}}
+    assert tree == {"base": {"x": 1, "y": 2}, "same": {"x": 1, "y": 2}, "more": {"x": 1, "y": 3}}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.di
 @given(st.dictionaries(keys, values, max_size=4))
 def test_written_yaml_reads_back_the_same(value):
     text = yaml_text(value)
-    assert to_plain(read_value(text, "")) == (value or None)
+    assert read_value(text, "") == (value or None)
 
 
 def test_a_text_that_was_read_before_is_read_with_todays_environment_and_as_another_file(tmp_path, monkeypatch):
@@ -131,6 +131,6 @@ def test_a_text_that_was_read_before_is_read_with_todays_environment_and_as_anot
         (tmp_path / name).write_text('a: &a {b: ["${VAAK_NUMBER}", 3]}\nc: *a\n')
         monkeypatch.setenv("VAAK_NUMBER", value)
         tree = read_yaml(tmp_path / name)
-        assert to_plain(tree) == {"a": {"b": [value, 3]}, "c": {"b": [value, 3]}}
-        assert str(tree.value["c"].place) == f"{tmp_path / name}:2"
-        tree.value.clear()
+        assert tree == {"a": {"b": [value, 3]}, "c": {"b": [value, 3]}}
+        assert str(tree.places["c"]) == f"{tmp_path / name}:2"
+        tree.clear()

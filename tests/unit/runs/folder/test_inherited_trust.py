@@ -35,7 +35,6 @@ from vaak.config.yaml.fields import (
 )
 from vaak.config.yaml.recipes import recipes_folder
 from vaak.config.yaml.text import read_yaml, yaml_text
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import StageWork
@@ -106,7 +105,7 @@ class Stranger:
         self.trained, self.folder, self.run = trained, folder, folder / "theirs"
         shutil.copytree(trained, self.run, symlinks=True)
         self.config = self.run / "config.yml"
-        values = to_plain(read_yaml(self.config))
+        values = read_yaml(self.config)
         self.without_task = {name: one for name, one in values.items() if name not in ("task", "run_dir")}
         self.values = {"task": values["task"], **self.without_task}
         code = CODE.format(folder=str(folder))
@@ -118,7 +117,7 @@ class Stranger:
 
     def write(self, file: Path, *layers: dict[str, Any], extends: str | None = None) -> Path:
         """Write sections, the later over the earlier, to a file that extends another."""
-        values = to_plain(load_tree([*layers])) if layers else {}
+        values = load_tree([*layers]) if layers else {}
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml_text({**({"extends": extends} if extends else {}), **values}))
         return file
@@ -126,13 +125,10 @@ class Stranger:
 
 def load_tree(layers: list[dict[str, Any]]) -> Any:
     """Merge sections key by key, lists as a whole."""
-    from vaak.config.yaml.layers import Merger
-    from vaak.config.yaml.tree import from_plain
+    from vaak.config.yaml.layers import merge_all
+    from vaak.config.yaml.tree import place_all
 
-    merger, tree = Merger(), from_plain({})
-    for layer in layers:
-        tree = merger.over(from_plain(layer), tree, None)
-    return tree
+    return merge_all(map(place_all, layers), None)[0]
 
 
 def own_configuration(stranger: Stranger, named: dict[str, Any]) -> Path:

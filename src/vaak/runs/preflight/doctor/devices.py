@@ -21,7 +21,6 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, host_memory
 from vaak.runs.preflight.doctor import DoctorFinding
@@ -198,7 +197,7 @@ def accelerate_configuration(kind_of_device: str) -> Iterator[DoctorFinding]:
         )
         return
     try:
-        values: Any = to_plain(read_yaml(file))  # JSON is YAML, too
+        values: Any = read_yaml(file)  # JSON is YAML, too
     except UserError as error:
         yield DoctorFinding(WHAT_WOULD_RUN, "accelerate", "warning", short(str(error)), "run accelerate config again")
         return
