@@ -33,7 +33,6 @@ from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, scratch_folder, write_json
@@ -132,7 +131,7 @@ def read_about(name: str) -> tuple[str, dict[str, Any]]:
 
 def _read_configuration(file: Path) -> dict[str, Any]:
     try:
-        about = read_json(file) if file.suffix == ".json" else to_plain(read_yaml(file))
+        about = read_json(file) if file.suffix == ".json" else read_yaml(file)
     except (OSError, ValueError) as error:
         raise UserError(f"{file} can't be read: {error}") from error
     if not isinstance(about, dict) or not isinstance(about.get("architectures") or [], list):
