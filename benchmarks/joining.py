@@ -38,7 +38,6 @@ from long_recordings import columns_of
 from vaak.audio.speech_regions import find_runs
 from vaak.config.base import from_options
 from vaak.config.yaml.text import read_value
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.scoring.diarization_errors import ErrorSeconds, diarization_error
 from vaak.tasks.diarization.config import InferenceConfig
@@ -167,7 +166,7 @@ def main() -> None:
     rows = [dict(zip(given, values, strict=True)) for values in product(*given.values())]
     configs = [
         from_options(
-            InferenceConfig, {key: to_plain(read_value(value, key)) for key, value in row.items()}, "--options"
+            InferenceConfig, {key: read_value(value, key) for key, value in row.items()}, "--options"
         )
         for row in rows
     ]

@@ -47,7 +47,7 @@ def test_a_task_in_a_file_is_a_whole_run(vowels, vaak_command):
     run = vaak.fit(vowels.vowels, "runs/own", callbacks=[counter], learning_rate=0.05, **QUICK)
     name = Path(vowels.__file__).name
     assert counter.steps == 4
-    assert read_yaml(Path("runs/own/config.yml")).value["task"].value == f"./code/{name}:vowels"
+    assert read_yaml(Path("runs/own/config.yml"))["task"] == f"./code/{name}:vowels"
     assert (Path("runs/own/code") / name).read_text() == Path(vowels.__file__).read_text()
     assert run.predict("queue").lower() == "queue"
     code, _, said = vaak_command("eval", "runs/own")

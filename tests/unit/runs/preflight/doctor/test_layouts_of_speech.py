@@ -237,7 +237,7 @@ def test_the_runs_name_is_that_of_the_folder_that_was_given(tmp_path: Path, vaak
     """A language of Common Voice is in a folder of its code."""
     downloaded.commonvoice(tmp_path / "My Speech")
     assert vaak("init", "asr", "--data", "My Speech", "--hardware", "cpu")[0] == 0
-    assert read_yaml(tmp_path / "asr.yml").value["name"].value == "my speech"
+    assert read_yaml(tmp_path / "asr.yml")["name"] == "my speech"
 
 
 def test_recordings_without_a_text_are_counted(tmp_path: Path):
