@@ -165,9 +165,7 @@ def main() -> None:
     given = {key: values.split("|") for key, _, values in (one.partition("=") for one in options.options)}
     rows = [dict(zip(given, values, strict=True)) for values in product(*given.values())]
     configs = [
-        from_options(
-            InferenceConfig, {key: read_value(value, key) for key, value in row.items()}, "--options"
-        )
+        from_options(InferenceConfig, {key: read_value(value, key) for key, value in row.items()}, "--options")
         for row in rows
     ]
     source, features = configs[0].speaker_encoder, configs[0].speaker_features
