@@ -23,6 +23,9 @@ def predict(
         typer.Argument(help="Inputs of the task: texts, or files and folders of audio; default: lines of stdin."),
     ] = None,
     task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Of a pretrained encoder: the embedding of each text, as JSON.")
+    ] = False,
     output: Output = None,
     batch_size: BatchSize = None,
 ) -> None:
@@ -33,7 +36,11 @@ def predict(
     of the tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
 
     Example: vaak predict runs/en_hi "The boy is good."
+    Example: vaak predict sentence-transformers/all-MiniLM-L6-v2 "The boy is good." --embeddings
     """
+    if embeddings:
+        _print_embeddings(chosen, inputs, output)
+        return
     from vaak.runs.open_run import select_task
     from vaak.runs.use import predict_inputs, reads_files, to_json
 
@@ -59,6 +66,21 @@ def predict(
         print_failed("predicted", len(set(files) - failed.keys()), failed)
     if failed:
         raise typer.Exit(2)
+
+
+def _print_embeddings(chosen: ModelInUse, inputs: list[str] | None, output: Path | None) -> None:
+    """Print or write a line of JSON for each text. Raises UserError for a run, whose classes are what it predicts."""
+    from vaak.engine.distributed.launcher import pick_device
+    from vaak.runs.base import is_base
+
+    if not is_base(chosen.run):
+        raise UserError(f"--embeddings: {chosen.run} is a run; give a pretrained encoder, a folder or OWNER/NAME")
+    from vaak.tasks.classification.sentence_encoder import embed
+
+    texts = inputs or (line.rstrip("\n") for line in sys.stdin)
+    found = embed(str(chosen.run), texts, pick_device(chosen.device))
+    lines = (json.dumps({"text": text, "embedding": vector}, ensure_ascii=False) for text, vector in found)
+    print_or_write(lines, output, len(inputs) if inputs else None)
 
 
 def _without_failed(found: Iterable[tuple[Path, Any]], failed: dict[Path, UserError]) -> Iterator[Any]:

@@ -1,0 +1,96 @@
+"""Sentence encoders: embeddings are those of transformers with the pooling that a folder names; what isn't read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+Vaak = Callable[..., tuple[int, str, str]]
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "so", "it", "is")
+TEXTS = ["so it is", "so", "it is so so so it is"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=16, **sizes)).eval().save_pretrained(folder)
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, "[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(folder)
+    return folder
+
+
+def write_modules(folder: Path, pooling: dict[str, Any], *further: str) -> None:
+    kinds = ("Transformer", "Pooling", *further)
+    about = [
+        {"idx": number, "name": str(number), "path": f"{number}_{kind}" if number else "", "type": f"st.models.{kind}"}
+        for number, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(about))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 8, **pooling}))
+
+
+def compute_hidden(folder: Path, text: str) -> np.ndarray:
+    ids = [2, *(WORDS.index(word) for word in text.split()), 3]
+    with torch.no_grad():
+        return BertModel.from_pretrained(folder).eval()(torch.tensor([ids])).last_hidden_state[0].numpy()
+
+
+@pytest.mark.parametrize(
+    ("modes", "further", "pool"),
+    [
+        (None, (), lambda x: x.mean(0)),
+        (("mean_tokens",), ("Normalize",), lambda x: x.mean(0) / np.linalg.norm(x.mean(0))),
+        (("cls_token", "max_tokens"), (), lambda x: np.concatenate([x[0], x.max(0)])),
+        (("lasttoken",), (), lambda x: x[-1]),
+    ],
+)
+def test_embeddings_are_those_of_its_modules(
+    encoder: Path, vaak: Vaak, caplog: pytest.LogCaptureFixture, modes: Any, further: Any, pool: Any
+):
+    (encoder / "modules.json").unlink(missing_ok=True)
+    if modes is not None:
+        write_modules(encoder, {f"pooling_mode_{mode}": True for mode in modes}, *further)
+    code, said, error = vaak("predict", encoder, *TEXTS, "--embeddings")
+    assert code == 0, error
+    assert ("no modules.json: the embedding of a text is the mean over its tokens" in caplog.text) == (modes is None)
+    rows = [json.loads(line) for line in said.splitlines()]
+    assert [row["text"] for row in rows] == TEXTS
+    for row in rows:
+        np.testing.assert_allclose(row["embedding"], pool(compute_hidden(encoder, row["text"])), atol=1e-5)
+
+
+def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
+    encoder: Path, vaak: Vaak, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    write_modules(encoder, {"pooling_mode_mean_tokens": True})
+    (encoder / "sentence_bert_config.json").write_text('{"max_seq_length": 5}')
+    code, _, error = vaak("predict", encoder, *TEXTS, "--embeddings")
+    (encoder / "sentence_bert_config.json").unlink()
+    assert code == 0
+    assert "1 texts are longer than 5 tokens; only their beginning was read" in caplog.text
+    for change, expected in (
+        ({"pooling_mode_weightedmean_tokens": True}, "has pooling_mode_weightedmean_tokens"),
+        ({}, "Dense"),
+    ):
+        write_modules(encoder, change, *([] if change else ["Dense"]))
+        code, _, error = vaak("predict", encoder, "so", "--embeddings")
+        assert code == 2
+        assert expected in error
+    (tmp_path / "config.yml").write_text("task: lm\n")
+    code, _, error = vaak("predict", tmp_path, "so", "--embeddings")
+    assert code == 2
+    assert "is a run; give a pretrained encoder" in error
