@@ -86,7 +86,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
 
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
-    version: missing options have their defaults, and options that have been removed are reported. With another task,
+    version: missing options have what the task says of them (``TaskSpec.newer``), or their defaults, and options that have been removed are reported. With another task,
     only the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
     before, after = mask(before), mask(after)
@@ -97,7 +97,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     untouched = default_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
     changes: list[Change] = []
-    for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
+    before = _with_newer_options({**before, "task": after["task"]}, task)
+    for key, old, new in _differences(type(untouched), before, after, untouched):
         if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
             for name in old:
                 names: dict[str, Any] = {"name": "inner"}
@@ -111,6 +112,23 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
             alike = key in ALIKE and {old, new} <= ALIKE[key]
             changes.append(Change(key, old, new, "free" if alike else kind))
     return changes
+
+
+def _with_newer_options(values: dict[str, Any], task: str) -> dict[str, Any]:
+    """The values of a run, with those of options that came after it was begun."""
+
+    def get(key: str) -> Any:
+        found: Any = values
+        for part in split_key(key):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
+    for key, value in load_spec(task).newer(get).items():
+        section, _, name = key.rpartition(".")
+        if isinstance(get(section), Mapping) and name not in get(section):
+            # options that came later are in a section of the task, never deeper
+            values = {**values, section: {**values[section], name: value}}
+    return values
 
 
 def _are_experiments(value: Any) -> bool:

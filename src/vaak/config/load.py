@@ -186,6 +186,8 @@ def _build_experiment(
     _name_run(tree, source)
     _look_up_secrets(tree)
     _settle_long_warmup(tree, layers)
+    if run_of_configuration(source) is not None:
+        _settle_newer_options(tree, task.spec)
     warnings += _settle_what_follows(tree, task.spec, folder)
     # what types can't say: experiments inside of this one, classes by their names, paths, options of another type
     said = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
@@ -454,16 +456,23 @@ def _settle_long_warmup(tree: PlacedDict, layers: list[PlacedDict]) -> None:
         put(tree, ("training", "scheduler", "long_warmup"), Placed("shorten"))
 
 
+def _settle_newer_options(tree: PlacedDict, spec: TaskSpec) -> None:
+    """Give a run's own configuration, which has every option of its time, what newer ones have to be for it."""
+    for key, value in spec.newer(lambda key: _get_value(tree, key)).items():
+        if find(tree, split_key(key)) is None:
+            put(tree, split_key(key), Placed(value))
+
+
+def _get_value(tree: PlacedDict, key: str) -> Any:
+    found = find(tree, split_key(key))
+    return None if found is None else found.value
+
+
 def _settle_what_follows(tree: PlacedDict, spec: TaskSpec, folder: Path) -> list[Problem]:
     """Give options that aren't set the values that follow from others; return remarks on them."""
-
-    def get(key: str) -> Any:
-        found = find(tree, split_key(key))
-        return None if found is None else found.value
-
     remarks = []
-    for key, (value, why) in spec.follows(get, folder).items():
-        if get(key) is None:
+    for key, (value, why) in spec.follows(lambda key: _get_value(tree, key), folder).items():
+        if _get_value(tree, key) is None:
             put(tree, split_key(key), Placed(value))
             remarks.append(Problem(None, key, f"{value:g}, {why}"))
     return remarks

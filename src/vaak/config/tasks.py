@@ -192,6 +192,9 @@ class TaskSpec:
     follows
         Values of options that nobody gave and that follow from others, by dotted key, with why; from a function that
         gives a value (None: not given) by its dotted key, and the folder of the configuration.
+    newer
+        Values that options which came later have in runs that were begun before them, by dotted key; from a function
+        that gives a value by its dotted key. Read only where a run's own configuration doesn't have the key.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
     commands
@@ -255,6 +258,7 @@ class TaskSpec:
     refused_difficulties: Callable[[Any], Mapping[str, str]] = lambda experiment: {}
     num_parameters: Callable[[Any], int] | None = None
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
+    newer: Callable[[Callable[[str], Any]], Mapping[str, Any]] = lambda get: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
     commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
     endpoints: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ()

@@ -249,6 +249,25 @@ def test_a_configuration_of_an_earlier_version_has_the_defaults_of_what_it_lacks
     assert lines(old, now) == []
 
 
+def test_a_run_that_began_before_there_was_an_option_keeps_what_it_did(tmp_path):
+    """Until model.window came, the longest utterance was all that the encoder of a pretrained Whisper read."""
+    text = "task: asr\nmodel: {base: openai/whisper-tiny}\ndata: {max_duration: 7}\n"
+    now = from_yaml(tmp_path, text)
+    assert now["model"]["window"] is None, "a user's YAML has no older meaning"
+    before = copy.deepcopy(now)
+    del before["model"]["window"]
+    assert lines(before, now) == ["model.window was 7.0, is null"]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    (folder / "config.yml").write_text(text)
+    own = resolved_values(load([folder / "config.yml"], trust_code=True).experiment)
+    assert own["model"]["window"] == 7
+    assert [one for one in lines(before, {**own, "name": now["name"]}) if "window" in one] == []
+    (folder / "config.yml").write_text(text.replace("base:", "window: null, base:"))
+    assert load([folder / "config.yml"], trust_code=True).experiment.model.window is None, "it was begun later"
+
+
 def test_sections_and_lists_that_one_side_has_not_are_one_change(tmp_path):
     text = "task: lm\ntraining:\n  freeze: [{match: a, until_step: 3}]\n  callbacks: [{type: lr_monitor, every: 3}]\n"
     before = from_yaml(tmp_path, text)

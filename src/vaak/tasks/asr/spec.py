@@ -294,6 +294,15 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
     return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
 
 
+def newer_options(get: Callable[[str], Any]) -> dict[str, float]:
+    """Before there was ``model.window``, the longest utterance was what a pretrained Whisper's encoder read, too."""
+    longest = get("data.max_duration")
+    is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") != CTC
+    if is_pretrained_whisper and isinstance(longest, int | float) and longest < CONTEXT_SECONDS:
+        return {"model.window": float(longest)}
+    return {}
+
+
 CT2_CODE = """\
 from faster_whisper import WhisperModel
 
@@ -363,6 +372,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     follows=what_follows,
+    newer=newer_options,
     checks=checks,
     starter="vaak.tasks.asr.starter:fill_options",
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),
