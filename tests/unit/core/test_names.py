@@ -36,11 +36,13 @@ OPTIONS = {
     "init_rename": "vaak.engine.trained:_rename_weights",
     "label_columns": COLUMN,
     "language": "vaak.tasks.asr.whisper.predict:require_decoding",
+    "language_like": "vaak.tasks.asr.vocabulary:Vocabulary.with_language",
     "log_metrics": "vaak.config.checks:_unknown_logged",
     "loss_weights": "vaak.tasks.multitask.spec:_model",
     "match": WEIGHTS,
     "metric": "vaak.config.checks:unknown_in_a_new_run",
     "name": "vaak.audio.corpora.recipes:recipe_named",
+    "new_tokens_like": "vaak.tasks.pretrained:save_new_tokens",
     "options": "vaak.config.checks:_wrong_options",
     "shared": "vaak.tasks.multitask.model:MultiTaskModel._module",
     "source_column": COLUMN,
@@ -87,16 +89,16 @@ NOT_SELECTING = {
     "adapter", "alignments", "audio_root", "base", "cache_dir", "chat_template", "corpus_dir", "delimiter", "encoding",
     "entity", "fold",
     "folder", "folds_file", "global_config", "init_from", "lexicon", "lm", "minimal_pairs",
-    "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project", "prompt",
+    "new_tokens", "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project", "prompt",
     "resume", "samples", "save_dir", "speaker_encoder", "speaker_features", "storage_path", "subset", "synonyms",
     "tags", "tasks", "test_target", "train_target", "valid_target", "vocoder",
 }  # fmt: skip
 """Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {
     "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "delimiter", "device",
-    "document", "encoding", "executor", "grid", "hardware", "input_dir", "inputs", "lexicon", "license",
+    "document", "encoding", "enrol", "executor", "grid", "hardware", "host", "input_dir", "inputs", "lexicon", "license",
     "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quotes", "random", "resume", "sampler",
-    "sbatch", "sources", "speaker_encoder", "text", "time", "vocoder", "whisper_model",
+    "sbatch", "sources", "speaker_encoder", "text", "time", "token", "vocoder", "whisper_model",
 }  # fmt: skip
 """Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""
 

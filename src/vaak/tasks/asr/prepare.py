@@ -151,7 +151,7 @@ class AsrSources:
                 log.warning("data.language_like has no effect: %s knows %s", source, language)
         else:
             assert like is not None
-            new = NewIds(range(config.vocab_size, found.ids.size), found.languages[like])
+            new = NewIds(range(config.vocab_size, found.ids.size), found.languages[found.find_code(like)])
             write_new_tokens(new, folder)
             log.info("%s doesn't know %s: the row of its new token begins as that of %s", source, language, like)
         return found

@@ -231,7 +231,7 @@ class Vocabulary:
                 log.warning("data.language has no effect: the base was trained from scratch and has no languages")
             return self
         if like is not None:
-            require_known([like], known, "data.language_like: the base doesn't know", error=UserError)
+            require_known([self.find_code(like)], known, "data.language_like: the base doesn't know", error=UserError)
         if language not in known and like is not None:
             return self._with_new_language(language)
         advice = f"it knows {list_names(known)}; data.language_like, the nearest of these, adds it"
