@@ -109,6 +109,15 @@ def _threads_stay() -> Iterator[None]:
         pytest.fail(f"the test left torch {now} threads where there were {before}")
 
 
+@pytest.fixture(autouse=True)
+def _gradients_stay() -> Iterator[None]:
+    """A generator that is dropped within ``no_grad`` leaves it on, and later trainings learn nothing."""
+    yield
+    if not torch.is_grad_enabled():
+        torch.set_grad_enabled(True)
+        pytest.fail("the test left gradients off")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Built-in voices are made once, and not in the user's cache."""

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-import torch
 from safetensors import safe_open
 from tokenizers import AddedToken
 from torch import Tensor, nn
@@ -489,7 +488,8 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
     if not files:
         raise UserError(f"{PRETRAINED_KEY}: {folder} has no weights; expected model.safetensors")
     for file in files:
-        with safe_open(file, "pt") as opened, torch.no_grad():
+        with safe_open(file, "pt") as opened:
+            # Never within no_grad: a reader that stops early would leave it on.
             for name in filter(wanted, opened.keys()):
                 yield name, opened.get_tensor(name)
 
