@@ -95,7 +95,7 @@ def test_public_names_have_short_paths():
 
 def test_requirements_pin_what_the_project_needs():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
-    extras = "accelerate,augmentation,cleaning,hf,seq2seq,tensorboard,wandb,plot,audio,lilcom,asr,tts,tts-eval"
+    extras = "accelerate,augmentation,cleaning,hf,seq2seq,tensorboard,wandb,plot,audio,lilcom,asr,umap,tts,tts-eval"
     assert {"-c constraints.txt", f"-e .[{extras}]"} <= set(lines)
     makefile = (ROOT / "Makefile").read_text()
     assert f"TORCH := {next(line for line in lines if line.startswith('torch=='))}\n" in makefile

@@ -87,7 +87,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     They come in the order of the options. Sections that one side has not, and lists of another length, are one change
     as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
     version: missing options have what the task says of them (``TaskSpec.newer``), or their defaults, and options that
-    have been removed are reported. With another task, only the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
+    have been removed are reported. With another task, only the task can be compared. ``reference`` is that of a task of
+    the user's own (``Experiment.reference``).
     """
     before, after = mask(before), mask(after)
     task = reference or after["task"]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -26,7 +26,9 @@ from vaak.serve.hearing import predict_files_job
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
 from vaak.serve.uploads import recordings
 from vaak.serve.writing import require_length
-from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText
+
+if TYPE_CHECKING:
+    from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText
 
 
 async def predict(request: Request) -> Response:
@@ -142,6 +144,8 @@ class Speaking:
 
 async def speak(request: Request, form: SpeechRequest) -> Response:
     """Speak a text, as vaak speak does; pcm is sent sentence by sentence, all else whole."""
+    from vaak.tasks.tts.predict import SpokenText
+
     server: Server = request.app.state.server
     served = server.choose("speech", form.model)
     require_length(server, [form.input], "input")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import File, Form, UploadFile
 from starlette.requests import Request
@@ -20,9 +20,11 @@ from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
 from vaak.serve.uploads import recordings
-from vaak.tasks.asr.long_form import Recording, speech_seconds
-from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.transcripts import Segment, Transcript
+
+if TYPE_CHECKING:
+    from vaak.tasks.asr.long_form import Recording
+    from vaak.tasks.asr.predict import Transcriber
+    from vaak.tasks.asr.transcripts import Segment, Transcript
 
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["segment", "word"]
@@ -44,6 +46,8 @@ class Listening:
 
     def job(self, path: Path, tell: Callable[[Any], None] = lambda result: None) -> tuple[Job, Recording]:
         """Return the job of a recording, and what will know its duration; its results are lists of segments."""
+        from vaak.tasks.asr.long_form import Recording, speech_seconds
+
         recording = Recording(path)
         if self.transcriber.decoding.long_form == "seek":  # each window depends on the one before
             kind = Kind((*self._key, "seek"), self._seek, lambda one: 1.0)
@@ -56,6 +60,8 @@ class Listening:
         return ("transcribe", self.served.name, self.options)
 
     def _seek(self, recordings: list[Recording]) -> list[list[Segment] | UserError]:
+        from vaak.tasks.asr.transcripts import Transcript
+
         found = list[list[Segment] | UserError]()
         for one, transcript in zip(
             recordings, self.transcriber.transcribe_files([one.path for one in recordings]), strict=True
@@ -126,8 +132,14 @@ async def _answer(
         found = await compute(request, listening.served, job)
         segments = tuple(segment for some in found for segment in some)
         name = name_recordings([path])[path]
-        transcript = Transcript(name, segments, recording.duration, time.perf_counter() - begun)
+        transcript = _make_transcript(name, segments, recording.duration, time.perf_counter() - begun)
     return _format(transcript, format, listening)
+
+
+def _make_transcript(name: str, segments: tuple[Segment, ...], duration: float, seconds: float) -> Transcript:
+    from vaak.tasks.asr.transcripts import Transcript
+
+    return Transcript(name, segments, duration, seconds)
 
 
 def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> Response:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -18,9 +18,10 @@ from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
-from vaak.tasks.lm.config import GenerationOptions
-from vaak.tasks.lm.predict import Pieces
 from vaak.text.corpora.conversations import read_conversation
+
+if TYPE_CHECKING:
+    from vaak.tasks.lm.predict import Pieces
 
 log = logging.getLogger("vaak")
 DONE = "data: [DONE]\n\n"
@@ -48,6 +49,8 @@ class Row:
 
     def begin(self, tokenizer: Any) -> None:
         """Begin, or begin again after an attempt that failed: what has been told is not told again."""
+        from vaak.tasks.lm.predict import Pieces
+
         self.text, self.num_tokens, self.is_stopped = "", 0, False
         self._pieces = Pieces(tokenizer, self.prompt)
 
@@ -157,6 +160,8 @@ class Asked:
 
 def read_request(server: Server, served: Served, form: WritingRequest, prompts: list[list[int]], chat: bool) -> Asked:
     """Return a request as it is to be written. Raises ApiError for one that can't be."""
+    from vaak.tasks.lm.config import GenerationOptions
+
     limits, num_texts = server.limits, len(prompts) * form.n
     if num_texts > limits.max_inputs:
         raise ApiError(400, f"{num_texts} texts were asked for, and at most {limits.max_inputs} are written", param="n")

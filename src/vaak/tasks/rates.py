@@ -13,9 +13,12 @@ Gandhi 2022 (Whisper by Hugging Face: 1e-5), peft's example (Whisper with LoRA: 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.tasks import CheckFinding, remark
+from vaak.runs.folder.directory import RUNS
 
 
 class UsualRates(NamedTuple):
@@ -41,11 +44,13 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
     """Yield a remark on a rate that a pretrained base, which the option ``key`` names, isn't usually trained at.
 
     ``kind`` is a row of ``USUAL``; ``adapted`` says whether the base is frozen, with low-rank adapters. Where other
-    parts are frozen, or the optimizer isn't Adam's kind, nothing is known.
+    parts are frozen, the optimizer isn't Adam's kind, or the base is a run of Vaak's, of any size, nothing is known.
     """
     training = experiment.training
     optimizer, scheduler = training.optimizer, training.scheduler
     if optimizer.type not in ("adamw", "adam") or training.freeze or optimizer.groups:
+        return
+    if _is_own_run(reduce(getattr, key.split("."), experiment)):
         return
     usual = USUAL[kind].adapters if adapted else USUAL[kind].whole
     what = "low-rank adapters of a pretrained base" if adapted else "a pretrained base, all of it trained,"
@@ -56,3 +61,9 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
         yield remark(key, f"training.optimizer.lr is {optimizer.lr:g}; {what} usually learns at {usual:g}")
     elif not adapted and not (scheduler.warmup_steps or scheduler.warmup_ratio):
         yield remark(key, f"{what} usually begins with a warm-up; give training.scheduler.warmup_ratio, such as 0.1")
+
+
+def _is_own_run(base: str) -> bool:
+    """Return whether a base is a run of Vaak's, or will be one: a pipeline trains it before it is there."""
+    path = Path(base)
+    return path.parts[:1] == (RUNS,) or (path / "config.yml").is_file()

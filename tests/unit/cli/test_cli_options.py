@@ -31,6 +31,7 @@ TAKES = {
     "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
     "transcribe": "output device json",
+    "serve": "device",  # its results are answers
     "align": "output device json",
     "data segment": "output device json",
     "plot": "output",

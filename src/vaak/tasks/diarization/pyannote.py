@@ -30,6 +30,7 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import one_channel
 from vaak.core.errors import UserError
 from vaak.core.storage.model_formats import PYANNOTE, recognise
+from vaak.core.storage.text_lines import split_lines
 from vaak.nn.initialisation import initialise
 from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
@@ -104,7 +105,7 @@ def read_checkpoint(source: str) -> tuple[Sizes, dict[str, Tensor]]:
     except UserError:
         raise
     except Exception as error:  # of torch, of pickle, of zipfile; or a key that isn't there
-        lines = (str(error).strip() or type(error).__name__).splitlines()
+        lines = split_lines(str(error).strip() or type(error).__name__)
         # torch's advice to read it as code comes before what is wrong with it
         said = next((line for line in lines if "GLOBAL" in line), lines[0])[:200]
         raise UserError(f"{BASE_KEY}: {form.file} can't be read as a checkpoint of pyannote.audio: {said}") from error

@@ -280,7 +280,8 @@ def test_windows_cut_at_silences_have_times_of_the_recording(made: dict[int, Mad
         assert all(word.start <= word.end for word in segment.words)
     plain = made[2].transcriber().transcribe(recording)
     assert len(transcript.segments) > len(plain.segments)
-    assert transcript.vtt.startswith("WEBVTT\n\n00:00:0")
+    assert transcript.vtt.startswith("WEBVTT\n\nSTYLE\n")
+    assert plain.vtt.startswith("WEBVTT\n\n00:00:0")
 
 
 def test_words_and_compression_are_those_of_transformers(made: dict[int, Made]):
