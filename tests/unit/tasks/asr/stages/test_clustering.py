@@ -400,6 +400,7 @@ def test_without_umap_a_picture_is_drawn_by_pca_and_a_reduction_names_its_extra(
         reduced(points, "umap", 2, 3)
 
 
+@pytest.mark.slow  # numba compiles for 15 s
 def test_umap_keeps_clusters_apart_and_is_the_same_for_the_same_seed() -> None:
     pytest.importorskip("umap")
     points, truth = blobs(60, 40, 30)
