@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -21,6 +21,7 @@ from vaak.report.html import data_table, document, element, section
 from vaak.serve import answers, forms, hearing, writing
 from vaak.serve.errors import FAULT, ApiError, ClientLeftError
 from vaak.serve.models import Server
+from vaak.serve.uploads import require_known_fields
 
 CLIENT_LEFT = 499
 
@@ -70,11 +71,12 @@ def make_app(server: Server) -> FastAPI:
     answered: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
     add("/predict", answers.predict, methods=["POST"], operation_id="predict", **answered)
     declared = [name for one in server.models.values() for name in one.endpoints]
+    checks = [Depends(require_known_fields)]
     require_known(declared, ENDPOINTS, "a task's spec declares an unknown endpoint", error=UserError)
     for name, one in ENDPOINTS.items():
         if name in declared:
             schema: dict[str, Any] = {} if one.model is None else {"response_model": one.model}
-            add(one.path, one.answer, methods=["POST"], operation_id=name, **schema)
+            add(one.path, one.answer, methods=["POST"], operation_id=name, dependencies=checks, **schema)
     app.add_exception_handler(ApiError, answer_error)
     app.add_exception_handler(StarletteHTTPException, answer_http_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from starlette.datastructures import UploadFile
+from starlette.requests import Request
 
 from vaak.audio.audio_file import read_header
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.serve.errors import ApiError
 from vaak.serve.gate import Limits
 from vaak.serve.models import Server
@@ -37,6 +39,16 @@ async def recordings(server: Server, files: Sequence[UploadFile]) -> AsyncIterat
             yield paths
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+async def require_known_fields(request: Request) -> None:
+    """Raise ApiError for a field of a form that its endpoint doesn't have, so that nothing asked for is left out."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        return
+    known = [one.alias for one in request.scope["route"].dependant.body_params]
+    for name in await request.form():
+        if name not in known:
+            raise ApiError(400, f"unknown field {name[:100]!r}; expected {list_names(known)}", param=name[:100])
 
 
 @contextmanager

@@ -121,6 +121,16 @@ def test_a_bad_recording_is_refused_with_the_line_of_transcribe(served, runs, va
     assert said["type"] == "invalid_request_error"
 
 
+def test_a_field_of_a_form_that_is_not_known_is_refused(served, recording):
+    """It was left out without a word: nobody who asks for log probabilities learned that there are none."""
+    create = served.client.audio.transcriptions.create
+    with (
+        pytest.raises(openai.BadRequestError, match=r"unknown field 'include\[\]'; expected file, "),
+        recording.open("rb") as file,
+    ):
+        create(model="asr", file=file, include=["logprobs"])
+
+
 @pytest.mark.parametrize("format", ["wav", "flac"])
 def test_speech_is_that_of_speak(served, runs, vaak, tmp_path, format):
     path = tmp_path / f"speech.{format}"
