@@ -22,7 +22,7 @@ from vaak.config.components import (
 )
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.inner import InnerExperiment, Read, settle_experiment
-from vaak.config.paths import paths_read, settle_paths_of
+from vaak.config.paths import paths_read, rewrite_paths
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import (
     TASKS,
@@ -251,7 +251,7 @@ def _settle_sections(
         if own_types(kind):
             problems += find_options_of_other_types(path, section, kind)
         if paths_read(kind):
-            warnings += settle_paths_of(path, section, kind)
+            warnings += rewrite_paths(path, section, kind)
     return said
 
 

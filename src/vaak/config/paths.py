@@ -34,11 +34,11 @@ ENVIRONMENT = "environment.json"
 
 def settle_paths(tree: PlacedDict, kind: SectionType) -> list[Problem]:
     """Rewrite each path in the tree as seen from the working folder; return remarks on them."""
-    return [remark for found in sections_in(tree, kind) for remark in settle_paths_of(*found)]
+    return [remark for found in sections_in(tree, kind) for remark in rewrite_paths(*found)]
 
 
-def settle_paths_of(path: tuple[str, ...], section: PlacedDict, kind: SectionType) -> Iterator[Problem]:
-    """Do what ``settle_paths`` does to one section; ``path`` is where that is in the tree."""
+def rewrite_paths(path: tuple[str, ...], section: PlacedDict, kind: SectionType) -> Iterator[Problem]:
+    """Rewrite the paths of one section, which is at ``path`` in the tree; yield remarks on them."""
     for name, holder, key, read in _paths_in(section, kind):
         place = holder.places[key] if isinstance(holder, PlacedList) else holder.places.get(key)
         if isinstance(holder[key], str) and place is not None:
