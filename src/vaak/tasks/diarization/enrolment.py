@@ -4,8 +4,8 @@
     segments ──alone──▶ embeddings of the recording's speakers ──nearest, below a threshold──▶ names
 
 An embedding is of speech in which nobody else speaks, the longest stretches first, up to a minute; of one who never
-speaks alone, of all of it. Each name goes to one speaker at most, so that the sum of distances is smallest; whoever is
-further from every name than the threshold stays unknown.
+speaks alone, of all of it. Each speaker has the nearest name; two of the same name are one person. Whoever is further
+from every name than the threshold stays unknown.
 """
 
 from __future__ import annotations
