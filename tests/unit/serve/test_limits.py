@@ -41,12 +41,16 @@ def raw_answer(port: int, request: bytes) -> str:
     return found.decode()
 
 
+BEGUN = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+"""A request whose body doesn't come to its end."""
+
+
 def test_one_too_many_is_told_to_come_back(live, run_of):
     server = live(run_of("lm").folder, limits=Limits(max_requests=1))
     with httpx.Client(base_url=server.address, timeout=60) as client:
-        with client.stream("POST", "/v1/completions", json={**LONG, "stream": True}) as answer:
-            assert answer.status_code == 200
-            next(answer.iter_lines())
+        with socket.create_connection(("127.0.0.1", server.port)) as waiting:
+            waiting.sendall(BEGUN)  # and no more of it
+            wait_until(lambda: server.gate.metrics.in_flight == 1)
             refused = client.post("/v1/completions", json=SHORT)
             assert client.get("/ready").status_code == client.get("/metrics").status_code == 200
         assert refused.status_code == 429
@@ -99,8 +103,7 @@ def test_a_body_that_never_comes_frees_its_place(live, run_of, monkeypatch):
     monkeypatch.setattr(gates, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(gates, "LINGER_SECONDS", 0.1)
     server = live(run_of("lm").folder)
-    head = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
-    assert raw_answer(server.port, head).startswith("HTTP/1.1 408 ")
+    assert raw_answer(server.port, BEGUN).startswith("HTTP/1.1 408 ")
     wait_until(lambda: server.gate.metrics.in_flight == 0, 10)
 
 

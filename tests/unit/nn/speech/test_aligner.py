@@ -109,6 +109,7 @@ def encoded(extra: int) -> tuple[Aligner, Tensor, Tensor, Tensor, Tensor]:
     return aligner, text, mel, length_mask(SYMBOLS, 4 + extra), length_mask(FRAMES, 6 + extra)
 
 
+@pytest.mark.slow  # librosa compiles
 def test_cepstra_and_differences_are_those_of_scipy_and_librosa():
     """Librosa's differences are 1/10 of these, which doesn't matter once they have deviation 1."""
     librosa = pytest.importorskip("librosa")
