@@ -82,7 +82,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {**_MORE, "logits_scaling": 4.0}),
     "cohere": ("Cohere", _MORE),
     "opt": ("OPT", {**_MHA, "ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}),
-    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 0}),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
 }
 """Those that stay transformers' own modules."""
