@@ -127,9 +127,14 @@ def _with_newer_options(values: dict[str, Any], task: str) -> dict[str, Any]:
     for key, value in load_spec(task).newer(get).items():
         section, _, name = key.rpartition(".")
         if isinstance(get(section), Mapping) and name not in get(section):
-            # options that came later are in a section of the task, never deeper
-            values = {**values, section: {**values[section], name: value}}
+            values = _with_value(values, split_key(key), value)
     return values
+
+
+def _with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """A copy of nested values that has another one at a path."""
+    name, *rest = path
+    return {**values, name: _with_value(values[name], tuple(rest), value) if rest else value}
 
 
 def _are_experiments(value: Any) -> bool:

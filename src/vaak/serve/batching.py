@@ -132,10 +132,14 @@ class Worker:
 
     def _run(self) -> None:
         while (alike := self._wait_for_jobs()) is not None:
-            if taken := self._take_parts(alike):
-                self._compute(taken)
-            for job in alike:
-                job.end_if_done()
+            try:
+                if taken := self._take_parts(alike):
+                    self._compute(taken)
+                for job in alike:
+                    job.end_if_done()
+            except Exception as error:  # a fault of ours: the thread goes on, or all later requests would wait for ever
+                for job in alike:
+                    job.fail(error)
 
     def _wait_for_jobs(self) -> list[Job] | None:
         """Return jobs that may be computed together, the one that has waited longest first; None at the end."""

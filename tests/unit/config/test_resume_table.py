@@ -268,6 +268,20 @@ def test_a_run_that_began_before_there_was_an_option_keeps_what_it_did(tmp_path)
     assert load([folder / "config.yml"], trust_code=True).experiment.model.window is None, "it was begun later"
 
 
+def test_pairs_that_a_run_left_out_before_there_was_an_option_stay_left_out(tmp_path):
+    """Until evaluation_overlap came, a target that an evaluation split has was enough."""
+    text = "task: seq2seq\ndata: {corpus: {type: grammar}}\n"
+    now = from_yaml(tmp_path, text)
+    before = copy.deepcopy(now)
+    del before["data"]["corpus"]["evaluation_overlap"]
+    assert lines(before, now) == ["data.corpus.evaluation_overlap was target, is source"]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    (folder / "config.yml").write_text(text)
+    assert load([folder / "config.yml"], trust_code=True).experiment.data.corpus.evaluation_overlap == "target"
+
+
 def test_sections_and_lists_that_one_side_has_not_are_one_change(tmp_path):
     text = "task: lm\ntraining:\n  freeze: [{match: a, until_step: 3}]\n  callbacks: [{type: lr_monitor, every: 3}]\n"
     before = from_yaml(tmp_path, text)

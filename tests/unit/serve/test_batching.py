@@ -114,6 +114,14 @@ def test_what_fails_fails_alone(worker):
     assert submit(found, recorder.kind, 4).future.result(60) == [8]
 
 
+def test_a_fault_of_ours_ends_its_requests_and_not_the_thread(worker):
+    """What couldn't be measured ended the thread, and whoever asked later waited for ever."""
+    found = worker(2)
+    broken = submit(found, Kind("broken", lambda numbers: numbers, lambda number: 1 / number), 0)
+    assert isinstance(broken.future.exception(60), ZeroDivisionError)
+    assert submit(found, Kind("whole", lambda numbers: numbers), 5).future.result(60) == [5]
+
+
 def test_where_memory_runs_out_a_batch_is_halved_and_what_is_too_large_is_refused(worker):
     sizes = []
 

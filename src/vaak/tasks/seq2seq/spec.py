@@ -158,6 +158,8 @@ SPEC = TaskSpec(
         "packed": "a row is one source and its target, so packing is impossible; expected bucketed",
     },
     num_parameters=num_parameters,
+    # A target that an evaluation had was enough, before there was the option.
+    newer=lambda get: {"data.corpus.evaluation_overlap": "target"},
     checks=checks,
     starter="vaak.tasks.seq2seq.starter:fill_options",
     starter_data=StarterData(
