@@ -37,19 +37,6 @@ Tools = Sequence[Mapping[str, Any]]
 Span = tuple[int, int]
 
 OPTION = "data.chat_template"
-CHATML = "chatml"
-_SHIPPED = Path(__file__).parent / "chat_templates"
-_OF_CHATML = ("<|im_start|>", "<|im_end|>")
-SHIPPED: dict[str, tuple[str, ...]] = {
-    "gemma": ("<start_of_turn>", "<end_of_turn>"),
-    "llama3_1": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>"),
-    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-    "glm4": ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"),
-    "mistral": ("[INST]", "[/INST]"),
-    "qwen3": (*_OF_CHATML, "<think>", "<tool_call>"),
-    CHATML: (),
-}
-"""Templates of ours, which mark answers, with the tokens that each writes; the first that has all of its own fits."""
 _KEY = "chat_template"
 
 BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -58,7 +45,7 @@ _THOUGHTS, _SAID = "\ufdd3\ufdd4", "\ufdd5\ufdd6"
 """Further ones, around an answer's thoughts, and around what another role says that is learned."""
 _NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN + _THOUGHTS + _SAID)
 _AROUND = re.compile(f"[{_THOUGHTS}{_SAID}]")
-_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
 
 
@@ -111,6 +98,8 @@ class ChatTemplate:
         self.content, self.tokenizer, self.learned = content, tokenizer, learned
         self.num_unwritten_thoughts = 0
         """Answers whose thoughts the template left out, of those encoded so far."""
+        self.num_unwritten_words = 0
+        """Answers of which the template wrote the calls alone, and not what they say, too."""
         # Sandboxed: a template comes from whoever published the model. Blocks are trimmed as transformers trims them.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -146,6 +135,7 @@ class ChatTemplate:
         spans = _leave_out(spans, answering, unlearned, f"{where}: {OPTION} marks")[num_earlier:]
         written, spans, thoughts, said = _take_out_marks(written, spans)
         self.num_unwritten_thoughts += max(0, sum("reasoning_content" in one for one in messages) - len(thoughts))
+        self.num_unwritten_words += sum(_lacks_words(written, one) for one in messages)
         others = [place for place, message in enumerate(messages) if self._is_marked(message)]
         said = [self._with_end(written, one) for one in _leave_out(said, others, unlearned, f"{where}: {OPTION} has")]
         learned = sorted([*(spans if "assistant" in self.learned.roles else ()), *said])
@@ -200,9 +190,9 @@ class ChatTemplate:
     def _require_written(self, messages: Messages, tools: Tools, where: str) -> None:
         """Raise DataError for tools, calls or thoughts that a template knows nothing of: they would be lost."""
         if tools and "tools" not in self.content:
-            raise DataError(f"{where}: {OPTION} doesn't write tools; name one that does, such as {CHATML}")
+            raise DataError(f"{where}: {OPTION} doesn't write tools; name one that does, such as chatml")
         if any("tool_calls" in one for one in messages) and "tool_calls" not in self.content:
-            raise DataError(f"{where}: {OPTION} doesn't write tool_calls; name one that does, such as {CHATML}")
+            raise DataError(f"{where}: {OPTION} doesn't write tool_calls; name one that does, such as chatml")
         thinks = any("reasoning_content" in one for one in messages)
         if thinks and not any(name in self.content for name in _THOUGHT_NAMES):
             raise DataError(f"{where}: {OPTION} doesn't write reasoning_content; data.reasoning: drop leaves it out")
@@ -233,7 +223,7 @@ class ChatTemplate:
         outside = next((end.token for end in self._ends if end.token and not end.is_learned), None)
         if outside is None:
             return f"{OPTION} writes no special token after an answer, such as {{{{ eos_token }}}}"
-        if _MARKS.search(self.content):
+        if MARKS.search(self.content):
             return f"{OPTION} has {outside} after {{% endgeneration %}}; put it before, so that it is learned"
         return f"{OPTION} has {outside} after an answer, but as a part of what comes next"
 
@@ -258,7 +248,7 @@ class ChatTemplate:
         """The text, and where answers are in it; what is around thoughts and other turns is in it, too."""
         protected = self._protected(messages)
         rendered = self._rendered(protected, where, tools)
-        if not _MARKS.search(self.content):
+        if not MARKS.search(self.content):
             return rendered, self._answers(protected, rendered, where, tools)
         # The marks are taken out, so positions count the characters before each mark only.
         outside, *marked = rendered.split(BEGIN)
@@ -340,6 +330,12 @@ class ChatTemplate:
         return ids, places
 
 
+def _lacks_words(written: str, message: Mapping[str, Any]) -> bool:
+    """Whether a message that calls says something that isn't in the text."""
+    said = message["content"].strip().translate(_NONE_OF_THEM)
+    return "tool_calls" in message and said not in written.replace(BROKEN, "")
+
+
 def _put_around(text: str, marks: str) -> str:
     """A text with marks around it, inside of its white space, which templates strip.
 
@@ -392,95 +388,6 @@ def _leave_out(spans: list[Span], turns: Sequence[int], unlearned: Container[int
             f"{marks} {len(spans)} answers of {len(turns)}, so it isn't known which are those with weight 0"
         )
     return [span for span, place in zip(spans, turns, strict=True) if place not in unlearned]
-
-
-def given_template(given: str | None, folder: Path) -> str | None:
-    """Return the template of ``data.chat_template``: its text, a file's, the name of ours; None for the tokenizer's.
-
-    A relative file is looked for in ``folder``, too. Raises UserError for a file that isn't there.
-    """
-    if given is None or given in SHIPPED or "{" in given:
-        return given
-    for path in (Path(given).expanduser(), folder / given):
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise UserError(f"{OPTION}: no such file: {given}; expected one, a template in Jinja, or {', '.join(SHIPPED)}")
-
-
-def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> str:
-    """The template ``given``, else the tokenizer's ``own``, else ours by the tokens that the tokenizer has.
-
-    Where ``own`` doesn't mark answers, one of ours that writes the same text does; a line says which is taken.
-    """
-    if given is not None:
-        return _shipped(given, tokenizer) if given in SHIPPED else given
-    fitting = (name for name, tokens in SHIPPED.items() if None not in map(tokenizer.backend.token_to_id, tokens))
-    if own is None:
-        name = next(fitting)
-        if name != CHATML:
-            log.info("%s: %s, by the tokens of the base, which has none of its own", OPTION, name)
-        return _shipped(name, tokenizer)
-    if not _MARKS.search(own):
-        theirs = ChatTemplate(own, tokenizer)
-        for name in fitting:
-            ours = _shipped(name, tokenizer)
-            if name != CHATML and _writes_the_same(ChatTemplate(ours, tokenizer), theirs):
-                log.info("%s: %s, which writes what the base's own does, and marks answers", OPTION, name)
-                return ours
-    return own
-
-
-_QUESTION = {"role": "user", "content": " a? "}
-_ASKED = (_QUESTION, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": "c"})
-_PROBE_TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
-_PROBE_CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {"x": "y", "z": 1}}}
-_CALLING = (
-    *_ASKED,
-    {"role": "assistant", "content": "", "tool_calls": [_PROBE_CALL]},
-    {"role": "tool", "content": "r", "name": "f", "tool_call_id": "abcdefghi"},
-)
-_PROBES: tuple[tuple[Messages, Tools, bool], ...] = (
-    (_ASKED[:2], (), False),
-    ((*_ASKED, {"role": "assistant", "content": "e"}), (), False),
-    (({"role": "system", "content": "s"}, *_ASKED), (), True),
-    (_CALLING, (_PROBE_TOOL,), True),
-    (_CALLING, (), True),
-    ((_QUESTION, {"role": "assistant", "content": "u", "reasoning_content": "t\n"}), (), False),
-)
-"""Conversations, their tools, and whether an answer is asked for: two templates for one model write these alike."""
-
-
-def _writes_the_same(ours: ChatTemplate, theirs: ChatTemplate) -> bool:
-    """Whether our template writes what theirs does; where a conversation ends, it may add what ends its answer."""
-    compared = 0
-    for messages, tools, prompt in _PROBES:
-        try:
-            expected = theirs.render(messages, tools, prompt=prompt)
-        except DataError:
-            continue
-        try:
-            found = ours.render(messages, tools, prompt=prompt)
-        except DataError:
-            return False
-        added = found.removeprefix(expected)
-        if not found.startswith(expected) or (added and (prompt or ours.tokenizer.backend.token_to_id(added) is None)):
-            return False
-        compared += not prompt
-    return compared > 0
-
-
-def _shipped(name: str, tokenizer: Tokenizer) -> str:
-    """The text of a template of ours; ChatML has the tokens of texts where the tokenizer lacks its own."""
-    # ChatML's own tokens if the tokenizer has them; as plain text they would be several tokens each.
-    has_them = None not in map(tokenizer.backend.token_to_id, _OF_CHATML)
-    begin, end = (f"'{token}'" for token in _OF_CHATML) if has_them else ("bos_token", "eos_token")
-    found = template_text(name)
-    return found.replace("BEGIN", begin).replace("END", end) if name == CHATML else found
-
-
-def template_text(name: str) -> str:
-    """The text of a template of ours."""
-    return (_SHIPPED / f"{name}.jinja").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def template_in(folder: Path) -> str | None:

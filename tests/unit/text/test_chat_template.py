@@ -11,17 +11,8 @@ import pytest
 from tokenizers import AddedToken
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.chat_template import (
-    SHIPPED,
-    ChatTemplate,
-    Learned,
-    Reasoning,
-    given_template,
-    keep_template,
-    template_for,
-    template_in,
-    template_text,
-)
+from vaak.text.chat_template import ChatTemplate, Learned, Reasoning, keep_template, template_in
+from vaak.text.shipped_templates import SHIPPED, given_template, template_for, template_text
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -396,6 +387,10 @@ SHIPPED_TEXTS: dict[str, tuple[str, list[str]]] = {
         "<s>[INST] a[/INST]",
         [" b</s>", f'[TOOL_CALLS] [{OBJECT}, "id": "a23456789"}}]</s>', " d</s>"],
     ),
+    "mistral_nemo": (
+        "<s>[INST]a[/INST]",
+        ["b\n</s>", f'[TOOL_CALLS][{OBJECT}, "id": "a23456789"}}]</s>', "d</s>"],
+    ),
     "gemma": (
         "<s><start_of_turn>user\ns\n\na<end_of_turn>\n<start_of_turn>model\n",
         ["b<end_of_turn>", "d<end_of_turn>"],
@@ -412,7 +407,7 @@ def conversation_for(name: str) -> list[dict[str, Any]]:
     """The conversation, without what a template can't write."""
     without_calls = name in ("gemma", "llama3")
     found = [*WITH_CALL[:4], WITH_CALL[-1]] if without_calls else WITH_CALL
-    if name in ("mistral", "llama3_1"):  # they have no place for thoughts
+    if name in ("mistral", "mistral_nemo", "llama3_1"):  # they have no place for thoughts
         return [{key: value for key, value in one.items() if key != "reasoning_content"} for one in found]
     return found
 
@@ -425,7 +420,7 @@ def test_answers_of_each_template_that_is_shipped_are_those_counted_by_hand(ever
     assert answers_of(template, talk) == answers
     assert template.doubt is None, "it is learned where an answer ends"
     prompt = every_token.decode(template.prompt(talk[:2], "here"), skip_special_tokens=False)
-    assert prompt == (begin if name != "mistral" else "<s>[INST] s\n\na[/INST]")
+    assert prompt == begin.replace("a[/INST]", "s\n\na[/INST]")
 
 
 @pytest.mark.parametrize("name", SHIPPED)

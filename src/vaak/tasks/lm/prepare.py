@@ -32,9 +32,7 @@ from vaak.text.chat_template import (
     OPTION,
     ChatTemplate,
     Learned,
-    given_template,
     keep_template,
-    template_for,
     template_in,
 )
 from vaak.text.corpora.corpus import CorpusBuilder
@@ -42,6 +40,7 @@ from vaak.text.corpora.readers import TYPES_WITH_ROWS, Document
 from vaak.text.corpora.statistics import Skipped, statistics_rows
 from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
 from vaak.text.coverage import Coverage
+from vaak.text.shipped_templates import given_template, template_for
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -182,9 +181,7 @@ def _make(
             store = write_encoded(folder / split, pieces, tokenizer)
             if skipped:
                 log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
-            if template.num_unwritten_thoughts:
-                number, template.num_unwritten_thoughts = template.num_unwritten_thoughts, 0
-                log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
+            _tell_unwritten(split, template)
             if not len(store):
                 raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
@@ -199,6 +196,15 @@ def _make(
         split: figures.to_json() | {CONTENTS: figures.contents().to_json()} for split, figures in statistics.items()
     }
     return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
+
+
+def _tell_unwritten(split: str, template: ChatTemplate) -> None:
+    """Warn of what the template left out of a split's answers, and count anew."""
+    if number := template.num_unwritten_thoughts:
+        log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
+    if number := template.num_unwritten_words:
+        log.warning("%s: %s answers say something, and call: %s writes the call alone", split, f"{number:,}", OPTION)
+    template.num_unwritten_thoughts = template.num_unwritten_words = 0
 
 
 def _watched(documents: Iterable[Document], coverage: Coverage) -> Iterator[Document]:
