@@ -145,6 +145,12 @@ class Meters:
 
     protocol: dict[str, str]
 
+    def expect_rehearsal(self) -> None:
+        """Be told, before the first update, that the figures will be discarded: what a model writes may be cut short.
+
+        A model that hasn't learned to stop yet writes on to the greatest length, which shows nothing and takes minutes.
+        """
+
     def update(self, model: nn.Module, batch: Batch) -> None:
         """Add one batch's sums: all of them, or none where it raises."""
         missing(self, "update(model, batch)")

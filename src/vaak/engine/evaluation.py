@@ -80,6 +80,7 @@ class _Share:
     """Every ``stride``-th batch of a plan from ``first`` on.
 
     ``check(number)`` is called before each batch, ``rounds`` times on every rank, even on ranks with one batch less.
+    ``is_rehearsal``: what is measured will be discarded.
     """
 
     plan: BatchPlan
@@ -87,6 +88,7 @@ class _Share:
     stride: int
     rounds: int = 0
     check: Callable[[int], None] = lambda number: None
+    is_rehearsal: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,13 +143,13 @@ class Evaluator:
         """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the figures' names.
 
         What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
-        make figures.
+        make figures. The meters are told that it is a rehearsal, so that those of models that write bound their texts.
         """
         plan, parts, sums = self._plan(split), self.task.dataset(split).parts, Counter[str]()
         # the last batch has the longest examples; each part has its own
         last = {0 if parts is None else int(parts[plan.microbatch(at)[0][0]]): at for at in range(len(plan))}
         for place in last.values():
-            longest = _Share(plan, first=place, stride=len(plan))
+            longest = _Share(plan, first=place, stride=len(plan), is_rehearsal=True)
             measured = self._measure_share(model, split, longest, pieces, divide)
             sums.update(measured.sums())
         try:
@@ -180,15 +182,17 @@ class Evaluator:
                 module.training = True
         return measured
 
-    def _meters(self, split: str) -> Meters:
+    def _meters(self, split: str, is_rehearsal: bool) -> Meters:
         meters = self.task.meters(split)
         require_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
+        if is_rehearsal:
+            meters.expect_rehearsal()
         return self.watched(split, meters) if self.watched is not None else meters
 
     def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> _Measured | None:
         """Show new meters a share of the batches; return what they say, None if out of memory."""
         dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
-        meters = self._meters(split)
+        meters = self._meters(split, share.is_rehearsal)
         measured = _Measured(meters, by_batch=self.config.distributed.reduction == "exact")
         precision = self.precision or Precision(self.config.mixed_precision, device)
         reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), seed, skip_bad=self.skip_bad)
@@ -204,7 +208,7 @@ class Evaluator:
                     continue
                 measured.skipped += len(microbatch.skipped)
                 if measured.by_batch and measured.parts:  # the first batch has the first meters
-                    meters = self._meters(split)
+                    meters = self._meters(split, share.is_rehearsal)
                 for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
                     seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
                     if not _fits(meters, model, batch, precision):

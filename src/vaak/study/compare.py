@@ -289,6 +289,9 @@ class ByExample(Meters):
         self.contents: dict[str, list[str]] = {}
         self._dataset = task.dataset(split)
 
+    def expect_rehearsal(self) -> None:
+        self.meters.expect_rehearsal()
+
     def update(self, model: nn.Module, batch: Batch) -> None:
         for row in batch.split(batch.num_rows):
             before = dict(self.meters.sums())

@@ -5,9 +5,10 @@ Figures that any task can have: the mean of each loss, and the means of what fun
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
@@ -27,11 +28,13 @@ from vaak.core.left_out import SplitContents
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.nn.config import own_networks
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import write_own_adapter
 from vaak.nn.losses import Loss, make_loss
 from vaak.nn.own_network import OwnNetwork
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder, prepare_for_run, prepared_folder
 
+log = logging.getLogger("vaak")
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
 AnySection = TypeVar("AnySection", bound=Section)
 Folder = TypeVar("Folder", bound=PreparedFolder, default=PreparedFolder)
@@ -170,6 +173,38 @@ def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: t
     )
 
 
+@dataclass(frozen=True)
+class RehearsedTexts:
+    """How long a rehearsed evaluation's texts may become: a quarter and 8 tokens more than the longest reference.
+
+    A model that hasn't learned to stop would write each to ``limit``, the most tokens of an evaluation's.
+    """
+
+    split: str
+    longest: int
+    limit: int
+
+    @classmethod
+    def of_targets(cls, split: str, targets: Tensor, limit: int) -> RehearsedTexts:
+        """Those for the references ``(row, token)`` of a batch, which has IGNORED in other places."""
+        reference = int((targets != IGNORED).sum(1).max())
+        return cls(split, min(reference + reference // 4 + 8, limit), limit)
+
+    def report(self, ended: Sequence[bool]) -> None:
+        """Say how many texts were cut off here and will be longer in an evaluation; ``ended`` is about each text."""
+        cut = len(ended) - sum(ended)
+        if cut and self.longest < self.limit:
+            log.info(
+                "trying the evaluation of %s: %d of %d texts were cut off at %d tokens, by which the longest reference "
+                "has long ended; an evaluation lets the model write up to %d (data.decoding.max_new_tokens)",
+                self.split,
+                cut,
+                len(ended),
+                self.longest,
+                self.limit,
+            )
+
+
 Metric = Callable[[nn.Module, Batch], Any]
 """The losses that ``as_term`` takes: a sum with its unit, or a value for each row."""
 EXAMPLE = "example"
@@ -228,6 +263,9 @@ class WithMetrics(Meters):
     def __init__(self, meters: Meters, metrics: Mapping[str, Metric]) -> None:
         self.protocol = meters.protocol
         self._meters, self._metrics, self._sums = meters, metrics, _Sums("metric ")
+
+    def expect_rehearsal(self) -> None:
+        self._meters.expect_rehearsal()
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         found = {

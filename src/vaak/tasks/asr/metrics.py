@@ -36,7 +36,7 @@ with optional_import("the task asr requires jiwer", "asr"):
     import jiwer  # noqa: F401
 
 EXPERT_WEIGHT = "expert_weight"
-Transcribe = Callable[[Any, Any], list[str]]
+Transcribe = Callable[..., list[str]]
 
 
 class AsrMeters(Meters):
@@ -66,6 +66,10 @@ class AsrMeters(Meters):
             for key, value in ((f"{name} sum", total), (f"{name} count", number)):
                 self._sums[key] = self._sums.get(key, 0.0) + value
 
+    def transcripts(self, model: nn.Module, encoded: Any, batch: Batch) -> list[str]:
+        """The transcript of each row of encoded audio, rows of ``batch``."""
+        return self._transcribe(model, encoded)
+
     def errors(
         self, model: nn.Module, batch: Batch, encoded: Any, gate: Tensor | None = None, weights: Tensor | None = None
     ) -> Iterator[tuple[str, float, float]]:
@@ -77,7 +81,7 @@ class AsrMeters(Meters):
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
         places = send(torch.tensor(rows, dtype=torch.long), batch["targets"].device)
         # The states of the encoder are there already, for the loss: nothing is encoded twice.
-        texts = self._transcribe(model, encoded.rows(places)) if rows else []
+        texts = self.transcripts(model, encoded.rows(places), batch) if rows else []
         for row, text in zip(rows, texts, strict=True):
             reference, hypothesis = self._normalise(batch.extra["texts"][row]), self._normalise(text)
             counts = count_errors(reference, hypothesis)

@@ -20,6 +20,10 @@ class JointMeters(Meters):
         self.protocol = {"split": split, **{key: value for key, value in own.items() if not key.endswith("/split")}}
         self.meters, self.weights = meters, weights
 
+    def expect_rehearsal(self) -> None:
+        for one in self.meters.values():
+            one.expect_rehearsal()
+
     def update(self, model: nn.Module, batch: Batch) -> None:
         models: Any = model.tasks
         name, own = own_batch(batch)

@@ -43,7 +43,7 @@ with optional_import("the task seq2seq requires sacrebleu", "seq2seq"):
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-Translate = Callable[[nn.Module, Batch], list[str]]
+Translate = Callable[[nn.Module, Batch, bool], list[str]]
 SENTENCE_CHRF = "sentence_chrf"
 """chrF of single sentences, whose mean isn't that of the set: for examples, and for pairs of runs."""
 
@@ -51,7 +51,7 @@ SENTENCE_CHRF = "sentence_chrf"
 class TranslationMeters(Meters):
     """Loss, perplexity and accuracy of true targets; BLEU and chrF of the texts of ``translate``.
 
-    ``translate(model, batch)`` gives a text for each row of the batch.
+    ``translate(model, batch, is_rehearsal)`` gives a text for each row of the batch.
     """
 
     def __init__(
@@ -67,6 +67,10 @@ class TranslationMeters(Meters):
         self._log = ExampleLog(SENTENCE_CHRF)
         self.scores = sacrebleu_scores()
         self.totals = dict.fromkeys(("nats", "token", "right", "translated"), 0.0)
+        self._is_rehearsal = False
+
+    def expect_rehearsal(self) -> None:
+        self._is_rehearsal = True
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
@@ -90,7 +94,7 @@ class TranslationMeters(Meters):
         if not rows:
             return {}
         chosen = select_rows(batch, rows)
-        texts = self.translate(model, chosen)
+        texts = self.translate(model, chosen, self._is_rehearsal)
         found = {"translated": float(len(rows))}
         for name, metric in self.scores.items():
             counts = corpus_statistics(metric, texts, chosen.extra["references"])

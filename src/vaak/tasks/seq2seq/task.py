@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.runs.use import require_format
-from vaak.tasks.base import without_unread_files
+from vaak.tasks.base import RehearsedTexts, without_unread_files
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained
@@ -204,7 +204,8 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         references = self.dataset(split).num_references()
         protocol |= translation_protocol(self.data.decoding, self.data.max_target_length, references)
         pairs = self.dataset(split).get_pairs
-        return TranslationMeters(protocol, self._translations, lambda index: pairs([index])[0].source, self._attention)
+        translate = partial(self._translations, split)
+        return TranslationMeters(protocol, translate, lambda index: pairs([index])[0].source, self._attention)
 
     def _attention(self, model: nn.Module) -> dict[str, Any]:
         """The cross-attention in the translation of the first validation source; that of an own network isn't known."""
@@ -215,12 +216,17 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         found = [one for one in translator.translate(sources, self.decoding()) if one.candidates]
         return compute_mean_attention(translator, found[0]) if found else {}
 
-    def _translations(self, model: nn.Module, batch: Batch) -> list[str]:
+    def _translations(self, split: str, model: nn.Module, batch: Batch, is_rehearsal: bool) -> list[str]:
         """The translation of each row's source."""
         translator, settings = self.translator(model), self.decoding()
+        bound = RehearsedTexts.of_targets(split, batch["targets"], settings.max_new_tokens) if is_rehearsal else None
+        if bound is not None:
+            settings = replace(settings, max_new_tokens=bound.longest)
         source, mask = read_together(batch["source"], batch["source_mask"])
         rows = zip(source.tolist(), mask.sum(1).tolist(), strict=True)
         written = translator.written([row[:length] for row, length in rows], settings)
+        if bound is not None:
+            bound.report([hypotheses[0].ended for hypotheses in written])
         return [translator.candidate(hypotheses[0], settings).text for hypotheses in written]
 
     def show(self, batch: Batch) -> list[str]:

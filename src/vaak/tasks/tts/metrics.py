@@ -120,6 +120,9 @@ class ShownMeters(Meters):
         self._speaker, self._samples = speaker, samples
         self._model: nn.Module | None = None
 
+    def expect_rehearsal(self) -> None:
+        self._meters.expect_rehearsal()
+
     def update(self, model: nn.Module, batch: Batch) -> None:
         self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
         self._meters.update(model, batch)

@@ -48,7 +48,7 @@ def batch_of(texts: list[str], references: list[list[str] | None]) -> Batch:
     return Batch(tensors, {"token": torch.tensor(lengths)}, extra={"references": references, "texts": texts})
 
 
-def read_out(model: nn.Module, batch: Batch) -> list[str]:
+def read_out(model: nn.Module, batch: Batch, is_rehearsal: bool) -> list[str]:
     assert len(batch["source"]) == len(batch.counts["token"]) == len(batch.extra["texts"])
     return batch.extra["texts"]
 

@@ -22,7 +22,14 @@ class WhisperMeters(AsrMeters):
     ) -> None:
         """``compute_features`` gives the input of a model."""
         super().__init__(*arguments, **more)
-        self._compute_features = compute_features
+        self._compute_features, self._is_rehearsal = compute_features, False
+
+    def expect_rehearsal(self) -> None:
+        self._is_rehearsal = True
+
+    def transcripts(self, model: nn.Module, encoded: Any, batch: Batch) -> list[str]:
+        rehearsed = (batch["targets"],) if self._is_rehearsal else ()
+        return self._transcribe(model, encoded, *rehearsed)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has

@@ -154,9 +154,14 @@ class WhisperTranscriber(Transcriber):
 
     def decode_texts(self, encoded: Any) -> list[str]:
         """The transcript of each row of encoded audio."""
+        return self.texts_and_ends(encoded)[0]
+
+    def texts_and_ends(self, encoded: Encoded) -> tuple[list[str], list[bool]]:
+        """The transcript of each row of encoded audio, and whether the model ended it itself."""
         size = self.decoding.batch_size
         parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
-        return [text for some in parts for text in self._texts(self.heard(some))]
+        found = [heard for some in parts for heard in self.heard(some)]
+        return self._texts(found), [one.ended for one in found]
 
     def heard(
         self,

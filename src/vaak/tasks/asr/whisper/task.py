@@ -58,6 +58,7 @@ from vaak.tasks.asr.whisper.network import (
 )
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber, require_decoding
 from vaak.tasks.asr.whisper.sherpa import write_whisper_sherpa
+from vaak.tasks.base import RehearsedTexts
 from vaak.tasks.pretrained import load_or_init, read_new_tokens
 from vaak.tasks.speech_task import Datasets
 
@@ -209,8 +210,14 @@ class WhisperTask(SpeechRecognitionTask):
         return super().protocol(split) | differs
 
     def meters(self, split: str) -> WhisperMeters:
-        def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
-            return self.transcriber(model).decode_texts(encoded)
+        def transcribe(model: AsrModel, encoded: Encoded, rehearsed: Tensor | None = None) -> list[str]:
+            if rehearsed is None:
+                return self.transcriber(model).decode_texts(encoded)
+            most = model.max_target_length
+            bound = RehearsedTexts.of_targets(split, rehearsed, min(self.data.decoding.max_new_tokens or most, most))
+            texts, ended = self.transcriber(model, max_new_tokens=bound.longest).texts_and_ends(encoded)
+            bound.report(ended)
+            return texts
 
         groups = self.dataset(split).utterances.group_names
         return WhisperMeters(
