@@ -117,7 +117,7 @@ def test_splitting_a_batch_changes_nothing():
 def test_only_rows_with_references_are_translated():
     seen: list[str] = []
 
-    def translate(model: nn.Module, batch: Batch) -> list[str]:
+    def translate(model: nn.Module, batch: Batch, is_rehearsal: bool) -> list[str]:
         seen.extend(batch.extra["texts"])
         return batch.extra["texts"]
 
@@ -153,7 +153,7 @@ def test_what_was_not_counted_has_no_figure():
 
 @pytest.mark.parametrize("fails", ["translation", "model"])
 def test_an_update_that_fails_adds_nothing(fails, monkeypatch):
-    def translate(model: nn.Module, batch: Batch) -> list[str]:
+    def translate(model: nn.Module, batch: Batch, is_rehearsal: bool) -> list[str]:
         raise RuntimeError("out of memory")
 
     one, batch, model = meters(), batch_of(TEXTS, REFERENCES), Lookup()
