@@ -7,7 +7,7 @@ Writes a page of tables; about 20 minutes on an H100. A part that fails says why
 
 - machine: the card, versions, what ``vaak doctor`` says
 - recipes: each quick start in bf16, in fp16, and deterministic: the last is also killed and resumed, to the same bits
-- memory: the largest batch that was found, and a batch four times as large, which is computed in pieces
+- memory: the largest batch that was found, and a batch four times as large, which is computed in chunks
 - throughput: tokens a second, MFU and memory of language models, in bf16, against a hand-written loop,
   transformers.Trainer and litgpt (if installed), which take turns on the card (racing.py, arms.py)
 - attention: a row of 16 documents with a mask of all pairs, and by kernels of variable length, which must agree
@@ -206,7 +206,7 @@ def records(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def memory(card: Card) -> None:
-    """Find the largest batch, and train with four times as many rows: they are computed in pieces."""
+    """Find the largest batch, and train with four times as many rows: they are computed in chunks."""
     yaml = _language_model(card, "toy" if card.toy else "110M", 64 if card.toy else 1024, "document")
     precision = "training.mixed_precision=" + ("no" if card.toy else "bf16")
     limit = ("--up-to", "4") if card.toy else ()
@@ -216,7 +216,7 @@ def memory(card: Card) -> None:
     largest = int(answer["largest"])
     run = card.folder / "provoked"
     done = card.command(*card.training(run, yaml, 6, precision, f"training.batch_size={4 * largest}"))
-    said = [line for line in (done.stdout + done.stderr).splitlines() if "memory" in line or "piece" in line]
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "memory" in line or "chunks" in line]
     card.write(f"Batches of {4 * largest}, four times as many:", "```", *said[:8], "```")
 
 

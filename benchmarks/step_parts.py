@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "exchange": ("vaak.engine.distributed.ranks:Ranks.exchange", "vaak.engine.distributed.ranks:Ranks.gather"),
     "what is due": ("vaak.engine.trainer:Trainer.run_scheduled",),
     "step: the rest": ("vaak.engine.step:Step.__call__", "vaak.engine.trainer:Trainer.take_step"),
-    "pieces": ("vaak.engine.gradient:GradientPass.pieces",),
+    "chunks": ("vaak.engine.gradient:GradientPass.split",),
     "key of the draws": ("vaak.engine.gradient:draw_key",),
     "seed": ("vaak.engine.gradient:seed_everything",),
     "batch to device": ("vaak.core.batch:Batch.to",),

@@ -15,11 +15,11 @@ from processes import run_on_ranks
 from vaak.engine.distributed.ranks import Ranks
 
 EMPTY: dict[str, Any] = {}
-PIECE_RULES = [
+CHUNK_RULES = [
     [{"step": 3, "pieces": 4, "cells": 36.0}, "swap"],
     [{"step": 3, "pieces": 2, "cells": 24.0}, "memory is short"],
 ]
-"""In how many pieces microbatches are to be computed, each with the reason."""
+"""In how many chunks microbatches are to be computed, each with the reason."""
 
 
 def on_ranks(world_size: int, case: str, folder: Path, *arguments: Any) -> list[dict[str, Any]]:
@@ -40,8 +40,8 @@ def test_one_small_message_says_all(tmp_path: Path):
         ([EMPTY, {"stop": "SIGTERM"}, {"stop": "patience"}], {"stop": "SIGTERM"}, 2),
         ([{"stop": "patience"}] * 3, {"stop": "patience"}, 1),
         (
-            [EMPTY, {"piece_rules": [PIECE_RULES[0]]}, {"piece_rules": [PIECE_RULES[1]]}],
-            {"piece_rules": PIECE_RULES},
+            [EMPTY, {"chunk_rules": [CHUNK_RULES[0]]}, {"chunk_rules": [CHUNK_RULES[1]]}],
+            {"chunk_rules": CHUNK_RULES},
             2,
         ),
         ([{"counts": {"frame": 2.0}}, tokens[0], EMPTY], {"counts": {"frame": 2.0, "token": 3.0, "row": 1.0}}, 2),
@@ -52,7 +52,7 @@ def test_one_small_message_says_all(tmp_path: Path):
         "stop": None,
         "evaluate": False,
         "save": False,
-        "piece_rules": [],
+        "chunk_rules": [],
         "saved": 0,
         "counts": {},
     }

@@ -41,8 +41,8 @@ def test_each_writes_down_its_own_cuts_and_all_keep_to_them(run: Path):
     Step 6 is the first with a smaller one that is too large as well. Evaluation is cut on rank 1 alone.
     """
 
-    def cut(step: int, pieces: int, numbers: list[int] | None, cells: float) -> dict[str, object]:
-        place = {"step": step, "pieces": pieces, "numbers": numbers, "cells": cells}
+    def cut(step: int, chunks: int, numbers: list[int] | None, padded_size: float) -> dict[str, object]:
+        place = {"step": step, "pieces": chunks, "numbers": numbers, "cells": padded_size}
         return {**place, "split": None, "rank": 0, "objective": 0}
 
     own = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] is None]
@@ -54,7 +54,7 @@ def test_each_writes_down_its_own_cuts_and_all_keep_to_them(run: Path):
 
 
 @pytest.mark.slow
-def test_where_they_share_a_model_all_end_and_resume_in_smaller_pieces(tmp_path: Path):
+def test_where_they_share_a_model_all_end_and_resume_in_smaller_chunks(tmp_path: Path):
     shared = tmp_path / "shared"
     assert run_on_ranks(2, train_a_divided_model, shared) == [2, 2]
     assert "--resume auto" in (shared / "said-1").read_text()

@@ -5,10 +5,10 @@
     moderate        garbage is collected
     high            the caches are emptied, too
     critical        the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are
-                    computed in more pieces
+                    computed in more chunks
 
 A GPU may be full: its allocator raises an error where a step really doesn't fit, and the engine then computes that step
-in pieces. So nothing is split there beforehand, which would change the draws of a healthy run. On a CPU the kernel
+in chunks. So nothing is split there beforehand, which would change the draws of a healthy run. On a CPU the kernel
 kills the process without an error.
 """
 
@@ -73,7 +73,7 @@ class AdaptiveMemoryManager(Callback):
         self.pressure, self.highest, self.band = 0.0, 0.0, Band.LOW
         self.peak, self.limit, self.looks = 0, 0, 0
         self.begun, self.spent = 0.0, 0.0
-        self.last_cut: tuple[int, float] | None = None  # pieces and pressure when a finer cut was asked for
+        self.last_cut: tuple[int, float] | None = None  # chunks and pressure when a finer cut was asked for
 
     @property
     def may_cut(self) -> bool:
@@ -142,7 +142,7 @@ class AdaptiveMemoryManager(Callback):
             else:
                 free_memory(self.device)
             if self.band is Band.CRITICAL:
-                what_then = "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
+                what_then = "; where that isn't enough, batches are computed in smaller chunks" if self.may_cut else ""
                 if reading.own_share < self.own_share:
                     what_then = "; most of it belongs to other processes: end some, or train elsewhere"
                 log.warning("%s: caches are emptied%s", _usage_in_words(reading), what_then)
@@ -154,15 +154,15 @@ class AdaptiveMemoryManager(Callback):
         reset_peak(self.device)
 
     def _split_microbatches(self, trainer: Run, step: int, reading: MemoryReading) -> None:
-        """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""
+        """Ask for smaller chunks, unless they would be no help, or the last ones haven't been tried yet."""
         if not self.may_cut or reading.own_share < self.own_share:
             return
-        pieces = trainer.pieces()
+        chunks = trainer.count_chunks()
         if self.last_cut is not None:
-            pieces_then, pressure_then = self.last_cut
-            if pieces <= pieces_then or reading.pressure > pressure_then - LEAST_EFFECT:
+            chunks_then, pressure_then = self.last_cut
+            if chunks <= chunks_then or reading.pressure > pressure_then - LEAST_EFFECT:
                 return
-        self.last_cut = pieces, reading.pressure
+        self.last_cut = chunks, reading.pressure
         trainer.split_microbatches(_usage_in_words(reading))
 
     def figures(self) -> dict[str, float]:

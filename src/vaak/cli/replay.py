@@ -61,7 +61,7 @@ def _batches(found: dict[str, Any]) -> Iterator[str]:
     origin = found["from"] or "its beginning"
     yield f"step {found['step']} of {found['run']}, replayed from {origin}, epoch {found['epoch']}"
     for microbatch in found["microbatches"]:
-        cut = f", in {microbatch['pieces']} pieces" if microbatch["pieces"] > 1 else ""
+        cut = f", in {microbatch['pieces']} chunks" if microbatch["pieces"] > 1 else ""
         yield f"microbatch {microbatch['number']}: {len(microbatch['rows'])} rows{cut}"
         for row in microbatch["rows"]:
             yield f"  example {_examples(row['examples'])}, length {row['length']}: {row['shown']}"
@@ -100,11 +100,11 @@ def _non_finite(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _debug(found: dict[str, Any]) -> Iterator[str]:
-    for piece in found.get("pieces", ()):
-        losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in piece["losses"].items())
-        yield f"microbatch {piece['microbatch']}, piece {piece['piece']}: {losses}"
+    for chunk in found.get("pieces", ()):
+        losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in chunk["losses"].items())
+        yield f"microbatch {chunk['microbatch']}, chunk {chunk['piece']}: {losses}"
         rows: list[tuple[str, ...]] = [("module", "class", "shape", "mean", "std", "largest", "not finite")]
-        for module in piece["modules"]:
+        for module in chunk["modules"]:
             numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
             shape = "x".join(map(str, module["shape"]))
             rows.append((module["module"], module["kind"], shape, *map(shown_number, numbers)))

@@ -62,7 +62,7 @@ class MemoryConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "free"
 
     manager: bool = option(
-        "Watch memory pressure: collect garbage, empty caches, compute microbatches in pieces.", True
+        "Watch memory pressure: collect garbage, empty caches, compute microbatches in chunks.", True
     )
     thresholds: tuple[Part, Part, Part] | None = option(
         "Fractions of memory at which pressure is moderate, high and critical; null uses the device's defaults.", None
@@ -72,7 +72,7 @@ class MemoryConfig(Section):
         None,
         gt=0,
     )
-    recovery: bool = option("When memory runs out, redo the step in smaller pieces; if false, the run ends.", True)
+    recovery: bool = option("When memory runs out, redo the step in smaller chunks; if false, the run ends.", True)
     rehearsal: bool = option("Try the largest and the smallest microbatch before the first step.", True)
 
 

@@ -18,7 +18,7 @@ class Term:
     The engine divides it by that unit's count in the whole step.
 
     ``splittable`` is False for a term that is not a sum over examples (in-batch contrast): such a batch is never split
-    into pieces. A sum may depend on quantities of the whole step that are computed beforehand (``FirstPass``).
+    into chunks. A sum may depend on quantities of the whole step that are computed beforehand (``FirstPass``).
     """
 
     total: torch.Tensor
@@ -35,7 +35,7 @@ def get_divisor(counts: dict[str, float], unit: str) -> float:
 class FirstPass:
     """The part of a batch that has to be known before the losses of its step are computed.
 
-    ``sums`` are added up over the step, all pieces, microbatches and ranks: ``Batch.step_sums``. ``kept``, by row, are
+    ``sums`` are added up over the step, all chunks, microbatches and ranks: ``Batch.step_sums``. ``kept``, by row, are
     put among the tensors of the batch, so that they needn't be computed twice.
     """
 
@@ -153,15 +153,15 @@ class Batch:
                     "row; a value for the whole batch may be a tuple"
                 )
 
-    def split(self, pieces: int) -> list[Batch]:
-        """At most ``pieces`` batches of consecutive rows whose losses and counts add up to this one's.
+    def split(self, num_chunks: int) -> list[Batch]:
+        """At most ``num_chunks`` batches of consecutive rows whose losses and counts add up to this one's.
 
         Raises UserError where a part of the batch can't be split by rows.
         """
-        if pieces == 1:
+        if num_chunks == 1:
             return [self]
         self.check_rows()
-        size = max(1, -(-self.num_rows // pieces))
+        size = max(1, -(-self.num_rows // num_chunks))
         return [self._rows(slice(start, start + size)) for start in range(0, self.num_rows, size)] or [self]
 
     def _rows(self, rows: slice) -> Batch:

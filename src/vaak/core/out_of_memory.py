@@ -22,7 +22,7 @@ TEXTS = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, on any device, so that smaller pieces may fit.
+    """Return whether an error says that memory ran out, on any device, so that smaller chunks may fit.
 
     A failed collective (NCCL) isn't one, whatever its cause: the other ranks are lost by then.
 

@@ -14,8 +14,8 @@ class Purpose(StrEnum):
     """The use of a key; in the comments, the parts that follow it. No two uses share a purpose and its parts."""
 
     DATA = "data"  # seed, epoch, index, occurrence
-    EVALUATION = "evaluation"  # data: split, EVALUATION_SEED, 0, index, 0; model: EVALUATION_SEED, split, batch, piece
-    MODEL = "model"  # seed, step, microbatch, piece, objective (if it is not the only one)
+    EVALUATION = "evaluation"  # data: split, EVALUATION_SEED, 0, index, 0; model: EVALUATION_SEED, split, batch, chunk
+    MODEL = "model"  # seed, step, microbatch, chunk, objective (if it is not the only one)
     INITIALISE = "initialise"  # seed
     PLAN = "plan"  # seed, epoch
     MIXTURE = "mixture"  # of parts: seed, shares

@@ -247,7 +247,7 @@ class Task:
         Names of terms that are not trained on: sums over the step for logs, and for modules with ``follow_step``.
     first_pass
         For a loss that depends on sums over the whole step which only the model knows: these sums for a batch. It is
-        called without gradients on every microbatch of a step, or on its pieces, before ``losses`` is. None for most.
+        called without gradients on every microbatch of a step, or on its chunks, before ``losses`` is. None for most.
     objectives
         For a task that descends on several in one step (a discriminator's, then its generator's), in place of
         ``losses``. Each finds the weights that those before it left. The step is all or nothing: where the gradient

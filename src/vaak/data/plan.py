@@ -89,9 +89,9 @@ class BatchPlan:
         rows = self.row_starts[starts[0] : starts[-1] + 1]
         return BatchPlan(self.indices[rows[0] : rows[-1]], rows - rows[0], starts - starts[0], passes)
 
-    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
-        """Cells of each microbatch: its rows times the longest of them, which is rounded up to a ``multiple``."""
-        return count_padded_cells(*self.shapes(lengths), multiple)
+    def padded_sizes(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
+        """Return each microbatch's padded size: its rows times the longest, which is rounded up to a ``multiple``."""
+        return count_padded_sizes(*self.shapes(lengths), multiple)
 
     def shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The rows of each microbatch, and the longest of them."""
@@ -99,13 +99,13 @@ class BatchPlan:
         return np.diff(self.microbatch_starts), longest
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
-        """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch.
+        """The fraction of the padded sizes that is padding, where rows are padded to the longest of their microbatch.
 
         That is rounded up to a ``multiple``.
         """
         row_lengths = self._row_lengths(lengths)
-        cells = float(np.sum(self.cells(lengths, multiple), dtype=np.float64))
-        return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells)  # sums are rounded
+        padded = float(np.sum(self.padded_sizes(lengths, multiple), dtype=np.float64))
+        return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / padded)  # sums are rounded
 
     def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         row_lengths: np.ndarray = np.asarray(lengths)[self.indices]
@@ -146,7 +146,7 @@ class Plan(Protocol):
 
     def part(self, first: int, last: int) -> BatchPlan: ...
 
-    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray: ...
+    def padded_sizes(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray: ...
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float: ...
 
@@ -213,13 +213,13 @@ class PiecewisePlan:
             found.append(self._made(number).part(max(first, start) - start, min(last, end) - start))
         return one_after_another(found)
 
-    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
-        """Cells of each microbatch, as a plan's in one piece. All pieces are made, one at a time."""
+    def padded_sizes(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
+        """The padded size of each microbatch, as that of a plan in one piece. All pieces are made, one at a time."""
         rows, longest = zip(*(self._made(number).shapes(lengths) for number in range(len(self.pieces))), strict=True)
-        return count_padded_cells(np.concatenate(rows), np.concatenate(longest), multiple)
+        return count_padded_sizes(np.concatenate(rows), np.concatenate(longest), multiple)
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
-        """The fraction of the cells of its first piece that is padding."""
+        """The fraction of the padded sizes of its first piece that is padding."""
         return self._made(0).padding_waste(lengths, multiple)
 
     @property
@@ -289,8 +289,8 @@ def checked_lengths(
     return lengths
 
 
-def count_padded_cells(rows: np.ndarray, longest: np.ndarray, multiple: float) -> np.ndarray:
-    """The cells of microbatches with these ``rows``, whose ``longest`` are rounded up as ``rounded_up`` says."""
+def count_padded_sizes(rows: np.ndarray, longest: np.ndarray, multiple: float) -> np.ndarray:
+    """The padded sizes of microbatches with these ``rows``, whose ``longest`` are rounded up as ``rounded_up`` says."""
     return np.asarray(rounded_up(longest, multiple, longest.max()) * rows)
 
 

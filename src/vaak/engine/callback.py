@@ -83,8 +83,8 @@ class Run(Protocol):
         """The present rate of each group of parameters."""
         ...
 
-    def pieces(self) -> int:
-        """In how many pieces a microbatch as large as this step's will be computed."""
+    def count_chunks(self) -> int:
+        """In how many chunks a microbatch as large as this step's will be computed."""
         ...
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
@@ -109,7 +109,7 @@ class Run(Protocol):
         ...
 
     def split_microbatches(self, reason: str) -> None:
-        """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
+        """Ask that microbatches as large as this step's are computed in chunks half as large, where they can be."""
         ...
 
 

@@ -52,8 +52,8 @@ MEETING_EVERY = 4
 Divide = Callable[[int, str], None]
 
 
-def _log_division(pieces: int, reason: str) -> None:
-    log.warning("%s: in %d pieces", reason, pieces)
+def _log_division(num_chunks: int, reason: str) -> None:
+    log.warning("%s: in %d chunks", reason, num_chunks)
 
 
 class Interruption:
@@ -114,20 +114,20 @@ class Evaluator:
         model: nn.Module,
         split: str,
         wanted: Callable[[], bool] = lambda: False,
-        pieces: int = 1,
+        num_chunks: int = 1,
         divide: Divide = _log_division,
     ) -> dict[str, float]:
         """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
-        Every batch is computed in ``pieces`` pieces. When memory runs out, ``divide(pieces, reason)`` is called and the
-        split is evaluated again in twice as many. The model and its parts keep the modes they had.
+        Every batch is computed in ``num_chunks`` chunks. When memory runs out, ``divide(num_chunks, reason)`` is called
+        and the split is evaluated again in twice as many. The model and its parts keep the modes they had.
 
         Raises EvaluationInterruptedError where ``wanted()`` holds on any rank, UserError where one row alone doesn't
         fit.
         """
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
         share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
-        measured = self._measure_share(model, split, share, pieces, divide)
+        measured = self._measure_share(model, split, share, num_chunks, divide)
         meters, sums = measured.meters, measured.sums_over(self.ranks)
         results = meters.results(dict(sums))
         skipped = self.ranks.sum({"skipped": measured.skipped})["skipped"]
@@ -139,7 +139,7 @@ class Evaluator:
                 self.show(partial(_name_pictures, prefix, made))
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
-    def rehearse(self, model: nn.Module, split: str, pieces: int = 1, divide: Divide = _log_division) -> set[str]:
+    def rehearse(self, model: nn.Module, split: str, num_chunks: int = 1, divide: Divide = _log_division) -> set[str]:
         """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the figures' names.
 
         What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
@@ -150,7 +150,7 @@ class Evaluator:
         last = {0 if parts is None else int(parts[plan.microbatch(at)[0][0]]): at for at in range(len(plan))}
         for place in last.values():
             longest = _Share(plan, first=place, stride=len(plan), is_rehearsal=True)
-            measured = self._measure_share(model, split, longest, pieces, divide)
+            measured = self._measure_share(model, split, longest, num_chunks, divide)
             sums.update(measured.sums())
         try:
             results = measured.meters.results(dict(sums))
@@ -163,20 +163,20 @@ class Evaluator:
         batch_size = self.config.validation.batch_size or self.config.batch_size
         return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget, dataset.parts)
 
-    def _measure_share(self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide) -> _Measured:
-        """Measure some batches, in ever more pieces until they fit.
+    def _measure_share(self, model: nn.Module, split: str, share: _Share, num_chunks: int, divide: Divide) -> _Measured:
+        """Measure some batches, in ever more chunks until they fit.
 
-        ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``pieces`` pieces each.
-        ``divide`` is told each larger number of pieces, with the reason. ``model`` is put back into its mode.
+        ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``num_chunks`` chunks each.
+        ``divide`` is told each larger number of chunks, with the reason. ``model`` is put back into its mode.
         """
         training = [module for module in model.modules() if module.training]
         model.eval()
         try:
             with torch.no_grad():
-                while (measured := self._measure(model, split, share, pieces)) is None:
+                while (measured := self._measure(model, split, share, num_chunks)) is None:
                     free_memory(self.ranks.device)
-                    pieces *= 2
-                    divide(pieces, f"out of memory while {split} was evaluated")
+                    num_chunks *= 2
+                    divide(num_chunks, f"out of memory while {split} was evaluated")
         finally:
             for module in training:  # a part that was kept in evaluation mode stays in it
                 module.training = True
@@ -189,7 +189,7 @@ class Evaluator:
             meters.expect_rehearsal()
         return self.watched(split, meters) if self.watched is not None else meters
 
-    def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> _Measured | None:
+    def _measure(self, model: nn.Module, split: str, share: _Share, num_chunks: int) -> _Measured | None:
         """Show new meters a share of the batches; return what they say, None if out of memory."""
         dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
         meters = self._meters(split, share.is_rehearsal)
@@ -209,8 +209,8 @@ class Evaluator:
                 measured.skipped += len(microbatch.skipped)
                 if measured.by_batch and measured.parts:  # the first batch has the first meters
                     meters = self._meters(split, share.is_rehearsal)
-                for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
-                    seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
+                for index, batch in enumerate(microbatch.batch.split(num_chunks) if microbatch.batch else ()):
+                    seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, index), device)
                     if not _fits(meters, model, batch, precision):
                         if batch.num_rows == 1:
                             first = ", ".join(f"{one} ({dataset.describe(one)})" for one in batch.indices[0][:5])

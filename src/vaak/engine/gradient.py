@@ -3,8 +3,8 @@
     loss     = sum over microbatches of  sum over terms of  weight x total / counts[unit]
     gradient = d loss / d weights
 
-A batch that does not fit in memory is computed in pieces of its rows. As each term is a sum over rows, and counts are
-those of the whole step, the pieces' gradients add up to the same one. A term that depends on more of the whole step
+A batch that does not fit in memory is computed in chunks of its rows. As each term is a sum over rows, and counts are
+those of the whole step, the chunks' gradients add up to the same one. A term that depends on more of the whole step
 than batches count, as on how often a gate chooses each expert, has that from a first pass without gradients.
 
 Each objective has its own parameters, optimizers and gradient. While one is computed, the others' parameters need no
@@ -36,7 +36,7 @@ from vaak.engine.distributed.sharding import ShardedModel
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.phases import Phases
 from vaak.engine.precision import Precision, seed_everything
-from vaak.engine.state import PieceRule, PieceRules
+from vaak.engine.state import ChunkRule, ChunkRules
 from vaak.engine.training_data import StepData
 
 Sums = dict[str, torch.Tensor]
@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class DoesNotFitError(UserError):
-    """A step is out of memory, and smaller pieces can't help."""
+    """A step is out of memory, and smaller chunks can't help."""
 
 
 class LossSums:
@@ -59,7 +59,7 @@ class LossSums:
         self._factors: dict[str, torch.Tensor] = {}
 
     def add(self, terms: dict[str, Term], scale: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Take in the terms of a piece; return their sums, and the derivative of the step's loss by each of them.
+        """Take in the terms of a chunk; return their sums, and the derivative of the step's loss by each of them.
 
         It is weight x ``scale`` / count. Sums in 16 bits are added up in 32. Raises UserError for an uncounted unit.
         """
@@ -78,7 +78,7 @@ class LossSums:
                     )
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
-                # d(weight * sum / count) = (weight / count) * d sum: so every piece is divided alike
+                # d(weight * sum / count) = (weight / count) * d sum: so every chunk is divided alike
                 factor = self.weights.get(name, 1.0) * scale / get_divisor(self.counts, term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
             if total.requires_grad:  # others are only logged
@@ -93,22 +93,22 @@ class LossSums:
 
 
 @dataclass(frozen=True)
-class MicrobatchPiece:
-    """Some rows of a microbatch: piece ``piece`` of ``pieces`` of microbatch ``number``.
+class MicrobatchChunk:
+    """Some rows of microbatch ``number``: its chunk ``index`` of ``num_chunks``.
 
-    One that is ``idle`` is computed because other ranks have more pieces, and adds nothing to the step.
+    A filler is computed only because other ranks have more chunks, and adds nothing to the step.
     """
 
     batch: Batch
     number: int
-    piece: int
-    pieces: int
-    idle: bool = False
+    index: int
+    num_chunks: int
+    is_filler: bool = False
 
 
 @dataclass(frozen=True)
 class Forward:
-    """How the terms of a piece are computed: by which losses, of which model, in which precision and with which draws.
+    """How the terms of a chunk are computed: by which losses, of which model, in which precision and with which draws.
 
     ``model`` is the one to call: compiled, if training compiles, or divided over ranks. ``number`` is that of the
     objective, ``first_pass`` what it has to know of the whole step.
@@ -121,23 +121,23 @@ class Forward:
     number: int = 0
     first_pass: Callable[[nn.Module, Batch], FirstPass] | None = None
 
-    def terms(self, step: int, piece: MicrobatchPiece) -> dict[str, Term]:
-        """The terms of a piece; its draws depend on the step, its microbatch's number and its own alone."""
-        return self._call(self.losses, step, piece)
+    def terms(self, step: int, chunk: MicrobatchChunk) -> dict[str, Term]:
+        """The terms of a chunk; its draws depend on the step, its microbatch's number and its own alone."""
+        return self._call(self.losses, step, chunk)
 
-    def first(self, step: int, piece: MicrobatchPiece) -> FirstPass:
-        """Return what the first pass finds in a piece, with the draws of ``terms``."""
+    def first(self, step: int, chunk: MicrobatchChunk) -> FirstPass:
+        """Return what the first pass finds in a chunk, with the draws of ``terms``."""
         assert self.first_pass is not None
         with torch.no_grad():
-            return self._call(self.first_pass, step, piece)
+            return self._call(self.first_pass, step, chunk)
 
-    def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, piece: MicrobatchPiece) -> Result:
+    def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, chunk: MicrobatchChunk) -> Result:
         # All that dropout depends on; the first objective's 0 isn't part of it, as before there were several.
         objective = (self.number,) if self.number else ()
         seed_everything(
-            draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
+            draw_key(Purpose.MODEL, self.seed, step, chunk.number, chunk.index, *objective), self.precision.device
         )
-        batch = piece.batch.to(self.precision.device)
+        batch = chunk.batch.to(self.precision.device)
         with self.precision.autocast():
             if isinstance(self.model, ShardedModel):
                 return self.model(function, batch)[0]  # type: ignore[no-any-return]
@@ -146,39 +146,40 @@ class Forward:
 
 @dataclass(frozen=True)
 class GradientPass:
-    """Computes the gradient of an objective on this rank, in pieces where memory is short.
+    """Computes the gradient of an objective on this rank, in chunks where memory is short.
 
-    ``recovery`` says whether a step that is out of memory is tried again in smaller pieces. ``cells`` and ``describe``
-    know the data: how large a microbatch is, and where an example comes from. Where the ranks share a model, ``rounds``
-    agrees on how many pieces each of them computes, and ``dummy_batch`` is a batch for one that has none.
+    ``recovery`` says whether a step that is out of memory is tried again in smaller chunks. ``padded_size`` and
+    ``describe`` know the data: how large a microbatch is, and where an example comes from. Where the ranks share a
+    model, ``rounds`` agrees on how many chunks each of them computes, and ``dummy_batch`` is a batch for one that has
+    none.
     """
 
     forward: Forward
     weights: dict[str, float]
     recovery: bool
     phases: Phases
-    cells: Callable[[Microbatch], float]
+    padded_size: Callable[[Microbatch], float]
     describe: Callable[[int], str]
     rounds: Callable[[int], int] | None = None
     dummy_batch: Callable[[], Batch] | None = None
 
-    def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
-        """Return this rank's work in a step, piece by piece; a rehearsal includes parts that only join later."""
+    def split(self, chunk_rules: ChunkRules, data: StepData) -> list[MicrobatchChunk]:
+        """Return this rank's work in a step, chunk by chunk; a rehearsal includes parts that only join later."""
         found = []
         step = None if data.is_rehearsal else data.step
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
                 number, read = microbatch.address.number, microbatch.batch
-                # what losses put into a batch isn't there when a piece is computed again
+                # what losses put into a batch isn't there when a chunk is computed again
                 batch = Batch(dict(read.tensors), read.counts, read.indices, read.extra, step, read.step_sums)
-                cells = 0.0 if piece_rules.is_empty else self.cells(microbatch)
-                batches = batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
-                found += [MicrobatchPiece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]
+                padded_size = 0.0 if chunk_rules.is_empty else self.padded_size(microbatch)
+                batches = batch.split(chunk_rules.count(data.step, number, padded_size, self.forward.number))
+                found += [MicrobatchChunk(batch, number, index, len(batches)) for index, batch in enumerate(batches)]
         return found
 
     def accumulate(
         self,
-        piece_rules: PieceRules,
+        chunk_rules: ChunkRules,
         data: StepData,
         gradients: OwnGradients,
         scale: float = 1.0,
@@ -186,36 +187,36 @@ class GradientPass:
     ) -> LossSums:
         """Leave this rank's part of the gradient of a step's ``data`` in ``gradients``; return the terms of its loss.
 
-        Microbatches are divided by ``piece_rules``. Out of memory, all is computed again in pieces half as large.
+        Microbatches are divided by ``chunk_rules``. Out of memory, all is computed again in chunks half as large.
         ``scale`` is that of an fp16 loss; ``over_ranks`` adds up what a first pass has found in each microbatch. Raises
         UserError where one row alone doesn't fit, or a loss isn't a sum; then no rule is left of what was tried.
         """
         try:
-            data = self.after_first_pass(piece_rules, data, gradients.restart, over_ranks)
+            data = self.after_first_pass(chunk_rules, data, gradients.restart, over_ranks)
 
-            def attempt(pieces: list[MicrobatchPiece]) -> LossSums | _Failure:
+            def attempt(chunks: list[MicrobatchChunk]) -> LossSums | _Failure:
                 losses = LossSums(self.weights, data.counts)
 
-                def compute(piece: MicrobatchPiece) -> _Failure | None:
-                    if piece is pieces[-1] and not self.recovery:  # else this rank may have to compute all again
+                def compute(chunk: MicrobatchChunk) -> _Failure | None:
+                    if chunk is chunks[-1] and not self.recovery:  # else this rank may have to compute all again
                         gradients.start_when_full()
-                    failure = self._backward(piece, data.step, losses, scale)
-                    # exact sums are of whole microbatches, whichever rank has them, so not of pieces
-                    if failure is None and piece.piece == piece.pieces - 1 and gradients.may_repeat:
-                        gradients.take_in(piece.number, losses.taken())
+                    failure = self._backward(chunk, data.step, losses, scale)
+                    # exact sums are of whole microbatches, whichever rank has them, so not of chunks
+                    if failure is None and chunk.index == chunk.num_chunks - 1 and gradients.may_repeat:
+                        gradients.take_in(chunk.number, losses.taken())
                     return failure
 
-                return self._run(pieces, compute) or losses
+                return self._run(chunks, compute) or losses
 
-            losses = self._until_it_fits(piece_rules, data, gradients.restart, attempt)
-            piece_rules.confirm()
+            losses = self._until_it_fits(chunk_rules, data, gradients.restart, attempt)
+            chunk_rules.confirm()
             return losses
         finally:
-            piece_rules.withdraw()
+            chunk_rules.withdraw()
 
     def after_first_pass(
         self,
-        piece_rules: PieceRules,
+        chunk_rules: ChunkRules,
         data: StepData,
         clear: Callable[[], None] = lambda: None,
         over_ranks: Callable[[dict[int, Sums]], Sums] | None = None,
@@ -224,25 +225,25 @@ class GradientPass:
         if self.forward.first_pass is None:
             return data
 
-        def attempt(pieces: list[MicrobatchPiece]) -> tuple[dict[int, Sums], dict[int, list[Sums]]] | _Failure:
+        def attempt(chunks: list[MicrobatchChunk]) -> tuple[dict[int, Sums], dict[int, list[Sums]]] | _Failure:
             sums, kept = dict[int, Sums](), defaultdict[int, list[Sums]](list)
 
-            def look(piece: MicrobatchPiece) -> None:
+            def look(chunk: MicrobatchChunk) -> None:
                 with self.phases.measure("forward"):
-                    found = self.forward.first(data.step, piece)
-                sums[piece.number] = add_up([sums.get(piece.number, {}), found.sums])
-                kept[piece.number].append(found.kept)
+                    found = self.forward.first(data.step, chunk)
+                sums[chunk.number] = add_up([sums.get(chunk.number, {}), found.sums])
+                kept[chunk.number].append(found.kept)
 
-            # a failure is a value: its pieces are run again, smaller, with empty sums
-            return self._run(pieces, look) or (sums, kept)
+            # a failure is a value: its chunks are run again, smaller, with empty sums
+            return self._run(chunks, look) or (sums, kept)
 
-        sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
+        sums, kept = self._until_it_fits(chunk_rules, data, clear, attempt)
         totals = (over_ranks or (lambda found: add_up(found.values())))(sums)
         microbatches = []
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
                 parts = kept[microbatch.address.number]
-                # pieces follow the rows' order, so their results line up with the batch
+                # chunks follow the rows' order, so their results line up with the batch
                 joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
                 tensors = {**microbatch.batch.tensors, **joined}
                 batch = replace(microbatch.batch, tensors=tensors, step_sums=totals)
@@ -252,15 +253,15 @@ class GradientPass:
 
     def _until_it_fits(
         self,
-        piece_rules: PieceRules,
+        chunk_rules: ChunkRules,
         data: StepData,
         clear: Callable[[], None],
-        attempt: Callable[[list[MicrobatchPiece]], Result | _Failure],
+        attempt: Callable[[list[MicrobatchChunk]], Result | _Failure],
     ) -> Result:
-        """Return the result of an attempt on the pieces of the step, in smaller ones each time that it fails."""
+        """Return the result of an attempt on the chunks of the step, in smaller ones each time that it fails."""
         shortages = 0
         while True:
-            found = attempt(self._with_idle(self.pieces(piece_rules, data)))
+            found = attempt(self._add_fillers(self.split(chunk_rules, data)))
             if not isinstance(found, _Failure):
                 return found
             # A failure comes back as a value: an exception's traceback holds every tensor of the failed attempt. Only
@@ -268,76 +269,80 @@ class GradientPass:
             clear()
             free_memory(self.forward.precision.device)
             if isinstance(found, _NotASum):
-                if piece_rules.proposed:  # this step has just been out of memory
+                if chunk_rules.proposed:  # this step has just been out of memory
                     raise DoesNotFitError(
                         f"out of memory, and the loss {found.loss} is not a sum over examples, so batches can't be "
                         "split: lower training.batch_size (and raise training.gradient_accumulation_steps)"
                     )
-                piece_rules.keep_whole(self.forward.number, found.loss)
+                chunk_rules.keep_whole(self.forward.number, found.loss)
             elif isinstance(found, _Shortage):
                 shortages += 1
-                self._answer(piece_rules, data, found, last_try=shortages > 1)
+                self._answer(chunk_rules, data, found, last_try=shortages > 1)
 
-    def _with_idle(self, pieces: list[MicrobatchPiece]) -> list[MicrobatchPiece]:
-        """The pieces, and as many idle ones as this rank has less than the one with most."""
-        missing = 0 if self.rounds is None else self.rounds(len(pieces)) - len(pieces)
-        if missing and not pieces:
+    def _add_fillers(self, chunks: list[MicrobatchChunk]) -> list[MicrobatchChunk]:
+        """The chunks, and as many fillers as this rank has less than the one with most."""
+        missing = 0 if self.rounds is None else self.rounds(len(chunks)) - len(chunks)
+        if missing and not chunks:
             assert self.dummy_batch is not None
-            return [MicrobatchPiece(self.dummy_batch(), 0, 0, 1, idle=True)] * missing
-        return [*pieces, *[replace(pieces[0], idle=True)] * missing] if missing else pieces
+            return [MicrobatchChunk(self.dummy_batch(), 0, 0, 1, is_filler=True)] * missing
+        return [*chunks, *[replace(chunks[0], is_filler=True)] * missing] if missing else chunks
 
-    def _run(self, pieces: list[MicrobatchPiece], do: Callable[[MicrobatchPiece], _Failure | None]) -> _Failure | None:
-        """Do something with every piece; return why it was given up, if it was."""
-        piece = None
+    def _run(self, chunks: list[MicrobatchChunk], do: Callable[[MicrobatchChunk], _Failure | None]) -> _Failure | None:
+        """Do something with every chunk; return why it was given up, if it was."""
+        chunk = None
         try:
-            for piece in pieces:
-                failure = do(piece)
+            for chunk in chunks:
+                failure = do(chunk)
                 if failure is not None:
                     return failure
         except Exception as error:
-            if piece is None or not is_out_of_memory(error):
+            if chunk is None or not is_out_of_memory(error):
                 raise
-            return _Shortage.of(piece, error)
+            return _Shortage.of(chunk, error)
         return None
 
-    def _backward(self, piece: MicrobatchPiece, step: int, losses: LossSums, scale: float) -> _Failure | None:
-        """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
+    def _backward(self, chunk: MicrobatchChunk, step: int, losses: LossSums, scale: float) -> _Failure | None:
+        """Run a chunk forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
-            terms = self.forward.terms(step, piece)
-            if piece.idle:  # it only meets the others: the derivative of the step's loss by it is 0
+            terms = self.forward.terms(step, chunk)
+            if chunk.is_filler:  # it only meets the others: the derivative of the step's loss by it is 0
                 roots = [term.total for term in terms.values() if term.total.requires_grad]
                 factors = [torch.zeros_like(root) for root in roots]
             else:
                 roots, factors = losses.add(terms, scale)
-        if piece.pieces > 1 and losses.unsplittable:  # known only now, from the term itself
+        if chunk.num_chunks > 1 and losses.unsplittable:  # known only now, from the term itself
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
             backward(roots, factors)
         return None
 
-    def _answer(self, piece_rules: PieceRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
-        """Split microbatches as large as the failed one into more pieces, later ones too; raise if impossible."""
+    def _answer(self, chunk_rules: ChunkRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
+        """Split microbatches as large as the failed one into more chunks, later ones too; raise if impossible."""
         step = data.step
         if not self.recovery:
             raise DoesNotFitError(
                 f"out of memory in step {step} ({shortage.error}); lower training.batch_size, or set "
-                "training.memory.recovery: true, which computes the step in smaller pieces"
+                "training.memory.recovery: true, which computes the step in smaller chunks"
             )
         if shortage.rows > 1:
             failed = next(one for one in data.microbatches if one.address.number == shortage.number)
             own = tuple(microbatch.address.number for microbatch in data.microbatches)
             # a rehearsal stands for every microbatch of this size; where a model is divided, the step begins again
             numbers = None if data.is_rehearsal or self.rounds is not None else own
-            rule = PieceRule(
-                step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number
+            rule = ChunkRule(
+                step,
+                2 * shortage.num_chunks,
+                numbers,
+                padded_size=self.padded_size(failed),
+                objective=self.forward.number,
             )
-            piece_rules.whole.discard(self.forward.number)
-            piece_rules.propose(rule, f"out of memory in step {step} ({shortage.error})")
+            chunk_rules.whole.discard(self.forward.number)
+            chunk_rules.propose(rule, f"out of memory in step {step} ({shortage.error})")
             if self.rounds is not None:  # the others wait in the middle of the step, for what this one can't give
-                piece_rules.confirm()
+                chunk_rules.confirm()
                 raise DoesNotFitError(
                     f"out of memory in step {step} ({shortage.error}); the model is divided over processes, so all of "
-                    "them end here. Smaller pieces are recorded for it: resume with --resume auto"
+                    "them end here. Smaller chunks are recorded for it: resume with --resume auto"
                 )
         elif last_try or self.rounds is not None:  # once the caches are empty, it may yet fit
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
@@ -373,15 +378,15 @@ class _Shortage(_Failure):
     """Where memory ran out."""
 
     number: int
-    pieces: int
+    num_chunks: int
     rows: int
     indices: list[int]
     error: str
 
     @classmethod
-    def of(cls, piece: MicrobatchPiece, error: BaseException) -> _Shortage:
-        indices = [index for row in piece.batch.indices for index in row]
-        return cls(piece.number, piece.pieces, piece.batch.num_rows, indices, str(error).partition("\n")[0])
+    def of(cls, chunk: MicrobatchChunk, error: BaseException) -> _Shortage:
+        indices = [index for row in chunk.batch.indices for index in row]
+        return cls(chunk.number, chunk.num_chunks, chunk.batch.num_rows, indices, str(error).partition("\n")[0])
 
 
 ComputeTerms = Callable[[nn.Module, Batch], dict[str, Term]]

@@ -1,4 +1,4 @@
-"""Events from outside that change a run, written down before they apply: skipped examples, batches split in pieces.
+"""Events from outside that change a run, written down before they apply: skipped examples, batches split in chunks.
 
 A resume reads it, so the same happens at the same step: same draws, and the same bits. So a line that can't be read is
 an error then, and none to a run that starts from step 0, which sets the journal aside.

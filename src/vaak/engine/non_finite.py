@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite: the cause, found by running it once more, piece by piece.
+"""A step whose loss or gradient is not finite: the cause, found by running it once more, chunk by chunk.
 
 The model doesn't change: nothing here updates it, buffers are restored and gradients dropped.
 """
@@ -16,7 +16,7 @@ from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage import files
-from vaak.engine.gradient import GradientPass, LossSums, MicrobatchPiece, ObjectiveRunner, drop_gradients, restored
+from vaak.engine.gradient import GradientPass, LossSums, MicrobatchChunk, ObjectiveRunner, drop_gradients, restored
 from vaak.engine.inspection import Inspection, NonFiniteFinding, culprits, first_non_finite
 from vaak.engine.state import State
 from vaak.engine.training_data import StepData
@@ -39,8 +39,8 @@ class SuspectExample:
 class NonFinite:
     """The first number in a step that was not finite, as far as this rank's microbatches show it.
 
-    ``finding`` is None where each piece by itself is finite: then it is their sum, or another rank's. ``losses`` are
-    the totals of the piece it was found in, ``examples`` those that show it by themselves. ``record`` is the file that
+    ``finding`` is None where each chunk by itself is finite: then it is their sum, or another rank's. ``losses`` are
+    the totals of the chunk it was found in, ``examples`` those that show it by themselves. ``record`` is the file that
     says all this, None where it could not be written.
     """
 
@@ -48,7 +48,7 @@ class NonFinite:
     finding: NonFiniteFinding | None
     losses: dict[str, float]
     microbatch: int | None
-    piece: int | None
+    chunk: int | None
     examples: list[SuspectExample]
     record: Path | None
 
@@ -77,7 +77,7 @@ class NonFinite:
             "where": place.get("where"),
             "losses": self.losses,
             "microbatch": self.microbatch,
-            "piece": self.piece,
+            "piece": self.chunk,
             "examples": [asdict(example) for example in self.examples],
         }
 
@@ -97,24 +97,24 @@ class Diagnosis:
         # the model itself: a compiled one runs without the modules that are watched
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model), rounds=None)
         with restored(model, state.loss.module), objective.alone():
-            for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
-                inspection = _inspected(plain, data.step, piece, piece.batch)
+            for chunk in plain.split(state.chunk_rules, plain.after_first_pass(state.chunk_rules, data)):
+                inspection = _inspected(plain, data.step, chunk, chunk.batch)
                 if inspection.finding is not None:
-                    indices = _to_blame(plain, data.step, piece, inspection)
+                    indices = _to_blame(plain, data.step, chunk, inspection)
                     examples = [SuspectExample(index, plain.describe(index)) for index in indices]
-                    return self._record_diagnosis(data.step, (piece, inspection), examples)
+                    return self._record_diagnosis(data.step, (chunk, inspection), examples)
         return self._record_diagnosis(data.step, None, [])
 
     def _record_diagnosis(
-        self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[SuspectExample]
+        self, step: int, found: tuple[MicrobatchChunk, Inspection] | None, examples: list[SuspectExample]
     ) -> NonFinite:
         """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
         path = record_path(self.directory, step, self.rank)
         if found is None:
             diagnosis = NonFinite(step, None, {}, None, None, [], path)
         else:
-            piece, inspection = found
-            place = (piece.number, piece.piece)
+            chunk, inspection = found
+            place = (chunk.number, chunk.index)
             diagnosis = NonFinite(step, inspection.finding, inspection.losses, *place, examples, path)
         modules = [asdict(module) for module in found[1].statistics] if found else []
         try:
@@ -132,29 +132,29 @@ def record_path(directory: Path, step: int, rank: int) -> Path:
     return directory / FOLDER / name
 
 
-def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Batch) -> Inspection:
-    """A forward and backward pass of some rows of a piece, with the piece's draws.
+def _inspected(plain: GradientPass, step: int, chunk: MicrobatchChunk, batch: Batch) -> Inspection:
+    """A forward and backward pass of some rows of a chunk, with the chunk's draws.
 
     Gradients are not scaled as in fp16: an overflow isn't what is looked for.
     """
 
     def terms(rows: Batch) -> dict[str, Term]:
-        return plain.forward.terms(step, replace(piece, batch=rows))
+        return plain.forward.terms(step, replace(chunk, batch=rows))
 
     def descend(terms: dict[str, Term]) -> None:
-        # divided by the piece's own counts: how large numbers are doesn't matter here, only which one isn't finite
-        torch.autograd.backward(*LossSums(plain.weights, piece.batch.totals()).add(terms))
+        # divided by the chunk's own counts: how large numbers are doesn't matter here, only which one isn't finite
+        torch.autograd.backward(*LossSums(plain.weights, chunk.batch.totals()).add(terms))
 
     drop_gradients(plain.forward.model.parameters())
     return first_non_finite(plain.forward.model, batch, terms, descend)
 
 
-def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection: Inspection) -> list[int]:
-    """The examples that are not finite by themselves; all of the piece where its rows can't be told apart."""
+def _to_blame(plain: GradientPass, step: int, chunk: MicrobatchChunk, inspection: Inspection) -> list[int]:
+    """The examples that are not finite by themselves; all of the chunk where its rows can't be told apart."""
     assert inspection.finding is not None
     if inspection.finding.kind == "weight" or not inspection.splittable:
-        return [index for row in piece.batch.indices for index in row]
-    return culprits(piece.batch, lambda rows: _inspected(plain, step, piece, rows).finding is None)
+        return [index for row in chunk.batch.indices for index in row]
+    return culprits(chunk.batch, lambda rows: _inspected(plain, step, chunk, rows).finding is None)
 
 
 def _describe(finding: NonFiniteFinding | None) -> str:

@@ -46,8 +46,8 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
         epoch = max(epoch, last_epoch)
     plan = data.planner.plan(epoch)
-    cells = plan.cells(data.dataset.lengths, data.multiple)
-    first, last = int(np.argmin(cells)), int(np.argmax(cells))
+    padded_sizes = plan.padded_sizes(data.dataset.lengths, data.multiple)
+    first, last = int(np.argmin(padded_sizes)), int(np.argmax(padded_sizes))
     largest = _microbatch(data, state, epoch, plan, last)
     # all may be of one size; and a compiled model, whose kernels another size may need, is compiled when that comes up
     is_alone = last == first or data.config.performance.compile is not False
@@ -75,7 +75,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
         batch = largest.microbatches[0].batch
         chosen = largest if batch is not None and batch.num_rows > 1 else smallest
         batch = chosen.microbatches[0].batch
-        is_whole = all(len(one.gradient.pieces(state.piece_rules, chosen)) == 1 for one in step.objectives)
+        is_whole = all(len(one.gradient.split(state.chunk_rules, chosen)) == 1 for one in step.objectives)
         if batch is not None and is_whole:  # one that had to be split may not fit whole
             warn_of_means(step.objectives, replace(state, model=Weights(model)), batch, step.seed)
 
@@ -89,8 +89,8 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
     """
     step, names = state.position.step + 1, list[set[str]]()
     for split in evaluator.task.evaluation_splits:
-        divide = partial(state.piece_rules.divide_evaluation, step, split)
-        names.append(evaluator.rehearse(model, split, state.piece_rules.evaluation_pieces(step, split), divide))
+        divide = partial(state.chunk_rules.divide_evaluation, step, split)
+        names.append(evaluator.rehearse(model, split, state.chunk_rules.count_for_evaluation(step, split), divide))
     if names and all(names):
         known = set().union(*names)
         figures = {name.partition("/")[0] for name in known}
@@ -121,7 +121,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: Plan, positi
 def _run(objective: ObjectiveRunner, state: State, data: StepData) -> None:
     """Forward and backward; where memory runs out, later steps are split as this one is."""
     with objective.alone():
-        objective.gradient.accumulate(state.piece_rules, data, OwnGradients(objective.parameters))
+        objective.gradient.accumulate(state.chunk_rules, data, OwnGradients(objective.parameters))
 
 
 def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -187,9 +187,9 @@ CLOSE = 1e-3
 def averaged_over(
     whole: float, parts: Sequence[float], sizes: Sequence[Mapping[str, float]], tolerance: float
 ) -> str | None:
-    """The unit over which a batch's term is the mean of its pieces' terms; None where it is not one.
+    """The unit over which a batch's term is the mean of its chunks' terms; None where it is not one.
 
-    ``whole`` is the term of the batch and ``parts`` are those of its pieces, whose counts by unit are ``sizes``.
+    ``whole`` is the term of the batch and ``parts`` are those of its chunks, whose counts by unit are ``sizes``.
     Numbers are equal that differ by ``tolerance`` relative to the whole, or to 1 where it is smaller.
 
     >>> averaged_over(3.0, [2.0, 6.0], [{"token": 6, "row": 1}, {"token": 2, "row": 1}], 1e-9)
@@ -212,9 +212,9 @@ def adds_up(whole: float, parts: Sequence[float], tolerance: float) -> bool:
     return abs(sum(parts) - whole) <= tolerance * max(1.0, abs(whole))
 
 
-def measure_sizes(pieces: Sequence[Batch]) -> list[dict[str, float]]:
-    """How many of each unit that is counted, and of rows, each piece has."""
-    return [{**piece.totals(), ROW: float(piece.num_rows)} for piece in pieces]
+def measure_sizes(chunks: Sequence[Batch]) -> list[dict[str, float]]:
+    """How many of each unit that is counted, and of rows, each chunk has."""
+    return [{**chunk.totals(), ROW: float(chunk.num_rows)} for chunk in chunks]
 
 
 def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Batch, seed: int) -> None:

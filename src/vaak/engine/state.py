@@ -6,7 +6,7 @@
 a new field is saved, restored and checked by the round trip of the contract tests. Its ``Position`` is the part from
 which batches, draws and rates are computed; ``Best`` is the best evaluation so far.
 
-``PieceRules`` say in how many pieces a microbatch is computed: one, until memory runs out. Pieces add up to the same
+``ChunkRules`` say in how many chunks a microbatch is computed: one, until memory runs out. Chunks add up to the same
 gradient up to rounding, but each draws its own dropout. So a rule is written down before weights follow from it, and
 the number depends only on the rules and on the position in the run. A rule covers microbatches at least as large as the
 one that did not fit. One that can't be followed helps nobody, and a run that finds it on resume is stuck: so it is
@@ -41,52 +41,63 @@ from vaak.nn.lora import never_trained
 log = logging.getLogger("vaak")
 
 
+_NAMES_WRITTEN = {"pieces": "num_chunks", "cells": "padded_size"}
+"""Keys of a rule that are not its fields' names: runs have had them since before the fields were renamed."""
+
+
 @dataclass(frozen=True)
-class PieceRule:
-    """A rule: from ``step`` on, microbatches of at least ``cells`` (rows × longest) are computed in ``pieces``.
+class ChunkRule:
+    """A rule: from ``step`` on, microbatches of ``padded_size`` (rows × longest) or more are computed in chunks.
 
     Within that step the rule applies only to the microbatches ``numbers`` (None: to all), and from its objective number
     ``objective`` on. A rule with a ``split`` is for evaluating that split instead of training, on ``rank`` only.
     """
 
     step: int
-    pieces: int
+    num_chunks: int
     numbers: tuple[int, ...] | None = None
     split: str | None = None
     rank: int = 0
-    cells: float = 0.0
+    padded_size: float = 0.0
     objective: int = 0
 
     @classmethod
-    def from_json(cls, found: Any) -> PieceRule:
+    def from_json(cls, found: Any) -> ChunkRule:
         """The rule that was written as JSON. Raises ValueError for what is none."""
         try:
-            numbers = None if found["numbers"] is None else tuple(map(operator.index, found["numbers"]))
-            rule = cls(**{**found, "numbers": numbers})
-            whole = [rule.step, rule.pieces, rule.rank, rule.objective]
-            if min(map(operator.index, whole)) < 0 or rule.pieces < 1 or not isinstance(rule.split, str | None):
+            named = {_NAMES_WRITTEN.get(name, name): value for name, value in found.items()}
+            numbers = None if named["numbers"] is None else tuple(map(operator.index, named["numbers"]))
+            rule = cls(**{**named, "numbers": numbers})
+            whole = [rule.step, rule.num_chunks, rule.rank, rule.objective]
+            if min(map(operator.index, whole)) < 0 or rule.num_chunks < 1 or not isinstance(rule.split, str | None):
                 raise ValueError(found)
-            return replace(rule, cells=float(rule.cells))
-        except (TypeError, KeyError) as error:
+            return replace(rule, padded_size=float(rule.padded_size))
+        except (AttributeError, TypeError, KeyError) as error:
             raise ValueError(found) from error
 
-    def applies(self, step: int, number: int, cells: float, objective: int = 0) -> bool:
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule as the journal, checkpoints and other ranks get it."""
+        numbers = None if self.numbers is None else list(self.numbers)
+        written = {name: key for key, name in _NAMES_WRITTEN.items()}
+        return {written.get(name, name): value for name, value in (asdict(self) | {"numbers": numbers}).items()}
+
+    def applies(self, step: int, number: int, padded_size: float, objective: int = 0) -> bool:
         """Return whether the rule applies to a microbatch of training."""
-        if self.split is not None or self.step > step or cells < self.cells:
+        if self.split is not None or self.step > step or padded_size < self.padded_size:
             return False
         # when memory ran out, other ranks, and earlier objectives, had computed theirs whole: so does a replay
         in_its_step = (self.numbers is None or number in self.numbers) and objective >= self.objective
         return self.step < step or in_its_step
 
-    def covers(self, other: PieceRule) -> bool:
+    def covers(self, other: ChunkRule) -> bool:
         """Return whether whatever ``other`` divides is divided at least as finely by this rule."""
-        if self.split is not None or self.pieces < other.pieces or self.cells > other.cells:
+        if self.split is not None or self.num_chunks < other.num_chunks or self.padded_size > other.padded_size:
             return False
         whole_step = self.numbers is None and self.objective == 0
         return self.step < other.step or (self.step == other.step and whole_step)
 
 
-class PieceRules:
+class ChunkRules:
     """The rules of a run, kept in ``splits.jsonl`` and in its checkpoints.
 
     ``fresh`` are those that the other ranks haven't been told yet. ``proposed`` apply here, but aren't written down.
@@ -94,36 +105,36 @@ class PieceRules:
 
     def __init__(self, directory: Path, rank: int, data: str | None = None) -> None:
         self.rank = rank
-        self.journal = Journal(directory, "splits", rank, lambda entry: PieceRule.from_json(entry.get("cut")), data)
-        self.rules: list[PieceRule] = []
-        self.fresh: list[tuple[PieceRule, str]] = []
-        self.proposed: list[tuple[PieceRule, str]] = []
+        self.journal = Journal(directory, "splits", rank, lambda entry: ChunkRule.from_json(entry.get("cut")), data)
+        self.rules: list[ChunkRule] = []
+        self.fresh: list[tuple[ChunkRule, str]] = []
+        self.proposed: list[tuple[ChunkRule, str]] = []
         self.whole: set[int] = set()
         """Objectives whose microbatches are never divided."""
         self._add_unknown(self.journal.entries)
 
-    def pieces(self, step: int, number: int, cells: float, objective: int = 0) -> int:
-        """Pieces of a microbatch of a step."""
+    def count(self, step: int, number: int, padded_size: float, objective: int = 0) -> int:
+        """Return in how many chunks a microbatch of a step is computed."""
         if self.is_empty or objective in self.whole:
             return 1
         rules = (*self.rules, *(rule for rule, _ in self.proposed))
-        return max((rule.pieces for rule in rules if rule.applies(step, number, cells, objective)), default=1)
+        return max((rule.num_chunks for rule in rules if rule.applies(step, number, padded_size, objective)), default=1)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is divided."""
         return not (self.rules or self.proposed)
 
-    def evaluation_pieces(self, step: int, split: str) -> int:
-        """Pieces of a batch when ``split`` is evaluated after a step, on this rank."""
+    def count_for_evaluation(self, step: int, split: str) -> int:
+        """Return in how many chunks a batch is computed when ``split`` is evaluated after a step, on this rank."""
         own = (rule for rule in self.rules if rule.split == split and rule.rank == self.rank and rule.step <= step)
-        return max((rule.pieces for rule in own), default=1)
+        return max((rule.num_chunks for rule in own), default=1)
 
-    def divide_evaluation(self, step: int, split: str, pieces: int, reason: str) -> None:
-        """Evaluate ``split`` in ``pieces`` pieces on this rank, from the evaluation after ``step`` on."""
-        self.add(PieceRule(step, pieces, split=split, rank=self.rank), reason)
+    def divide_evaluation(self, step: int, split: str, num_chunks: int, reason: str) -> None:
+        """Evaluate ``split`` in ``num_chunks`` chunks on this rank, from the evaluation after ``step`` on."""
+        self.add(ChunkRule(step, num_chunks, split=split, rank=self.rank), reason)
 
-    def propose(self, rule: PieceRule, reason: str) -> None:
+    def propose(self, rule: ChunkRule, reason: str) -> None:
         """Try a rule for training: it applies until it is confirmed or withdrawn."""
         self.proposed.append((rule, reason))
 
@@ -141,18 +152,18 @@ class PieceRules:
     def keep_whole(self, objective: int, loss: str) -> None:
         """Leave the microbatches of an objective whole, whatever the rules say: ``loss`` of it isn't a sum."""
         log.warning(
-            "an earlier session computed batches in pieces, but the loss %s is not a sum over examples: they are whole "
+            "an earlier session computed batches in chunks, but the loss %s is not a sum over examples: they are whole "
             "from now on",
             loss,
         )
         self.whole.add(objective)
 
-    def adopt(self, rule: PieceRule, reason: str) -> None:
+    def adopt(self, rule: ChunkRule, reason: str) -> None:
         """Add another rank's rule, unless a known one covers it."""
         if not any(known.covers(rule) for known in self.rules):
             self.add(rule, reason)
 
-    def take_fresh(self) -> list[tuple[PieceRule, str]]:
+    def take_fresh(self) -> list[tuple[ChunkRule, str]]:
         """The rules for training that the other ranks don't know yet; they count as sent."""
         fresh, self.fresh = self.fresh, []
         return fresh
@@ -162,29 +173,25 @@ class PieceRules:
         self.journal.forget()
         self.rules.clear()
 
-    def add(self, rule: PieceRule, reason: str) -> None:
+    def add(self, rule: ChunkRule, reason: str) -> None:
         """Write a rule to the journal, then apply it."""
-        self.journal.append([{"cut": _as_json(rule), "reason": reason}])
+        self.journal.append([{"cut": rule.to_json(), "reason": reason}])
         self.rules.append(rule)
         what = f"evaluating {rule.split}" if rule.split else f"from step {rule.step} on"
-        size = f" of {rule.cells:g} cells or more" if rule.cells else ""
-        log.warning("%s: %s, batches%s are computed in %d pieces", reason, what, size, rule.pieces)
+        size = f" of a padded size of {rule.padded_size:g} or more" if rule.padded_size else ""
+        log.warning("%s: %s, batches%s are computed in %d chunks", reason, what, size, rule.num_chunks)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [_as_json(rule) for rule in self.rules]
+        return [rule.to_json() for rule in self.rules]
 
     def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
         """Add the rules of a state."""
-        self._add_unknown(map(PieceRule.from_json, state))
+        self._add_unknown(map(ChunkRule.from_json, state))
 
-    def _add_unknown(self, rules: Iterable[PieceRule]) -> None:
+    def _add_unknown(self, rules: Iterable[ChunkRule]) -> None:
         for rule in rules:
             if rule not in self.rules:
                 self.rules.append(rule)
-
-
-def _as_json(rule: PieceRule) -> dict[str, Any]:
-    return asdict(rule) | {"numbers": None if rule.numbers is None else list(rule.numbers)}
 
 
 class Best:
@@ -359,7 +366,7 @@ class State:
     best: Best
     plateau: Plateau | None
     metrics: LastEvaluation
-    piece_rules: PieceRules = field(metadata={"key": "splits"})
+    chunk_rules: ChunkRules = field(metadata={"key": "splits"})
     callbacks: CallbackStates
     is_whole: bool = field(default=True, init=False)
 

@@ -201,7 +201,7 @@ class Step:
             with objective.alone():
                 while True:
                     losses = objective.gradient.accumulate(
-                        state.piece_rules, data, gradients, state.loss_scale.value, self._sum_over_ranks
+                        state.chunk_rules, data, gradients, state.loss_scale.value, self._sum_over_ranks
                     )
                     with self.phases.measure("optimizer"):
                         reduced = gradients.reduce(losses.sums, losses.units)

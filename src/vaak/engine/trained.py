@@ -48,7 +48,7 @@ from vaak.engine.optim.schedules import Freezing, Plateau, compile_pattern, make
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
 from vaak.engine.snapshot import load_weights, model_tensors
-from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
+from vaak.engine.state import Best, CallbackStates, ChunkRules, LastEvaluation, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import added_by_lora, take_lengths, without_lora
@@ -195,13 +195,13 @@ def make_state(
     trained: Trained,
     config: TrainingConfig,
     precision: Precision,
-    piece_rules: PieceRules,
+    chunk_rules: ChunkRules,
     callbacks: Sequence[Callback],
 ) -> State:
     """The state at the start of a run.
 
     ``trained`` has the modules and their parameters, ``config`` the optimizer and all else that has a state,
-    ``precision`` whether the loss is scaled. ``piece_rules`` say how microbatches are split, and ``callbacks`` may have
+    ``precision`` whether the loss is scaled. ``chunk_rules`` say how microbatches are split, and ``callbacks`` may have
     a state, too.
     """
     everything = trained.all_parameters
@@ -223,7 +223,7 @@ def make_state(
         best=Best(config.checkpoint),
         plateau=Plateau(config.scheduler, config.optimizer.lr) if plateau else None,
         metrics=LastEvaluation(),
-        piece_rules=piece_rules,
+        chunk_rules=chunk_rules,
         callbacks=CallbackStates(callbacks),
     )
 
@@ -259,7 +259,7 @@ def make_step(
             around.loss_weights,
             config.memory.recovery,
             around.phases,
-            data.cells,
+            data.padded_size,
             data.dataset.describe,
             around.ranks.most if is_sharded else None,
             data.dummy_batch,

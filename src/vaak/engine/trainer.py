@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -43,7 +42,7 @@ from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
 from vaak.engine.snapshot import Snapshot
-from vaak.engine.state import PieceRule, PieceRules, Position
+from vaak.engine.state import ChunkRule, ChunkRules, Position
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 from vaak.nn.losses import auxiliary_losses
@@ -88,8 +87,8 @@ class Trainer:
         weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.logged_terms, 0.0)
         self.loss_weights = weights | dict(task.loss_weights)
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
-        piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
-        self.state = make_state(trained, config, self.precision, piece_rules, callbacks)
+        chunk_rules = ChunkRules(directory, self.ranks.rank, self.data.fingerprint)
+        self.state = make_state(trained, config, self.precision, chunk_rules, callbacks)
         self.best = self.state.best
         self.phases, self.clock = Phases(self.ranks.device), Clock()
         self._trained = trained
@@ -293,9 +292,11 @@ class Trainer:
         metrics: dict[str, float] = {}
         with self.evaluated_weights() as model:  # once for all splits: it exchanges weights and averages, and back
             for split in self.task.evaluation_splits:
-                pieces = self.state.piece_rules.evaluation_pieces(step, split)
-                divide = partial(self.state.piece_rules.divide_evaluation, step, split)
-                metrics |= self.evaluator.evaluate(model, split, lambda: self.requests.stop is not None, pieces, divide)
+                num_chunks = self.state.chunk_rules.count_for_evaluation(step, split)
+                divide = partial(self.state.chunk_rules.divide_evaluation, step, split)
+                metrics |= self.evaluator.evaluate(
+                    model, split, lambda: self.requests.stop is not None, num_chunks, divide
+                )
         scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
         self.state.metrics.observe(metrics, step, scheduled)
         if due:
@@ -367,25 +368,27 @@ class Trainer:
         self.requests.save = True
 
     def split_microbatches(self, reason: str) -> None:
-        """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
+        """Ask that microbatches as large as this step's are computed in chunks half as large, where they can be."""
         largest = self._largest_microbatch()
         if largest is None or largest.batch is None or self.last is None or not self.last[1].splittable:
             return
-        pieces = 2 * self.pieces()
-        # a row is the smallest piece
-        if pieces < 2 * largest.batch.num_rows:
-            rule = PieceRule(self.position.step + 1, pieces, cells=self.data.cells(largest))
-            self.requests.piece_rules.append([asdict(rule), reason])
+        num_chunks = 2 * self.count_chunks()
+        # a row is the smallest chunk
+        if num_chunks < 2 * largest.batch.num_rows:
+            rule = ChunkRule(self.position.step + 1, num_chunks, padded_size=self.data.padded_size(largest))
+            self.requests.chunk_rules.append([rule.to_json(), reason])
 
-    def pieces(self) -> int:
-        """In how many pieces a microbatch as large as this step's will be computed."""
+    def count_chunks(self) -> int:
+        """In how many chunks a microbatch as large as this step's will be computed."""
         largest = self._largest_microbatch()
-        return self.state.piece_rules.pieces(self.position.step + 1, -1, self.data.cells(largest)) if largest else 1
+        return (
+            self.state.chunk_rules.count(self.position.step + 1, -1, self.data.padded_size(largest)) if largest else 1
+        )
 
     def _largest_microbatch(self) -> Microbatch | None:
         """This rank's largest of the step that was just taken."""
         microbatches = self.last[0].microbatches if self.last else []
-        return max(microbatches, key=self.data.cells, default=None)
+        return max(microbatches, key=self.data.padded_size, default=None)
 
     def exchange(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
         """Exchange messages with the other ranks: requests and counts; return the counts of the next step.
@@ -398,12 +401,12 @@ class Trainer:
         # A signal may come in at any time: from here on it belongs to the next message.
         mine, self.requests = self.requests, StepMessage()
         mine.counts, mine.saved = count_units(fetched), saved
-        mine.piece_rules += [[asdict(rule), reason] for rule, reason in self.state.piece_rules.take_fresh()]
+        mine.chunk_rules += [[rule.to_json(), reason] for rule, reason in self.state.chunk_rules.take_fresh()]
         self.agreed = self.ranks.exchange(mine)
         self.stop_reason = self.stop_reason or self.agreed.stop
-        for rule, reason in self.agreed.piece_rules:  # for the coming step, which no rank has begun
-            later = PieceRule(self.position.step + 1, rule["pieces"], cells=rule["cells"])
-            self.state.piece_rules.adopt(later, reason)
+        for rule, reason in self.agreed.chunk_rules:  # for the coming step, which no rank has begun
+            later = ChunkRule(self.position.step + 1, rule["pieces"], padded_size=rule["cells"])
+            self.state.chunk_rules.adopt(later, reason)
         ours, agreed = mine.counts, self.agreed.counts  # in the order of the task, which puts its main unit first
         return {unit: agreed[unit] for unit in (*ours, *sorted(agreed.keys() - ours.keys()))}
 

@@ -136,14 +136,14 @@ class TrainingData:
         if self._smallest is not None:
             return self._smallest
         plan = self.planner.plan(0)
-        for position in np.argsort(plan.cells(self.dataset.lengths, self.multiple), kind="stable"):
+        for position in np.argsort(plan.padded_sizes(self.dataset.lengths, self.multiple), kind="stable"):
             address = Address(0, 0, 0, plan.microbatch(int(position)), plan.occurrence(int(position)))
             if (batch := self.reader[address].batch) is not None:
                 self._smallest = batch
                 return batch
         raise DataError("no example of the training data can be read")
 
-    def cells(self, microbatch: Microbatch) -> float:
+    def padded_size(self, microbatch: Microbatch) -> float:
         """Rows of a microbatch times the longest of them, in the unit of the dataset's lengths."""
         rows, lengths = microbatch.address.rows, self.dataset.lengths
         longest = max((float(sum(lengths[index] for index in row)) for row in rows), default=0.0)

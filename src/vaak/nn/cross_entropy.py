@@ -77,7 +77,7 @@ def target_losses(logits: Tensor | HeadInputs, targets: Tensor, count: float | N
         return each, logits.argmax(-1) == targets
     parts = [
         target_losses(logits.at(rows).logits(), targets[rows])
-        for rows in _pieces(len(targets), len(logits.weight), _products_at_once(logits.hidden), FEWEST_ROWS)
+        for rows in _chunks(len(targets), len(logits.weight), _products_at_once(logits.hidden), FEWEST_ROWS)
     ]
     nats, right = zip(*parts, strict=True)
     return torch.cat(nats), torch.cat(right)
@@ -131,7 +131,7 @@ class _CrossEntropy(torch.autograd.Function):
             return cross_entropy_rows(logits, targets.clamp(min=0), smoothing)[0].masked_fill_(targets < 0, 0.0)
         exact = torch.promote_types(logits.dtype, torch.float32)
         losses = torch.zeros(len(targets), dtype=exact, device=logits.device)
-        for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
+        for rows in _chunks(len(logits), logits.shape[1], _logits_at_once(logits)):
             losses[rows] = _losses(torch.log_softmax(logits[rows], -1, dtype=exact), targets[rows], smoothing)
         return losses.masked_fill_(targets < 0, 0.0)
 
@@ -144,7 +144,7 @@ class _CrossEntropy(torch.autograd.Function):
         if has_cross_entropy_rows(logits):
             cross_entropy_rows(logits, targets.clamp(min=0), ctx.smoothing, weights, out=result)
             return result, None, None
-        for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
+        for rows in _chunks(len(logits), logits.shape[1], _logits_at_once(logits)):
             difference = torch.softmax(logits[rows], -1, dtype=gradients.dtype)
             target = targets[rows, None].clamp(min=0)
             difference.scatter_(1, target, difference.gather(1, target) - (1 - ctx.smoothing))
@@ -247,7 +247,7 @@ class _Sweep:
         with torch.autocast(hidden.device.type, enabled=False):
             states, matrix = hidden.to(self.dtype), weight.to(self.dtype)
             offset = None if bias is None else bias.to(self.dtype)
-            for rows in _pieces(len(hidden), len(weight), _products_at_once(hidden), FEWEST_ROWS):
+            for rows in _chunks(len(hidden), len(weight), _products_at_once(hidden), FEWEST_ROWS):
                 logits = F.linear(states[rows], matrix, offset)
                 losses[rows], log_z[rows] = self._differentiate(logits, rows, rates)
                 if of_hidden is not None:
@@ -270,7 +270,7 @@ class _Sweep:
             of_rows = () if rates is None else (None if one is None else one[rows] for one in rates)
             return cross_entropy_rows(logits, self.targets[rows], self.smoothing, *of_rows)
         losses, log_z = (torch.empty(len(logits), dtype=self.exact, device=logits.device) for _ in range(2))
-        for part in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
+        for part in _chunks(len(logits), logits.shape[1], _logits_at_once(logits)):
             places = slice(rows.start + part.start, rows.start + part.stop)
             targets = self.targets[places, None]
             log_probabilities = torch.log_softmax(logits[part], -1, dtype=self.exact)
@@ -297,7 +297,7 @@ def _products_at_once(hidden: Tensor) -> int:
     return CPU_PRODUCTS_AT_ONCE if hidden.is_cpu else PRODUCTS_AT_ONCE
 
 
-def _pieces(num_rows: int, num_classes: int, at_once: int, fewest: int = 1) -> Iterator[slice]:
+def _chunks(num_rows: int, num_classes: int, at_once: int, fewest: int = 1) -> Iterator[slice]:
     """Rows, as many as have ``at_once`` logits, and no fewer than ``fewest``."""
     size = max(fewest, at_once // num_classes)
     return (slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size))

@@ -186,7 +186,7 @@ def load_balancing(logits: Tensor, uses: Mapping[str, Tensor]) -> Tensor:
         P_e = Σ over the rows of the step of the probability of e / rows        1 where all are used alike
 
     ``logits`` are ``(row, expert)``; ``uses`` are those of ``count_uses``, of the whole step. As f_e is the same for
-    all rows, this is a sum over rows: microbatches, pieces and ranks add up to the loss and gradient of one batch.
+    all rows, this is a sum over rows: microbatches, chunks and ranks add up to the loss and gradient of one batch.
 
     Source: Fedus et al. 2021, equation 4. Differs: over the step instead of each batch, as Qiu et al. 2025.
     """

@@ -269,7 +269,7 @@ def _splits(facts: RunFacts) -> Iterator[Event]:
             step = cut.get("step")
             if type(step) is int and 0 <= step < LARGEST_STEP:
                 where = "evaluation" if cut.get("split") else "batches"
-                yield Event(step, "split", f"{where} in {cut.get('pieces')} pieces: {entry.get('reason')}")
+                yield Event(step, "split", f"{where} in {cut.get('pieces')} chunks: {entry.get('reason')}")
 
 
 def _not_finite(facts: RunFacts) -> Iterator[Event]:

@@ -299,13 +299,13 @@ def traced_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement) ->
         for name, tensor in ({} if batch is None else batch.tensors).items():
             _note(trace, "batch", f"{name}, {where}", tensor)
         _note(trace, "batch", f"counts, {where}", None if batch is None else batch.totals())
-    for objective, forward, piece in forwards_of_step(trainer, data):
-        where = f"microbatch {piece.number}" + (f", piece {piece.piece}" if piece.pieces > 1 else "")
+    for objective, forward, chunk in forwards_of_step(trainer, data):
+        where = f"microbatch {chunk.number}" + (f", chunk {chunk.index}" if chunk.num_chunks > 1 else "")
         where += f", objective {objective.name}" if objective.name else ""
-        key = draw_key(Purpose.MODEL, forward.seed, data.step, piece.number, piece.piece)
+        key = draw_key(Purpose.MODEL, forward.seed, data.step, chunk.number, chunk.index)
         _note(trace, "draws", f"seed of {where}", key)
         with _noting_outputs(trace, trainer.model, where):
-            terms = forward.terms(data.step, piece)
+            terms = forward.terms(data.step, chunk)
         for name, term in terms.items():
             _note(trace, "loss", f"{name}, {where}", term.total)
     with _noting_gradients(trace, trainer.model):

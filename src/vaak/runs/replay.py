@@ -72,7 +72,7 @@ def replay_step(
         found["microbatches"] = describe_batches(trainer, data)
         with contextlib.ExitStack() as stack:
             if debug:
-                found["pieces"] = pieces_of_step(trainer, data)
+                found["pieces"] = forward_chunks(trainer, data)
                 found["parameters"] = stack.enter_context(updates_of_step(trainer))
             taken = trainer.take_step(data)
         agreement.notify(taken)
@@ -262,7 +262,7 @@ class ReplayAgreement:
             changed = [f"{name}: {there} then, {here} now" for name, there, here in differences(then, now)]
             missing = [f"{name}: not written down then" for name in unknown(then, now)]
             self.conditions += [line for line in changed + missing if line not in self.conditions]
-        self.known_rules = len(trainer.state.piece_rules.rules)
+        self.known_rules = len(trainer.state.chunk_rules.rules)
 
     @staticmethod
     def records(directory: Path) -> list[dict[str, Any]]:
@@ -299,8 +299,8 @@ class ReplayAgreement:
 
     def changed_conditions(self) -> list[str]:
         """Return what is different here, and may change bits."""
-        split = len(self.trainer.state.piece_rules.rules) > self.known_rules
-        return self.conditions + ["memory ran out here, so batches were computed in smaller pieces"] * split
+        split = len(self.trainer.state.chunk_rules.rules) > self.known_rules
+        return self.conditions + ["memory ran out here, so batches were computed in smaller chunks"] * split
 
     def logged_as(self, record: dict[str, Any]) -> dict[str, Any] | None:
         """Return the run's own record that corresponds to one of the replay."""
@@ -344,8 +344,8 @@ def describe_batches(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     return [
         {
             "number": microbatch.address.number,
-            "pieces": trainer.state.piece_rules.pieces(
-                data.step, microbatch.address.number, trainer.data.cells(microbatch)
+            "pieces": trainer.state.chunk_rules.count(
+                data.step, microbatch.address.number, trainer.data.padded_size(microbatch)
             ),
             "rows": _rows(trainer, microbatch),
             "skipped": [asdict(skip) for skip in microbatch.skipped],
@@ -390,17 +390,17 @@ def collect_figures(trainer: Trainer, report: StepReport) -> dict[str, Any]:
     }
 
 
-def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
-    """Before the step: each piece's losses over its own counts, and what every module gives, in the order they end."""
+def forward_chunks(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+    """Before the step: each chunk's losses over its own counts, and what every module gives, in the order they end."""
     found = []
     trainer.model.train()
-    for objective, forward, piece in forwards_of_step(trainer, data):
+    for objective, forward, chunk in forwards_of_step(trainer, data):
         with watching(trainer.model) as watch:
-            terms = forward.terms(data.step, piece)
-        counts = piece.batch.totals()
+            terms = forward.terms(data.step, chunk)
+        counts = chunk.batch.totals()
         losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
         modules = [asdict(module) for module in watch.statistics]
-        seen = {"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules}
+        seen = {"microbatch": chunk.number, "piece": chunk.index, "losses": losses, "modules": modules}
         found.append(({"objective": objective.name} if objective.name else {}) | seen)
     return found
 
@@ -411,8 +411,8 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
     # Dropout would add zeros.
     trainer.model.eval()
     with watching_units(trainer.model) as alive:
-        for _, forward, piece in forwards_of_step(trainer, data):
-            forward.terms(data.step, piece)
+        for _, forward, chunk in forwards_of_step(trainer, data):
+            forward.terms(data.step, chunk)
     for module, mode in modes:
         module.training = mode
     return [
@@ -422,13 +422,13 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
 
 
 def forwards_of_step(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
-    """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
+    """Each objective with the plain model and each chunk of the step, for forward passes that leave no trace."""
     with restored(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)
-            whole = replace(objective.gradient, forward=plain).after_first_pass(trainer.state.piece_rules, data)
-            for piece in objective.gradient.pieces(trainer.state.piece_rules, whole):
-                yield objective, plain, piece
+            whole = replace(objective.gradient, forward=plain).after_first_pass(trainer.state.chunk_rules, data)
+            for chunk in objective.gradient.split(trainer.state.chunk_rules, whole):
+                yield objective, plain, chunk
 
 
 @contextlib.contextmanager

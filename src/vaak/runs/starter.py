@@ -281,7 +281,7 @@ def choose_token_budget(amounts: Amounts, device: Device, longest: int) -> int:
 
 def explain_token_budget(budget: int, device: Device) -> str:
     memory = "a processor" if device.kind == "cpu" else format_bytes(device.total)
-    return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in pieces"
+    return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in chunks"
 
 
 def make_datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Dataset
 from vaak.data.loader import Microbatch, pad_to_multiple, training_addresses
-from vaak.engine.gradient import MicrobatchPiece
+from vaak.engine.gradient import MicrobatchChunk
 from vaak.engine.rehearsal import averaged_over, measure_sizes
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import (
@@ -32,7 +32,7 @@ from vaak.testing.learning import of_one_part
 TOLERANCE = 1e-9
 MULTIPLE = 11
 """Of how many positions the lengths are multiples to which rows are padded further."""
-PIECES = (2, 3, 4)
+NUM_CHUNKS = (2, 3, 4)
 RANKS = (2, 3)
 
 
@@ -60,12 +60,12 @@ def check_padding(case: Case) -> None:
 
 
 def check_split(case: Case) -> None:
-    """A batch split in pieces has the losses, the counts and the gradients of the whole."""
+    """A batch split in chunks has the losses, the counts and the gradients of the whole."""
     with open_trainer(case, exact(case.make_task())) as trainer:
         for whole in batches(trainer):
             if not all(term.splittable for term in compute_terms(trainer, whole).values()):
                 continue
-            cut = {f"{number} pieces against the whole batch": whole.split(number) for number in PIECES}
+            cut = {f"{number} chunks against the whole batch": whole.split(number) for number in NUM_CHUNKS}
             _require_equal_sums(trainer, whole, cut)
 
 
@@ -168,16 +168,16 @@ def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], di
             for objective in trainer.step.objectives:
                 with objective.alone():
                     _total(
-                        objective.gradient.forward.terms(1, MicrobatchPiece(batch, address.number, 0, 1)).values()
+                        objective.gradient.forward.terms(1, MicrobatchChunk(batch, address.number, 0, 1)).values()
                     ).backward()
         return [address.number for address in share], _gradients(trainer)
 
 
 def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequence[Batch]]) -> None:
-    """Demand of each way of cutting a batch, by what it is called, that its pieces add up to the whole."""
+    """Demand of each way of cutting a batch, by what it is called, that its chunks add up to the whole."""
     (expected,), expected_gradients = _terms_and_gradients(trainer, [whole])
-    for what, pieces in cut.items():
-        parts, gradients = _terms_and_gradients(trainer, pieces)
+    for what, chunks in cut.items():
+        parts, gradients = _terms_and_gradients(trainer, chunks)
         terms: dict[str, Term] = {}
         for part in parts:
             for name, term in part.items():
@@ -189,13 +189,13 @@ def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequen
         )
         for name, term in expected.items():
             _require_sum(
-                name, term, [(part[name], piece) for part, piece in zip(parts, pieces, strict=True) if name in part]
+                name, term, [(part[name], chunk) for part, chunk in zip(parts, chunks, strict=True) if name in part]
             )
         totals = {f"loss {name}": term.total for name, term in terms.items()}
         require_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
         counts: dict[str, float] = {}
-        for piece in pieces:
-            for unit, count in piece.totals().items():
+        for chunk in chunks:
+            for unit, count in chunk.totals().items():
                 counts[f"count of {unit}"] = counts.get(f"count of {unit}", 0.0) + count
         require_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
         require_close(
@@ -209,7 +209,7 @@ def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequen
 def _require_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
     """Demand that a term isn't the mean over its batch, which the engine would divide by its count once more."""
     totals = [float(term.total) for term, _ in parts]
-    unit = averaged_over(float(whole.total), totals, measure_sizes([piece for _, piece in parts]), TOLERANCE)
+    unit = averaged_over(float(whole.total), totals, measure_sizes([chunk for _, chunk in parts]), TOLERANCE)
     require(
         unit is None,
         f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "
@@ -217,15 +217,15 @@ def _require_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) ->
     )
 
 
-def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[list[dict[str, Term]], dict[str, Tensor]]:
-    """The terms of each piece, and the gradients of the sum of all."""
+def _terms_and_gradients(trainer: Trainer, chunks: Iterable[Batch]) -> tuple[list[dict[str, Term]], dict[str, Tensor]]:
+    """The terms of each chunk, and the gradients of the sum of all."""
     trainer.model.zero_grad()
     parts = []
-    for piece in pieces:
+    for chunk in chunks:
         part: dict[str, Term] = {}
         for objective in trainer.step.objectives:
             with objective.alone():
-                terms = objective.gradient.forward.losses(trainer.model, piece)
+                terms = objective.gradient.forward.losses(trainer.model, chunk)
                 _total(terms.values()).backward()
             part |= {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
         parts.append(part)

@@ -21,20 +21,20 @@ from vaak.runs.build_callbacks import build_callbacks
 
 
 class Trainer:
-    """What a manager sees of one: steps, pieces, requests."""
+    """What a manager sees of one: steps, chunks, requests."""
 
     def __init__(self, device="cpu", total_steps=1000):
         self.ranks = SimpleNamespace(device=torch.device(device))
-        self.total_steps, self.in_pieces, self.obeys = total_steps, 1, True
+        self.total_steps, self.in_chunks, self.obeys = total_steps, 1, True
         self.asked, self.records = [], []
 
-    def pieces(self):
-        return self.in_pieces
+    def chunks(self):
+        return self.in_chunks
 
     def split_microbatches(self, reason):
         self.asked.append(reason)
         if self.obeys:
-            self.in_pieces *= 2
+            self.in_chunks *= 2
 
     def record(self, kind, values):
         self.records.append((kind, values))
@@ -109,7 +109,7 @@ def test_at_critical_it_warns_once_empties_the_cache_and_cuts_only_if_that_was_n
     assert len(trainer.asked) == 1
     assert "90 % full (900.0 of 1000.0 GiB, 900.0 GiB by this process)" in trainer.asked[0]
     assert len(caplog.messages) == 1
-    assert "smaller pieces" in caplog.messages[0]
+    assert "smaller chunks" in caplog.messages[0]
     assert manager.band is Band.MODERATE
 
 
@@ -176,7 +176,7 @@ def test_a_gpu_may_be_full(world, caplog, device):
     assert manager.band is Band.CRITICAL
     assert len(caplog.messages) == 1
     assert "87 % full" in caplog.messages[0]
-    assert "pieces" not in caplog.messages[0]
+    assert "chunks" not in caplog.messages[0]
 
 
 @pytest.mark.parametrize(("device", "band"), [("cuda", Band.CRITICAL), ("mps", Band.CRITICAL), ("cpu", Band.HIGH)])
@@ -281,9 +281,9 @@ def test_a_real_run_under_pressure_is_cut_finer(tmp_path):
     manager = AdaptiveMemoryManager(thresholds=[1e-6, 2e-6, 3e-6], own_share=0.0, overhead=1.0)
     trainer = toy_trainer(tmp_path, manager)
     trainer.fit()
-    largest = trainer.data.planner.plan(0).cells(trainer.data.dataset.lengths).max()
-    assert trainer.state.piece_rules.pieces(trainer.total_steps, 0, largest) == 2
-    assert trainer.state.piece_rules.pieces(1, 0, largest) == 1
+    largest = trainer.data.planner.plan(0).padded_sizes(trainer.data.dataset.lengths).max()
+    assert trainer.state.chunk_rules.count(trainer.total_steps, 0, largest) == 2
+    assert trainer.state.chunk_rules.count(1, 0, largest) == 1
 
 
 def test_a_yaml_turns_it_off_sets_its_thresholds_or_gives_it_options(tiny_corpus, tmp_path):

@@ -1,4 +1,4 @@
-"""A batch's pieces add up to it, whatever the number of pieces."""
+"""A batch's chunks add up to it, whatever the number of chunks."""
 
 from dataclasses import replace
 
@@ -21,11 +21,11 @@ def batch_of(num_rows: int) -> Batch:
     )
 
 
-@given(num_rows=st.integers(1, 12), pieces=st.integers(1, 15))
-def test_pieces_have_all_rows_in_order_and_all_counts(num_rows: int, pieces: int):
+@given(num_rows=st.integers(1, 12), chunks=st.integers(1, 15))
+def test_chunks_have_all_rows_in_order_and_all_counts(num_rows: int, chunks: int):
     whole = batch_of(num_rows)
-    parts = whole.split(pieces)
-    assert 1 <= len(parts) <= pieces
+    parts = whole.split(chunks)
+    assert 1 <= len(parts) <= chunks
     assert all(part.num_rows > 0 for part in parts)
     assert torch.cat([part["x"] for part in parts]).equal(whole["x"])
     for unit, total in whole.totals().items():
@@ -46,14 +46,14 @@ EXTRAS = st.dictionaries(
 )
 
 
-@given(num_rows=st.integers(1, 6), pieces=st.integers(2, 8), extra=EXTRAS)
-def test_a_list_has_an_entry_for_each_row_and_all_else_is_of_the_whole_batch(num_rows: int, pieces: int, extra: dict):
+@given(num_rows=st.integers(1, 6), chunks=st.integers(2, 8), extra=EXTRAS)
+def test_a_list_has_an_entry_for_each_row_and_all_else_is_of_the_whole_batch(num_rows: int, chunks: int, extra: dict):
     batch = Batch({"x": torch.arange(num_rows)}, {"token": torch.ones(num_rows)}, extra=extra)
     if any(isinstance(value, list) and len(value) != num_rows for value in extra.values()):
         with pytest.raises(UserError, match=rf"a batch of {num_rows} rows has extra\['[abc]'\] with \d entries"):
-            batch.split(pieces)
+            batch.split(chunks)
         return
-    parts = batch.split(pieces)
+    parts = batch.split(chunks)
     for name, value in extra.items():
         if isinstance(value, list):
             assert [entry for part in parts for entry in part.extra[name]] == value
@@ -77,7 +77,7 @@ def test_what_is_not_there_for_each_row_is_named(change: dict, message: str):
     assert batch.split(1) == [batch]
 
 
-def test_a_batch_without_rows_is_one_piece():
+def test_a_batch_without_rows_is_one_chunk():
     for empty in (Batch({}, {}), Batch({"x": torch.ones(0, 2)}, {"token": torch.ones(0)})):
         assert empty.split(4) == [empty]
 

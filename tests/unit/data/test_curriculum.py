@@ -272,7 +272,7 @@ def test_bucketed_batches_keep_the_budget():
     examples = Rated(LENGTHS)
     planner = training_planner(config, examples)
     for epoch in range(4):
-        assert planner.plan(epoch).cells(examples.lengths).max() <= 400
+        assert planner.plan(epoch).padded_sizes(examples.lengths).max() <= 400
 
 
 def test_packed_rows_keep_the_capacity():

@@ -100,13 +100,13 @@ def test_bucketed_batches_keep_the_budget(lengths, budget, num_buckets):
 @given(lengths=token_lengths, multiple=st.integers(1, CAPACITY))
 def test_padding_to_multiples_is_counted(kind, lengths, multiple):
     plan = planner_of(kind, lengths).plan(0)
-    most, cells = 0.0, []
+    most, padded_sizes = 0.0, []
     for position in range(len(plan)):
         rows = [float(sum(lengths[index] for index in row)) for row in plan.microbatch(position)]
         most = max(most, *rows)
-        cells.append((len(rows), max(rows)))
-    rounded = [number * min(math.ceil(longest / multiple) * multiple, most) for number, longest in cells]
-    assert plan.cells(lengths, multiple) == pytest.approx(rounded)
+        padded_sizes.append((len(rows), max(rows)))
+    rounded = [number * min(math.ceil(longest / multiple) * multiple, most) for number, longest in padded_sizes]
+    assert plan.padded_sizes(lengths, multiple) == pytest.approx(rounded)
     assert plan.padding_waste(lengths, multiple) == pytest.approx(1 - sum(map(float, lengths)) / sum(rounded), abs=1e-9)
 
 
@@ -162,10 +162,12 @@ def test_pieces_are_a_function_of_seed_and_epoch_in_any_order_of_asking(kind, le
             assert again.plan(epoch).microbatch(position) == plan.microbatch(position)
     for plan, epoch in zip(plans, (0, 3), strict=True):
         assert plan.fingerprint == again.plan(epoch).fingerprint
-        cells = plan.cells(lengths)
-        assert len(cells) == len(plan)
+        padded_sizes = plan.padded_sizes(lengths)
+        assert len(padded_sizes) == len(plan)
         longest = [max(sum(lengths[index] for index in row) for row in plan.microbatch(at)) for at in range(len(plan))]
-        np.testing.assert_allclose(cells, longest * np.array([len(plan.microbatch(at)) for at in range(len(plan))]))
+        np.testing.assert_allclose(
+            padded_sizes, longest * np.array([len(plan.microbatch(at)) for at in range(len(plan))])
+        )
     if len(lengths) <= largest:
         assert same(plans[0], planner_of(kind, lengths, seed=seed).plan(0))
 
@@ -240,7 +242,7 @@ def test_what_the_data_lacks_is_said():
         make_planner(BatchingConfig(type="stratified"), **(arguments | {"strata": np.zeros(2)}))
 
 
-def test_padding_waste_counts_padded_cells():
+def test_padding_waste_counts_padded_sizes():
     lengths = np.array([4, 2, 1, 1])
     assert BatchPlan(np.arange(4), None, np.array([0, 2, 4])).padding_waste(lengths) == pytest.approx(2 / 10)
     packed = BatchPlan(np.arange(4), np.array([0, 1, 4]), np.array([0, 2]))
@@ -272,8 +274,8 @@ def test_evaluation_keeps_within_a_budget(lengths: list[float], batch_size: int,
     plan = evaluation_plan(found, batch_size, budget)
     assert sorted(plan.indices.tolist()) == list(range(len(found)))
     assert (np.diff(found[plan.indices]) >= 0).all()
-    rows, cells = np.diff(plan.microbatch_starts), plan.cells(found)
-    assert ((cells <= budget) | (rows == 1)).all()
+    rows, padded_sizes = np.diff(plan.microbatch_starts), plan.padded_sizes(found)
+    assert ((padded_sizes <= budget) | (rows == 1)).all()
     assert (rows <= batch_size).all()
     firsts = found[plan.indices[plan.microbatch_starts[1:-1]]]
     assert (((rows[:-1] + 1) * firsts > budget) | (rows[:-1] == batch_size)).all()

@@ -184,9 +184,11 @@ def test_the_size_of_a_microbatch_is_that_of_its_rounded_rows(tmp_path: Path):
     config = TrainingConfig(batch_size=3, batching=BatchingConfig(round_lengths=4))
     data = TrainingData(Padded(20), config, Ranks(torch.device("cpu")), tmp_path)
     plan = data.planner.plan(0)
-    cells = plan.cells(data.dataset.lengths, data.multiple)
+    padded_sizes = plan.padded_sizes(data.dataset.lengths, data.multiple)
     for position in range(len(plan)):
         microbatch = data.reader[Address(0, 0, 0, plan.microbatch(position))]
         assert microbatch.batch is not None
-        assert data.cells(microbatch) == microbatch.batch["inputs"].numel()
-        assert cells[position] == microbatch.batch["inputs"].shape[0] * min(microbatch.batch["inputs"].shape[1], 9)
+        assert data.padded_size(microbatch) == microbatch.batch["inputs"].numel()
+        assert padded_sizes[position] == microbatch.batch["inputs"].shape[0] * min(
+            microbatch.batch["inputs"].shape[1], 9
+        )

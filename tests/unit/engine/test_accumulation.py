@@ -53,7 +53,7 @@ class SentGradients(OwnGradients):
 
 
 def trainer_in_float64(
-    folder: Path, loss: dict[str, Any], size: int, pieces: int, ranks: Ranks | None = None
+    folder: Path, loss: dict[str, Any], size: int, chunks: int, ranks: Ranks | None = None
 ) -> Trainer:
     return toy_trainer(
         folder,
@@ -61,7 +61,7 @@ def trainer_in_float64(
         ranks=ranks,
         loss=loss,
         batch_size=size,
-        gradient_accumulation_steps=pieces,
+        gradient_accumulation_steps=chunks,
         gradient_clipping={"norm": None},
     )
 
@@ -77,8 +77,8 @@ def assert_close(gradients: dict[str, Tensor], expected: dict[str, Tensor]) -> N
 def test_accumulation_gives_the_gradient_and_losses_of_one_batch(loss: dict[str, Any], tmp_path: Path):
     report, expected = one_step(trainer_in_float64(tmp_path, loss, 32, 1))
     assert max(float(gradient.abs().max()) for gradient in expected.values()) > 1e-3
-    for size, pieces in ((8, 4), (4, 8), (1, 32)):
-        other, gradients = one_step(trainer_in_float64(tmp_path, loss, size, pieces))
+    for size, chunks in ((8, 4), (4, 8), (1, 32)):
+        other, gradients = one_step(trainer_in_float64(tmp_path, loss, size, chunks))
         assert_close(gradients, expected)
         assert other.counts == report.counts
         for name, total in report.losses.items():

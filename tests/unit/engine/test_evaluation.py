@@ -173,7 +173,7 @@ def test_a_bad_example_is_named_or_skipped_and_counted(tmp_path: Path):
 
 
 def test_an_error_of_the_meters_is_raised_as_it_is(tmp_path: Path):
-    """Taken for a lack of memory, it would be tried again in ever smaller pieces, and its reason lost."""
+    """Taken for a lack of memory, it would be tried again in ever smaller chunks, and its reason lost."""
 
     class Failing(ToyTask):
         def meters(self, split: str) -> ToyMeters:

@@ -31,7 +31,7 @@ def ragged(dtype=torch.float64, seed=0):
 
 @pytest.fixture(params=["few logits", "many logits"])
 def amount(request, monkeypatch):
-    """Cross-entropy by torch's kernel, and by ours in pieces of two rows."""
+    """Cross-entropy by torch's kernel, and by ours in chunks of two rows."""
     if request.param == "many logits":
         monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
 
@@ -50,7 +50,7 @@ def test_cross_entropy_is_torchs_sum_with_its_gradient(amount, smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_cross_entropy_in_pieces_has_the_gradient_of_its_values(monkeypatch, smoothing):
+def test_cross_entropy_in_chunks_has_the_gradient_of_its_values(monkeypatch, smoothing):
     monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
     outputs, targets, valid = ragged()
     module = cross_entropy.CrossEntropy(smoothing)

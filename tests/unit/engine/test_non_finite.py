@@ -137,7 +137,7 @@ def test_a_weight(tmp_path: Path):
     assert record["modules"][-2]["non_finite"] == pytest.approx(1 / 13)
 
 
-@pytest.mark.parametrize("pieces", [1, 2])
+@pytest.mark.parametrize("chunks", [1, 2])
 @pytest.mark.parametrize(
     ("where", "kind", "said"),
     [
@@ -146,12 +146,12 @@ def test_a_weight(tmp_path: Path):
         ("backward", "gradient", "the gradient is not a finite number, first in model (gradient of its output)"),
     ],
 )
-def test_one_row(where: str, kind: str, said: str, pieces: int, tmp_path: Path):
+def test_one_row(where: str, kind: str, said: str, chunks: int, tmp_path: Path):
     trainer, bad = planted(tmp_path, where)
-    trainer.state.piece_rules.pieces = lambda *_: pieces  # type: ignore[method-assign]
+    trainer.state.chunk_rules.count = lambda *_: chunks  # type: ignore[method-assign]
     found = diagnosed(trainer)
     assert found.finding is not None
-    assert (found.finding.kind, found.microbatch, found.piece) == (kind, 1, pieces - 1)
+    assert (found.finding.kind, found.microbatch, found.chunk) == (kind, 1, chunks - 1)
     assert [example.index for example in found.examples] == [bad]
     run = trainer.directory
     assert found.sentence(run) == (

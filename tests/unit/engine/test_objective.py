@@ -359,15 +359,15 @@ def small_duel(
     return trainer, task
 
 
-def test_the_second_out_of_memory_is_computed_in_pieces_to_the_same_weights(tmp_path: Path):
+def test_the_second_out_of_memory_is_computed_in_chunks_to_the_same_weights(tmp_path: Path):
     large = duel(tmp_path / "large", task=Watched(exact=True), memory={"rehearsal": False})
     large.fit()
     small, task = small_duel(tmp_path / "small", exact=True)
     small.fit()
     for name, tensor in weights(large).items():
         torch.testing.assert_close(weights(small)[name], tensor, rtol=1e-10, atol=1e-10, msg=name)
-    cuts = small.state.piece_rules.rules
-    assert {(cut.step, cut.pieces, cut.objective) for cut in cuts if cut.step == 3} == {(3, 2, 1)}
+    cuts = small.state.chunk_rules.rules
+    assert {(cut.step, cut.num_chunks, cut.objective) for cut in cuts if cut.step == 3} == {(3, 2, 1)}
     in_third = [(name, rows) for step, name, rows in task.computed if step == 3]
     assert [rows for name, rows in in_third if name == "judge"] == [4, 4, 4], "the first stays as computed"
     assert [rows for name, rows in in_third if name == "maker"][-6:] == [2] * 6

@@ -1,11 +1,11 @@
-"""Out of memory: the step is redone in pieces, to the same weights; what can't be helped is reported by name."""
+"""Out of memory: the step is redone in chunks, to the same weights; what can't be helped is reported by name."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from vaak.core.errors import UserError
 from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.exchange import StepMessage, combine
-from vaak.engine.gradient import MicrobatchPiece
-from vaak.engine.state import PieceRule, Position
+from vaak.engine.gradient import MicrobatchChunk
+from vaak.engine.state import ChunkRule, Position
 from vaak.engine.trainer import Trainer
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}
@@ -43,11 +43,11 @@ def journal(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line)["cut"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def later_pieces(trainer: Trainer) -> list[int]:
-    """In how many pieces each microbatch of the second epoch is computed."""
+def later_chunks(trainer: Trainer) -> list[int]:
+    """In how many chunks each microbatch of the second epoch is computed."""
     second = Position(step=3, epoch=1)
     read = itertools.islice(trainer.data.microbatches(second), trainer.data.epoch_size)
-    return [trainer.state.piece_rules.pieces(4, 0, trainer.data.cells(microbatch)) for microbatch in read]
+    return [trainer.state.chunk_rules.count(4, 0, trainer.data.padded_size(microbatch)) for microbatch in read]
 
 
 def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
@@ -56,9 +56,9 @@ def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize(("most_rows", "pieces"), mostly_slow([(4, 2), (3, 4), (1, 8)], 3))
+@pytest.mark.parametrize(("most_rows", "chunks"), mostly_slow([(4, 2), (3, 4), (1, 8)], 3))
 def test_without_dropout_the_weights_are_those_of_a_large_machine(
-    where: str, most_rows: int, pieces: int, tmp_path: Path
+    where: str, most_rows: int, chunks: int, tmp_path: Path
 ):
     """In float64, with a buffer that is redrawn, and two microbatches a step."""
     options: dict[str, Any] = {"feature_redraw_interval": 2, "memory": {"rehearsal": False}}
@@ -70,7 +70,7 @@ def test_without_dropout_the_weights_are_those_of_a_large_machine(
     cuts = journal(tmp_path / "small")
     sizes = list(dict.fromkeys(cut["cells"] for cut in cuts))
     assert sizes == sorted(sizes, reverse=True), "only a smaller microbatch is a new case"
-    halved = [2**n for n in range(1, pieces.bit_length())]
+    halved = [2**n for n in range(1, chunks.bit_length())]
     for size in sizes:
         assert [cut["pieces"] for cut in cuts if cut["cells"] == size] == halved
     first = {"step": 4, "numbers": [0, 1], "split": None, "rank": 0, "cells": sizes[0], "objective": 0}
@@ -86,8 +86,8 @@ def test_with_dropout_a_resumed_run_repeats_the_cut_one_to_the_bit(stop: int, tm
     trained(tmp_path / "again", SmallMachine(until_step=3), StopAt(stop), **options)
     again = trained(tmp_path / "again", SmallMachine(until_step=3 if stop < 3 else 0), **options)
     assert again.position.step == once.position.step
-    assert later_pieces(once) == later_pieces(again)
-    assert 2 in later_pieces(once)
+    assert later_chunks(once) == later_chunks(again)
+    assert 2 in later_chunks(once)
     assert same_bits(weights(again), weights(once))
 
 
@@ -105,7 +105,7 @@ def test_killed_behind_the_cut_and_before_its_checkpoint_the_journal_repeats_it(
         trained(tmp_path / "again", SmallMachine(until_step=3), Killed(), **options)
     assert len(journal(tmp_path / "again")) == 1
     again = trained(tmp_path / "again", SmallMachine(until_step=0), **options)
-    assert later_pieces(once) == later_pieces(again)
+    assert later_chunks(once) == later_chunks(again)
     assert same_bits(weights(again), weights(once))
 
 
@@ -114,7 +114,7 @@ def test_a_checkpoint_keeps_the_cuts_for_a_run_elsewhere(tmp_path: Path):
     (tmp_path / "second").mkdir()
     second = toy_trainer(tmp_path / "second", task=SmallMachine(), **QUIET)
     second.resume(str(first.directory / "checkpoints" / "last"))
-    assert second.state.piece_rules.pieces(5, 0, 1000.0) == 2
+    assert second.state.chunk_rules.count(5, 0, 1000.0) == 2
 
 
 def test_one_example_too_large_is_named(tmp_path: Path):
@@ -219,7 +219,7 @@ class Centred(SmallMachine):
 
 
 @pytest.mark.parametrize("where", ["first pass", "forward", "backward"])
-def test_what_a_first_pass_finds_is_that_of_the_whole_step_in_pieces_too(where: str, tmp_path: Path):
+def test_what_a_first_pass_finds_is_that_of_the_whole_step_in_chunks_too(where: str, tmp_path: Path):
     toy: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
     large = trained(tmp_path / "large", Centred(**toy, in_step=1000), memory={"rehearsal": False})
     small = trained(tmp_path / "small", Centred(**toy, where=where, most_rows=3), memory={"rehearsal": False})
@@ -244,16 +244,16 @@ def test_a_rehearsal_finds_it_before_the_first_step(tmp_path: Path):
 
     class First(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
-            started.append(trainer.state.piece_rules.pieces(report.step, 0, 1000.0))
+            started.append(trainer.state.chunk_rules.count(report.step, 0, 1000.0))
 
     trained(tmp_path, SmallMachine(in_step=1), First())
     rehearsed = journal(tmp_path)
-    cells = rehearsed[0]["cells"]
-    whole = {"step": 1, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": cells, "objective": 0}
+    padded_size = rehearsed[0]["cells"]
+    whole = {"step": 1, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": padded_size, "objective": 0}
     assert rehearsed[0] == whole
     assert set(started) == {2}
     later = rehearsed[1:]
-    assert all(cut["cells"] < cells for cut in later), "what is as large as the one rehearsed never fails again"
+    assert all(cut["cells"] < padded_size for cut in later), "what is as large as the one rehearsed never fails again"
 
 
 @pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
@@ -330,12 +330,12 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
 
     trainer = trained(tmp_path, ToyTask(), Asks())
     (cut,) = journal(tmp_path)
-    cells = cut["cells"]
+    padded_size = cut["cells"]
     assert cut == {
-        "step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": cells, "objective": 0
+        "step": 3, "pieces": 2, "numbers": None, "split": None, "rank": 0, "cells": padded_size, "objective": 0
     }  # fmt: skip
-    assert [trainer.state.piece_rules.pieces(step, 0, cells) for step in (2, 3)] == [1, 2]
-    assert trainer.state.piece_rules.pieces(3, 0, cells - 1) == 1
+    assert [trainer.state.chunk_rules.count(step, 0, padded_size) for step in (2, 3)] == [1, 2]
+    assert trainer.state.chunk_rules.count(3, 0, padded_size - 1) == 1
 
 
 @pytest.mark.parametrize("task", [NotSplittable(most_rows=1000), ToyTask()], ids=["no sum", "rows already"])
@@ -374,7 +374,7 @@ def test_no_room_in_the_midst_of_a_later_update_ends_the_run_without_saving_it(t
 # Evaluation.
 
 
-def test_an_evaluation_is_begun_again_in_pieces_to_the_same_figures(tmp_path: Path):
+def test_an_evaluation_is_begun_again_in_chunks_to_the_same_metrics(tmp_path: Path):
     options: dict[str, Any] = {"validation": {"interval": 2, "batch_size": 8}}
     large = trained(tmp_path / "large", ToyTask(dropout=0.0, dtype=torch.float64), **options)
     task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=1000, meters_rows=3)
@@ -395,16 +395,16 @@ def test_an_example_too_large_to_be_evaluated_is_named(tmp_path: Path):
 
 def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path, task=ToyTask(), **QUIET)
-    rule = asdict(PieceRule(step=1, pieces=4, numbers=(1,), cells=9.0))
-    others = StepMessage(piece_rules=[[rule, "rank 1 ran out"]])
+    rule = ChunkRule(step=1, num_chunks=4, numbers=(1,), padded_size=9.0).to_json()
+    others = StepMessage(chunk_rules=[[rule, "rank 1 ran out"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
     trainer.exchange([])
-    assert [trainer.state.piece_rules.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
+    assert [trainer.state.chunk_rules.count(1, 0, padded_size) for padded_size in (8.0, 9.0)] == [1, 4]
     trainer.exchange([])
     assert len(journal(tmp_path)) == 1
 
 
-def test_two_pieces_of_a_microbatch_draw_otherwise_and_each_as_before(tmp_path: Path):
+def test_two_chunks_of_a_microbatch_draw_otherwise_and_each_as_before(tmp_path: Path):
     """Two with the same rows, as after a split: dropout has other masks in each, and the same ones again."""
     trainer = toy_trainer(tmp_path, task=ToyTask(dropout=0.5), **QUIET)
     trainer.model.train()
@@ -414,9 +414,9 @@ def test_two_pieces_of_a_microbatch_draw_otherwise_and_each_as_before(tmp_path: 
     batch = data.microbatches[0].batch
     assert batch is not None
 
-    def loss(step: int, number: int, piece: int) -> float:
+    def loss(step: int, number: int, chunk: int) -> float:
         with torch.no_grad():
-            terms = forward.terms(step, MicrobatchPiece(batch, number, piece, 2))
+            terms = forward.terms(step, MicrobatchChunk(batch, number, chunk, 2))
         return float(sum(term.total for term in terms.values()))
 
     one = loss(1, 0, 0)

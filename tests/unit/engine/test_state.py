@@ -23,7 +23,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.state import PieceRule, State
+from vaak.engine.state import ChunkRule, State
 from vaak.engine.trained import make_trained
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import same
@@ -89,7 +89,7 @@ def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
 
 
 def go_on(trainer: Trainer, steps: int) -> None:
-    """Take steps, evaluate, and cut a batch in pieces: what changes every field of a state."""
+    """Take steps, evaluate, and cut a batch in chunks: what changes every field of a state."""
     trainer.config = trainer.config.model_copy(update={"validation": ValidationConfig()})
     with closing(trainer.data.steps(trainer.position)) as upcoming:
         for data in itertools.islice(upcoming, steps):
@@ -103,7 +103,7 @@ def go_on(trainer: Trainer, steps: int) -> None:
     trainer.state.position.non_finite_steps += 1
     trainer.state.loss_scale.update("overflow")
     trainer.state.precision.count_failure(trainer.position.step)
-    trainer.state.piece_rules.add(PieceRule(trainer.position.step + 1, 2, cells=1e9), "out of memory")
+    trainer.state.chunk_rules.add(ChunkRule(trainer.position.step + 1, 2, padded_size=1e9), "out of memory")
 
 
 def field_of(way: str) -> str:
@@ -120,7 +120,7 @@ def restored_elsewhere(trainer: Trainer, folder: Path, **options: Any) -> Traine
     """Another trainer, with another past, that got the state by way of a checkpoint's files."""
     saved = load_checkpoint(save_checkpoint(folder / "saved", trainer.saving.snapshot()))
     other = begun(folder / "elsewhere", steps=1, **options)
-    other.state.piece_rules.rules = []  # what a folder's journal says holds besides
+    other.state.chunk_rules.rules = []  # what a folder's journal says holds besides
     other.restore(saved, folder)
     return other
 
@@ -139,8 +139,8 @@ def test_every_field_is_what_it_was(rule: str, tmp_path: Path):
     go_on(trainer, 2)
     assert differing(contents(trainer.state), before) == every, "each field has changed"
     trainer.state.restore(snapshot, tmp_path)
-    assert differing(contents(trainer.state), before) == {"piece_rules"}
-    trainer.state.piece_rules.rules.pop()
+    assert differing(contents(trainer.state), before) == {"chunk_rules"}
+    trainer.state.chunk_rules.rules.pop()
     assert "splits" in snapshot.state, "the key that checkpoints have had from the start"
     assert differing(contents(trainer.state), before) == set()
 

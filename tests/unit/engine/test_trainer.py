@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.exchange import StepMessage, combine
-from vaak.engine.state import PieceRule
+from vaak.engine.state import ChunkRule
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import count_units
 from vaak.tasks.lm.task import LanguageModelTask
@@ -122,13 +122,13 @@ def test_minutes_since_the_last_save_ask_for_one(tmp_path: Path):
 
 def test_what_any_rank_asks_for_is_asked_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = toy_trainer(tmp_path)
-    rule = asdict(PieceRule(step=1, pieces=2))
-    others = StepMessage(stop="SIGTERM", save=True, evaluate=True, piece_rules=[[rule, "memory is short there"]])
+    rule = ChunkRule(step=1, num_chunks=2).to_json()
+    others = StepMessage(stop="SIGTERM", save=True, evaluate=True, chunk_rules=[[rule, "memory is short there"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
     trainer.exchange([])
     assert trainer.stop_reason == "SIGTERM"
     assert trainer.agreed == others
-    assert trainer.state.piece_rules.pieces(1, 0, 0.0) == 2
+    assert trainer.state.chunk_rules.count(1, 0, 0.0) == 2
     assert trainer.requests == StepMessage(), "what was asked is asked once"
 
 
@@ -167,7 +167,7 @@ def test_the_batch_of_a_rank_without_one_is_the_smallest_and_read_once(tmp_path:
     data = toy_trainer(tmp_path).data
     plan, lengths = data.planner.plan(0), data.dataset.lengths
     batch = data.dummy_batch()
-    cells = len(batch.indices) * max(sum(lengths[index] for index in row) for row in batch.indices)
-    assert cells == min(plan.cells(lengths))
+    padded_size = len(batch.indices) * max(sum(lengths[index] for index in row) for row in batch.indices)
+    assert padded_size == min(plan.padded_sizes(lengths))
     monkeypatch.setattr(data, "reader", None)
     assert data.dummy_batch() is batch

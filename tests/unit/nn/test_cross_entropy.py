@@ -226,9 +226,9 @@ def test_an_evaluation_has_the_same_figures_and_never_all_logits(name: str, tmp_
 
     whole = figures()
     monkeypatch.setattr(cross_entropy, "MANY_LOGITS", 1)
-    pieces = figures()
-    assert whole[1] > 4 >= pieces[1] > 0
-    assert pieces[0] == pytest.approx(whole[0], rel=1e-5)
+    chunks = figures()
+    assert whole[1] > 4 >= chunks[1] > 0
+    assert chunks[0] == pytest.approx(whole[0], rel=1e-5)
 
 
 def torch_rng() -> Any:

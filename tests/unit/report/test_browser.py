@@ -85,7 +85,7 @@ def test_a_report_is_drawn_read_and_zoomed(tab: Tab, run: Path, tmp_path: Path):
     (loss,) = [one["loss"] for one in records if one["kind"] == "step" and one["step"] == 6]
     assert f"{loss:.5g}" in tab.wait(f"{legend}.includes('{loss:.5g}') && {legend}")
     read = "document.querySelector('.chart .read').textContent"
-    assert tab.value(read) == "step 6: batches in 4 pieces: out of memory"
+    assert tab.value(read) == "step 6: batches in 4 chunks: out of memory"
     for kind, place in (("mousePressed", 0.2), ("mouseMoved", 0.5), ("mouseMoved", 0.6), ("mouseReleased", 0.6)):
         tab.mouse(kind, left + width * place, top + height / 2)
     steps = "document.querySelectorAll('.chart .plot')[1].dataset.steps.split(' ').map(Number)"  # of another chart

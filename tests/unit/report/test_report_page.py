@@ -146,7 +146,7 @@ def test_a_crashed_run_without_torch(crashed: Path, tmp_path: Path):
     assert f"vaak train {crashed}/config.yml --resume auto" in page.text
     happened = {(one["step"], one["kind"]): one["text"] for one in page.data["events"]}
     assert happened[5, "resume"] == "session 2 begins; changed: training.optimizer.lr 0.01 → 0.002"
-    assert happened[6, "split"] == "batches in 4 pieces: out of memory"
+    assert happened[6, "split"] == "batches in 4 chunks: out of memory"
     assert (8, "checkpoint") not in happened  # of train.log, beyond what is there
     with the_only_writer(crashed):
         assert "running" in run_page(read_facts(crashed)).partition("</h1>")[0]

@@ -129,7 +129,7 @@ def test_the_gradient_of_a_step_is_that_of_the_direct_formula(tmp_path: Path, st
     assert len(batches) == 3
     expected = torch.autograd.grad(direct(task, trainer.model.eval(), batches), list(trainer.model.parameters()))
     descent = trainer.step.objectives[0]
-    descent.gradient.accumulate(trainer.state.piece_rules, data, trainer.step.gradients[0])
+    descent.gradient.accumulate(trainer.state.chunk_rules, data, trainer.step.gradients[0])
     for parameter, wanted in zip(trainer.model.parameters(), expected, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-9, atol=1e-12)
@@ -197,7 +197,7 @@ def test_hidden_states_are_projected_and_their_difference_is_a_mean_over_positio
                 total = total + (projection @ student[place] - teacher[place]).square().mean()
                 number += 1
     expected = torch.autograd.grad(total / number, projection)[0]
-    trainer.step.objectives[0].gradient.accumulate(trainer.state.piece_rules, data, trainer.step.gradients[0])
+    trainer.step.objectives[0].gradient.accumulate(trainer.state.chunk_rules, data, trainer.step.gradients[0])
     torch.testing.assert_close(projection.grad, expected, rtol=1e-9, atol=1e-12)
 
 

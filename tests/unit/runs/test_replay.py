@@ -161,9 +161,9 @@ def test_what_is_shown(run: Path):
 
 def test_debugging_shows_modules_gradients_and_updates(run: Path):
     found = replayed(run, 2, debug=True)
-    assert [(piece["microbatch"], piece["piece"]) for piece in found["pieces"]] == [(0, 0), (1, 0), (2, 0)]
+    assert [(chunk["microbatch"], chunk["piece"]) for chunk in found["pieces"]] == [(0, 0), (1, 0), (2, 0)]
     tokens = [sum(row["length"] for row in microbatch["rows"]) for microbatch in found["microbatches"]]
-    means = [piece["losses"]["cross_entropy"] for piece in found["pieces"]]
+    means = [chunk["losses"]["cross_entropy"] for chunk in found["pieces"]]
     whole = sum(mean * count for mean, count in zip(means, tokens, strict=True)) / sum(tokens)
     assert whole == pytest.approx(found["loss"])
     assert found["pieces"][0]["modules"][-1]["kind"] == "LanguageModel"
@@ -198,7 +198,7 @@ def test_examples_that_were_skipped_once_stay_skipped(
 
 
 class CutAt(Callback):
-    """Asks for finer pieces after a step."""
+    """Asks for finer chunks after a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -208,7 +208,7 @@ class CutAt(Callback):
             trainer.split_microbatches("memory is short")
 
 
-def test_batches_that_were_cut_in_pieces_are_cut_again(tiny_text: Path, tmp_path: Path):
+def test_batches_that_were_split_into_chunks_are_split_again(tiny_text: Path, tmp_path: Path):
     other = tmp_path / "run"
     train_run(tiny_runs.loaded(tiny_text, other, *FOUR_STEPS_AN_EPOCH), (CutAt(2),))
     found = replayed(without(other, 1, 2, 3, 4), 5, debug=True)
@@ -217,9 +217,9 @@ def test_batches_that_were_cut_in_pieces_are_cut_again(tiny_text: Path, tmp_path
         "cut"
     ]  # for microbatches as large as the one it was asked at
     lengths = [[row["length"] for row in microbatch["rows"]] for microbatch in found["microbatches"]]
-    pieces = [2 if len(rows) * max(rows) >= cut["cells"] else 1 for rows in lengths]
-    assert [microbatch["pieces"] for microbatch in found["microbatches"]] == pieces
-    assert len(found["pieces"]) == sum(pieces) > 3
+    chunks = [2 if len(rows) * max(rows) >= cut["cells"] else 1 for rows in lengths]
+    assert [microbatch["pieces"] for microbatch in found["microbatches"]] == chunks
+    assert len(found["pieces"]) == sum(chunks) > 3
     (other / "splits.jsonl").unlink()
     found = replay_step(other, 5)
     assert found["agreement"]["differences"]  # so the journal is what it follows

@@ -306,7 +306,7 @@ DEFECTS = [
         "mean over each letter of its batch; .* is a sum, not a mean",
     ),
     ("check_split", with_losses(is_a_mean_of_rows), "mean over each row of its batch; .* is a sum, not a mean"),
-    ("check_split", with_losses(depends_on_the_others), "2 pieces against the whole batch: loss vowels"),
+    ("check_split", with_losses(depends_on_the_others), "2 chunks against the whole batch: loss vowels"),
     ("check_accumulation", with_losses(is_a_mean), "gradient of "),
     ("check_accumulation", with_data(CountsWhatIsPadded), "count of letter"),
     ("check_ranks", with_losses(counts_its_calls), "gradients of 2 ranks"),

@@ -230,7 +230,7 @@ def _require_seen(ranks: Ranks, found: dict[str, Any]) -> None:
 def _forget_journals(saving: Checkpointer) -> None:
     """Ignore the skipped examples and the splits that were written down before."""
     saving.data.forget_skipped()
-    saving.state.piece_rules.forget()
+    saving.state.chunk_rules.forget()
 
 
 def _put_in_order(

@@ -196,7 +196,7 @@ class Checkpointer:
 
     def require_valid_journals(self) -> None:
         """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
-        for journal in (self.data.skipped.journal, self.state.piece_rules.journal):
+        for journal in (self.data.skipped.journal, self.state.chunk_rules.journal):
             if journal.problem is not None:
                 raise UserError(
                     f"{journal.problem}; the run follows what is written there: restore the file from a copy, or "

@@ -334,8 +334,8 @@ PRESENT = 3
 class StepMessage:
     """The counts and requests of one rank before a step; combined, those of all.
 
-    ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many pieces
-    microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the step of
+    ``counts``: the next step's units on this rank. ``stop``: the reason. ``chunk_rules``: in how many chunks
+    microbatches are computed from the next step on (engine/state.py), each with the reason. ``saved``: the step of
     a checkpoint that rank 0 has finished writing.
     """
 
@@ -343,19 +343,19 @@ class StepMessage:
     stop: str | None = None
     evaluate: bool = False
     save: bool = False
-    piece_rules: list[list[Any]] = field(default_factory=list)
+    chunk_rules: list[list[Any]] = field(default_factory=list)
     saved: int = 0
 
     def texts(self) -> list[Any]:
         """Return what doesn't fit into a row."""
-        return [self.stop, self.piece_rules]
+        return [self.stop, self.chunk_rules]
 
 
 def combine(messages: Sequence[StepMessage]) -> StepMessage:
     """The messages of all ranks, in their order, as one: counts are added, and what any rank requests is requested.
 
     >>> combine([StepMessage({"token": 3}), StepMessage({"token": 4}, stop="SIGTERM", save=True)])
-    StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, piece_rules=[], saved=0)
+    StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, chunk_rules=[], saved=0)
     """
     combined = StepMessage(saved=messages[0].saved)
     for message in messages:
@@ -364,7 +364,7 @@ def combine(messages: Sequence[StepMessage]) -> StepMessage:
         combined.stop = combined.stop or message.stop
         combined.evaluate = combined.evaluate or message.evaluate
         combined.save = combined.save or message.save
-        combined.piece_rules += message.piece_rules
+        combined.chunk_rules += message.chunk_rules
     return combined
 
 
@@ -394,8 +394,8 @@ class Exchange:
             texts = self._gather(message.texts())
         else:
             texts = [message.texts()] * len(rows)
-        for other, (stop, piece_rules) in zip(messages, texts, strict=True):
-            other.stop, other.piece_rules = stop, piece_rules
+        for other, (stop, chunk_rules) in zip(messages, texts, strict=True):
+            other.stop, other.chunk_rules = stop, chunk_rules
         return combine(messages)
 
     def _unit_names(self, *counts: dict[str, float]) -> list[str]:

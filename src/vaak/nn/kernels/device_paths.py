@@ -59,13 +59,13 @@ def paths_on(device: torch.device) -> DevicePaths:
 
 
 FEWEST_TOKENS = 256
-"""Examples are computed in groups before their tokens are taken in pieces shorter than this."""
+"""Examples are computed in groups before their tokens are taken in chunks shorter than this."""
 FEWEST_AT_ONCE = 64
-"""No piece has fewer tokens, however many heads there are."""
+"""No chunk has fewer tokens, however many heads there are."""
 
 
 def num_tokens_at_once(rows: int, weights: Tensor) -> int:
-    """Return how many tokens of each of the rows make a piece."""
+    """Return how many tokens of each of the rows make a chunk."""
     return max(FEWEST_AT_ONCE, paths_on(weights.device).features_at_once // (rows * weights.shape[0]))
 
 

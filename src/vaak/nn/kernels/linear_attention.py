@@ -5,7 +5,7 @@
 The sums over keys are one small matrix, made once for all queries (``full_sums``). Where a query sees earlier tokens
 only (``causal_sums``), tokens are cut in chunks. Within one, the products of all pairs are formed and later keys
 masked. All earlier tokens are one state, which is dropped where another document begins, so nothing is ever subtracted.
-The backward pass recomputes the features, a piece at a time. A column of ones after the values gives the denominator.
+The backward pass recomputes the features, a chunk at a time. A column of ones after the values gives the denominator.
 All is computed in float32 (or float64), under autocast too, and a result depends on nothing but the tokens that the
 query may see. Weights of pairs are never formed, so none can be dropped and nothing added to them.
 
@@ -137,13 +137,13 @@ def full_sums(inputs: tuple[Tensor, Tensor, Tensor], weights: Tensor, kernel: Ke
 
 def _key_sums(key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
     sums = value.new_zeros(len(value), weights.shape[0], value.shape[-1])
-    for piece in _pieces(key, weights):
-        sums.baddbmm_(key_map(key[:, piece], weights, kernel).mT, value[:, piece])
+    for chunk in _chunks(key, weights):
+        sums.baddbmm_(key_map(key[:, chunk], weights, kernel).mT, value[:, chunk])
     return sums
 
 
-def _pieces(x: Tensor, weights: Tensor) -> Iterator[slice]:
-    """Places of ``x`` ``(row, time, ...)``, in pieces."""
+def _chunks(x: Tensor, weights: Tensor) -> Iterator[slice]:
+    """Places of ``x`` ``(row, time, ...)``, in chunks."""
     length = num_tokens_at_once(x.shape[0], weights)
     return (slice(start, start + length) for start in range(0, x.shape[1], length))
 
@@ -160,8 +160,8 @@ class _FullSums(torch.autograd.Function):
         """
         total = _key_sums(key, value, weights, kernel)
         sums = value.new_empty(*query.shape[:2], value.shape[-1])
-        for piece in _pieces(query, weights):
-            sums[:, piece] = query_map(query[:, piece], weights, kernel) @ total
+        for chunk in _chunks(query, weights):
+            sums[:, chunk] = query_map(query[:, chunk], weights, kernel) @ total
         ctx.save_for_backward(query, key, value, weights, total)
         ctx.kernel = kernel
         return sums
@@ -173,17 +173,17 @@ class _FullSums(torch.autograd.Function):
         with torch.autocast(query.device.type, enabled=False):
             of_query, of_key, of_value = map(torch.empty_like, (query, key, value))
             of_total = torch.zeros_like(total)
-            for piece in _pieces(query, weights):
-                features = query_map(query[:, piece], weights, ctx.kernel)
+            for chunk in _chunks(query, weights):
+                features = query_map(query[:, chunk], weights, ctx.kernel)
                 # the whole gradient of the total must be known before that of any key
-                of_total.baddbmm_(features.mT, gradient[:, piece])
-                of_features = gradient[:, piece] @ total.mT
-                of_query[:, piece] = map_backward(of_features, features, weights[:, : query.shape[-1]], ctx.kernel)
-            for piece in _pieces(key, weights):
-                features = key_map(key[:, piece], weights, ctx.kernel)
-                of_value[:, piece] = features @ of_total
-                of_features = value[:, piece] @ of_total.mT
-                of_key[:, piece] = map_backward(of_features, features, weights, ctx.kernel)
+                of_total.baddbmm_(features.mT, gradient[:, chunk])
+                of_features = gradient[:, chunk] @ total.mT
+                of_query[:, chunk] = map_backward(of_features, features, weights[:, : query.shape[-1]], ctx.kernel)
+            for chunk in _chunks(key, weights):
+                features = key_map(key[:, chunk], weights, ctx.kernel)
+                of_value[:, chunk] = features @ of_total
+                of_features = value[:, chunk] @ of_total.mT
+                of_key[:, chunk] = map_backward(of_features, features, weights, ctx.kernel)
         return of_query, of_key, of_value, None, None
 
 

@@ -20,7 +20,7 @@ from vaak.engine.checkpoint.files import COMPLETED, pointed, read_state, verify
 from vaak.engine.checkpoint.names import MANIFEST, about_checkpoint, list_checkpoints, listed_files, parse_step
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.snapshot import FROZEN
-from vaak.engine.state import PieceRule
+from vaak.engine.state import ChunkRule
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import list_spans
 from vaak.runs.folder.directory import OWNER, RUN, TASKS, read_status
@@ -286,15 +286,15 @@ def _check_lost_splits(found: Inventory) -> None:
     files = journal_files(found.directory, "splits")
     written = [_rule(entry) for path in files for _, entry in read_json_lines(path).objects]
     lost = [
-        one for one in map(PieceRule.from_json, read_state(found.sound[-1]).get("splits", ())) if one not in written
+        one for one in map(ChunkRule.from_json, read_state(found.sound[-1]).get("splits", ())) if one not in written
     ]
     for rule in lost:
         found.say(f"splits.jsonl lacks the rule from step {rule.step} on that {found.sound[-1].name} knows")
 
 
-def _rule(entry: Mapping[str, Any]) -> PieceRule | None:
+def _rule(entry: Mapping[str, Any]) -> ChunkRule | None:
     try:
-        return PieceRule.from_json(entry.get("cut"))
+        return ChunkRule.from_json(entry.get("cut"))
     except ValueError:
         return None
 
@@ -303,7 +303,7 @@ def _unknown_splits(found: Inventory, path: Path, entries: list[dict[str, Any]])
     if not found.sound:
         return
     step = parse_step(found.sound[-1]) or 0
-    known = [PieceRule.from_json(one) for one in read_state(found.sound[-1]).get("splits", ())]
+    known = [ChunkRule.from_json(one) for one in read_state(found.sound[-1]).get("splits", ())]
     for rule in filter(None, map(_rule, entries)):
         if rule.step <= step and rule not in known and not any(one.covers(rule) for one in known):
             yield f"{path.name} has a rule from step {rule.step} on that {found.sound[-1].name} doesn't know"

@@ -2,8 +2,8 @@
 
 A trial is the largest microbatch of a size's plan: forward, backward and update, on the run's device. A device with
 its own allocator reports when it is out of memory, and that is caught. On a CPU the kernel kills instead, so there a
-size is tried only where the sizes before it say that it will fit: memory grows by equal amounts for equal cells, from
-the model's own size.
+size is tried only where the sizes before it say that it will fit: memory grows by equal amounts for equal padded sizes,
+from the model's own size.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Trials:
         self.trainer, self.option, self.limit = trainer, option, limit
         self.device, self.dataset = trainer.ranks.device, trainer.data.dataset
         self.threshold = choose_thresholds(self.device, trainer.config.memory.thresholds)[2]
-        self.measured: list[tuple[float, int]] = []  # cells and bytes
-        # Nothing is learned from being tried, and what doesn't fit is not to be computed in pieces, but known.
+        self.measured: list[tuple[float, int]] = []  # padded size and bytes
+        # Nothing is learned from being tried, and what doesn't fit is not to be computed in chunks, but known.
         whole = [replace(one, gradient=replace(one.gradient, recovery=False)) for one in trainer.step.objectives]
         self.step = replace(trainer.step, objectives=tuple(whole), schedule=lambda step: 0.0)
         # An overflow in fp16 would leave the update out, and with it the optimizer's state.
@@ -91,10 +91,10 @@ class Trials:
     def run(self, size: int) -> Trial:
         """Try one size."""
         planner = self._planner(size)
-        cells, rows = self._largest(planner)
+        padded_size, rows = self._largest(planner)
         parts = self.dataset.parts
         holds_all = planner.num_microbatches == (1 if parts is None else len(np.unique(parts)))
-        expected = self._forecast(cells)
+        expected = self._forecast(padded_size)
         if self.device.type == "cpu" and expected > self.available():
             return Trial(size, len(rows), expected, {}, "too large by forecast", holds_all)
         microbatch = self.trainer.data.reader[Address(1, 0, 0, rows)]
@@ -106,12 +106,12 @@ class Trials:
             gradients.clear()
         if problem is None:
             problem = "too large" if used > self.available() else None
-            # The first step has made the optimizer's state, so this is what is used without a batch: no cells.
+            # The first step has made the optimizer's state, so this is what is used without a batch: padded size 0.
             if not self.measured:
                 free_memory(self.device)
                 reset_peak(self.device)
                 self.measured.append((0.0, read_memory(self.device).own))
-            self.measured = sorted([*self.measured, (cells, used)])
+            self.measured = sorted([*self.measured, (padded_size, used)])
         counts = microbatch.batch.totals() if microbatch.batch else {}
         rates = {unit: count / seconds for unit, count in counts.items()} if problem is None else {}
         return Trial(size, len(rows), used, rates, problem, holds_all)
@@ -130,11 +130,11 @@ class Trials:
         return ", ".join(f"{index} ({self.dataset.describe(index)})" for index in rows[0][:5])
 
     def _largest(self, planner: LastPlan) -> tuple[float, list[list[int]]]:
-        """Cells and rows of the microbatch of the first epoch that has most cells."""
+        """The padded size and the rows of the largest microbatch of the first epoch."""
         plan = planner.plan(0)
-        cells = plan.cells(self.dataset.lengths, self.trainer.data.multiple)
-        position = int(np.argmax(cells))
-        return float(cells[position]), plan.microbatch(position)
+        padded_sizes = plan.padded_sizes(self.dataset.lengths, self.trainer.data.multiple)
+        position = int(np.argmax(padded_sizes))
+        return float(padded_sizes[position]), plan.microbatch(position)
 
     def _planner(self, size: int) -> LastPlan:
         """The planner of a size, over all the examples: a curriculum comes to them in the end."""
@@ -172,14 +172,14 @@ class Trials:
         synchronize()
         return time.perf_counter()
 
-    def _forecast(self, cells: float) -> int:
-        """The peak bytes of this many cells, by the two largest that were measured, and by the largest."""
+    def _forecast(self, padded_size: float) -> int:
+        """The peak bytes at this padded size, by the two largest that were measured, and by the largest."""
         if not self.measured:
             return 0
         (before, least), (last, most) = self.measured[0], self.measured[-1]
         lines = [(before, least), self.measured[-2]]
         slopes = [(most - used) / (last - at) for at, used in lines if last > at]
-        return most + int((cells - last) * max([0.0, *slopes]))
+        return most + int((padded_size - last) * max([0.0, *slopes]))
 
 
 PRECISION = 16  # the largest is found to one part in this number

@@ -25,7 +25,7 @@ HEADS, WIDTH = 2, 4
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_pieces() -> Iterator[None]:
-    """Chunks and pieces so small that few tokens have several, and examples several groups."""
+    """Chunks and chunks so small that few tokens have several, and examples several groups."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(linear, "CHUNK", 4)
         patch.setattr(device_paths, "FEWEST_TOKENS", 4)

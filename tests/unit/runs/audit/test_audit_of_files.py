@@ -138,7 +138,7 @@ FOUND: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         text("splits.jsonl", json.dumps({"cut": RULE}) + "\n" + json.dumps({"cut": {"step": 3}}) + "\n[1]\n"),
         [f"splits.jsonl, line {line}: Vaak didn't write this line" for line in (2, 3)],
     ),
-    "a rule of another piece": (
+    "a rule of another chunk": (
         text("splits.jsonl", "".join(json.dumps({"cut": {**RULE, "pieces": n}}) + "\n" for n in (2, 3))),
         ["splits.jsonl has a rule from step 3 on that step-00000012 doesn't know"],
     ),

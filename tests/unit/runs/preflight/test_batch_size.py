@@ -98,7 +98,7 @@ def out_of_memory_above(monkeypatch, rows):
     return asked
 
 
-def test_out_of_memory_ends_the_doubling_and_nothing_is_cut_in_pieces(tiny_text, tmp_path, monkeypatch):
+def test_out_of_memory_ends_the_doubling_and_nothing_is_split(tiny_text, tmp_path, monkeypatch):
     asked = out_of_memory_above(monkeypatch, 21)
     advice = find_batch_size(tiny_runs.loaded(tiny_text, tmp_path / "run", "training.batch_size=64"))
     assert advice.largest == 21
@@ -174,19 +174,19 @@ def test_on_a_cpu_no_size_is_tried_that_the_kernel_would_kill_for(tmp_path, monk
     """A machine on which 20,000 bytes are others', and a model of which gradients take 9,000 bytes in a step."""
     limit, trainer = 200_000, toy_trainer(tmp_path)
     trials = Trials(trainer, "batch_size", None)
-    cells, attempted = [0.0], []
+    padded_size, attempted = [0.0], []
 
     def attempt(microbatch):
-        cells[0] = float(microbatch.batch["inputs"].numel())
+        padded_size[0] = float(microbatch.batch["inputs"].numel())
         attempted.append(used())
         return 1.0, None
 
     def used():
-        return resting + (9_000 + int(per_cell * cells[0]) if cells[0] else 0)
+        return resting + (9_000 + int(per_cell * padded_size[0]) if padded_size[0] else 0)
 
     monkeypatch.setattr(trials, "_attempt", attempt)
     monkeypatch.setattr(batch_trials, "read_memory", lambda device: MemoryReading(20_000 + used(), limit, used()))
-    monkeypatch.setattr(batch_trials, "reset_peak", lambda device: cells.__setitem__(0, 0.0))
+    monkeypatch.setattr(batch_trials, "reset_peak", lambda device: padded_size.__setitem__(0, 0.0))
     tried = search(trials, 1, 2**20, lambda trial: None)
     available = 0.9 * limit - 20_000
     assert all(memory <= available for memory in attempted)

@@ -134,7 +134,7 @@ def test_the_gradient_of_a_step_is_the_formulas_over_all_of_its_microbatches(wei
     assert max(map(len, read.values())) > 1
     (descent,) = trainer.step.objectives
     trainer.step.gradients[0].begin()
-    losses = descent.gradient.accumulate(trainer.state.piece_rules, data, trainer.step.gradients[0])
+    losses = descent.gradient.accumulate(trainer.state.chunk_rules, data, trainer.step.gradients[0])
     parameters = dict(trainer.model.named_parameters())
     logs = [] if task.uncertainty is None else [task.uncertainty.log_variances]
     models: Any = trainer.model.tasks

@@ -17,7 +17,7 @@ from vaak.config.base import from_options
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.storage.files import hash_file, read_json
-from vaak.engine.state import PieceRule
+from vaak.engine.state import ChunkRule
 from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
@@ -38,16 +38,16 @@ def model_on(whisper: Path) -> dict[str, Any]:
 def small_machine(patched: pytest.MonkeyPatch, interrupted_after: int = 1000) -> list[int]:
     """From now on, training has memory for a few rows only; the sizes of batches that didn't fit.
 
-    It is interrupted in the middle of a step, after a number of pieces.
+    It is interrupted in the middle of a step, after a number of chunks.
     """
-    whole, shortages, pieces = AsrModel.forward, list[int](), list[int]()
+    whole, shortages, chunks = AsrModel.forward, list[int](), list[int]()
 
     def forward(self: AsrModel, features: Tensor, *others: Any) -> Any:
         if torch.is_grad_enabled() and len(features) > SMALL:
             shortages.append(len(features))
             raise out_of_memory()
-        pieces.append(len(features))
-        if len(pieces) > interrupted_after:
+        chunks.append(len(features))
+        if len(chunks) > interrupted_after:
             raise KeyboardInterrupt
         return whole(self, features, *others)
 
@@ -56,11 +56,11 @@ def small_machine(patched: pytest.MonkeyPatch, interrupted_after: int = 1000) ->
 
 
 def test_a_step_of_sixteen_has_one_gradient(corpus: Path, whisper_folder: Path, tmp_path: Path) -> None:
-    """At once, in four microbatches, one by one, and in pieces."""
+    """At once, in four microbatches, one by one, and in chunks."""
 
-    def step(size: int, pieces: int = 1) -> tuple[float, dict[str, Tensor]]:
+    def step(size: int, chunks: int = 1) -> tuple[float, dict[str, Tensor]]:
         training = {**BALANCED, "batch_size": size, "gradient_accumulation_steps": 16 // size}
-        folder = tmp_path / f"{size}-{pieces}"
+        folder = tmp_path / f"{size}-{chunks}"
         folder.mkdir()
         (folder / "case.yml").write_text(
             yaml_text(tiny_listener.options(corpus, model=model_on(whisper_folder), training=training))
@@ -69,13 +69,13 @@ def test_a_step_of_sixteen_has_one_gradient(corpus: Path, whisper_folder: Path, 
         task = WhisperTask(experiment, folder, folder)
         task.prepare()
         trainer = Trainer(task, experiment.training, folder, ())
-        if pieces > 1:
-            trainer.state.piece_rules.add(PieceRule(1, pieces), "a small machine")
+        if chunks > 1:
+            trainer.state.chunk_rules.add(ChunkRule(1, chunks), "a small machine")
         read: list[int] = []
         model: Any = trainer.model
         model.whisper.model.encoder.register_forward_hook(lambda *_: read.append(1))
         report, gradients = one_step(trainer)
-        assert len(read) == 2 * pieces * 16 // size, "counting first costs no further pass over the audio"
+        assert len(read) == 2 * chunks * 16 // size, "counting first costs no further pass over the audio"
         return float(report.losses["load_balancing"]), gradients
 
     loss, expected = step(16)
