@@ -385,6 +385,9 @@ class Trainer:
             self.state.chunk_rules.count(self.position.step + 1, -1, self.data.padded_size(largest)) if largest else 1
         )
 
+    pieces = count_chunks
+    """What callbacks called it by before."""
+
     def _largest_microbatch(self) -> Microbatch | None:
         """This rank's largest of the step that was just taken."""
         microbatches = self.last[0].microbatches if self.last else []

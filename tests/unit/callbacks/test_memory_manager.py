@@ -28,7 +28,7 @@ class Trainer:
         self.total_steps, self.in_chunks, self.obeys = total_steps, 1, True
         self.asked, self.records = [], []
 
-    def chunks(self):
+    def count_chunks(self):
         return self.in_chunks
 
     def split_microbatches(self, reason):
