@@ -12,13 +12,19 @@ from safetensors.torch import save_file
 from transformers import (
     AutoModelForCTC,
     HubertConfig,
+    UniSpeechSatConfig,
     Wav2Vec2Config,
     Wav2Vec2CTCTokenizer,
     Wav2Vec2FeatureExtractor,
     WavLMConfig,
 )
 
-CONFIGS: dict[str, Any] = {"wav2vec2": Wav2Vec2Config, "hubert": HubertConfig, "wavlm": WavLMConfig}
+CONFIGS: dict[str, Any] = {
+    "wav2vec2": Wav2Vec2Config,
+    "hubert": HubertConfig,
+    "wavlm": WavLMConfig,
+    "unispeech-sat": UniSpeechSatConfig,
+}
 
 
 def write_base(folder: Path, family: str, norm: str, languages: Mapping[str, str] | None = None) -> Path:

@@ -19,8 +19,6 @@ from vaak.text.config import TokenizerConfig, max_unknown_option
 SCRATCH = "scratch"
 VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}
 """Short names of bases on the Hugging Face Hub."""
-CTC_FAMILIES = ("wav2vec2", "hubert", "wavlm")
-"""The kinds of bases of architecture ctc, as transformers calls them."""
 CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 """Sizes of what every Whisper reads and writes at once."""
 

@@ -25,10 +25,10 @@ from vaak.config.tasks import (
 from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.tasks.asr import METRICS
+from vaak.tasks.asr.bases import CTC_BASES, read_kind
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
-    CTC_FAMILIES,
     DEFAULTS,
     SCRATCH,
     VERSIONS,
@@ -204,20 +204,35 @@ def _conformer_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 
 def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
-    model, augmentation = experiment.model, experiment.data.augmentation
+    model = experiment.model
     if experiment.data.features_on == "device":
         yield impossible("data.features_on", f"device, but model.base is {model.base}, whose audio the loader reads")
     if model.adapter is not None and model.train_feature_encoder:
         yield impossible("model.train_feature_encoder", "model.adapter trains an adapter and the output layer only")
     if model.base in VERSIONS:
-        yield impossible("model.base", f"{model.base} is a Whisper; architecture ctc takes wav2vec2, hubert, wavlm")
+        yield impossible("model.base", f"{model.base} is a Whisper; architecture ctc takes {', '.join(CTC_BASES)}")
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
-            yield no_effect(f"global_config.{name}", f"model.base is {model.base}, which reads samples")
+            yield no_effect(f"global_config.{name}", f"model.base is {model.base}, which has its own features")
     yield from own_network_findings("model.conformer", model.conformer, f"model.base {model.base} has its own network")
     for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
-    if augmentation is not None and augmentation.spec_augment is not None:
+    yield from _hiding_findings(experiment)
+
+
+def _hiding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what can't be frozen or hidden in a base of this kind."""
+    model, augmentation = experiment.model, experiment.data.augmentation
+    kind = read_kind(model.base)
+    if kind is not None and kind.reads != "samples":
+        yield no_effect("model.train_feature_encoder", f"{kind.title} has no convolutions below its features")
+    if kind is not None and not kind.hides_frames:
+        for name in type(model.masking).model_fields:
+            yield no_effect(f"model.masking.{name}", f"{kind.title} hides features: data.augmentation.spec_augment")
+    # Of what is still to be fetched, the task says it.
+    is_known = kind is not None or Path(model.base).expanduser().exists() or model.base.count("/") != 1
+    reads_features = kind is not None and kind.reads == "features"
+    if is_known and not reads_features and augmentation is not None and augmentation.spec_augment is not None:
         yield impossible("data.augmentation.spec_augment", "with a base, model.masking hides frames")
 
 
@@ -345,7 +360,7 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
     data = {"max_unknown": 101}
     if kind == "whisper":
         return {"model": {"base": source}, "data": data}
-    if kind not in CTC_FAMILIES:
+    if kind not in CTC_BASES:
         return None
     if not any(str(name).endswith("ForCTC") for name in about.get("architectures") or ()):
         return f"is a {kind} without an output layer of CTC, which writes nothing before it is trained"

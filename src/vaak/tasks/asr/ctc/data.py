@@ -29,6 +29,7 @@ from vaak.core.task import Padding
 from vaak.nn.conformer import count_frames
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
+from vaak.tasks.asr.bases import Convolutions, count_steps, find_fewest
 from vaak.tasks.asr.data import AsrDataset, AsrExample, stack_samples
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.base import pad_rows
@@ -72,6 +73,10 @@ class FrameFeatures:
     def encoded(self, num_features: int) -> int:
         """Return the number of the encoder's frames for ``num_features`` of the audio's."""
         return count_frames(num_features, self.subsampling)
+
+    def hideable(self, num_features: int) -> int:
+        """Return how many frames a pretrained base has where some are hidden in training."""
+        return self.encoded(num_features)
 
     @property
     def encoded_shift(self) -> float:
@@ -161,6 +166,44 @@ class Waveforms(FrameFeatures):
         return Padding(axis=2, step=math.prod(stride for _, stride in self.layers))
 
 
+class ExtractedFeatures(FrameFeatures):
+    """What transformers' feature extractor of a pretrained base makes of an utterance alone."""
+
+    def __init__(self, extractor: Any, steps: Convolutions, strides: Convolutions, seconds: float) -> None:
+        """``steps`` are those from samples to features, ``strides`` those from features to the encoder's frames."""
+        self.extractor, self.steps, self.strides, self.seconds = extractor, steps, strides, seconds
+        self.sampling_rate = extractor.sampling_rate
+        self.frame_shift = math.prod(stride for _, stride, _ in steps) / self.sampling_rate
+        self.key = [extractor.to_dict(), seconds]
+        # Of a single frame, there is no deviation to divide by.
+        self.fewest = find_fewest(max(2, find_fewest(1, strides)), steps)
+        self.num_bins = len(self(np.zeros(self.fewest, np.float32)))
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return ``(bin, frame)``; audio shorter than a frame of the encoder is padded with silence."""
+        samples = np.pad(samples, (0, max(0, self.fewest - len(samples)))).astype(np.float32)
+        made = self.extractor(samples, sampling_rate=self.sampling_rate, return_tensors="np")["input_features"][0]
+        # Extractors pad to a whole number of steps; the mask that they return says so, and here it is left out.
+        return np.ascontiguousarray(made[: count_steps(len(samples), self.steps)].T, np.float32)
+
+    def frames(self, num_samples: int) -> int:
+        return self.encoded(count_steps(max(self.fewest, num_samples), self.steps))
+
+    @property
+    def encoded_shift(self) -> float:
+        return self.frame_shift * math.prod(stride for _, stride, _ in self.strides)
+
+    def encoded(self, num_features: int) -> int:
+        found: int = count_steps(num_features, self.strides)
+        return found
+
+    def hideable(self, num_features: int) -> int:
+        return num_features
+
+    def padding(self) -> Padding:
+        return Padding(axis=2, step=math.prod(stride for _, stride, _ in self.strides))
+
+
 class Hidden(NamedTuple):
     """Frames ``(frame,)`` and channels ``(channel,)`` of the encoder that are hidden."""
 
@@ -186,7 +229,7 @@ class CtcDataset(AsrDataset):
         found = super().example(index, rng)
         if self.hide is None:
             return found
-        hidden = self.hide(self.features.encoded(self.features.shape(found.features)[0]), rng)
+        hidden = self.hide(self.features.hideable(self.features.shape(found.features)[0]), rng)
         return CtcExample(**{**vars(found), "hidden": hidden})
 
     def changed(

@@ -20,7 +20,7 @@ from vaak.nn.config import ConformerConfig
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
-from vaak.tasks.asr.ctc.pretrained import keep_base, load_waveforms, own_vocabulary
+from vaak.tasks.asr.ctc.pretrained import keep_base, load_features, own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.model import BASE_KEY, find_run, resolve_base
@@ -90,7 +90,7 @@ class CtcSources(AsrSources):
         """Return the features that the model reads; the base's files are in ``folder``."""
         own = self.own_encoder(folder)
         if own is None:
-            return load_waveforms(folder / BASE, self.data.max_duration)
+            return load_features(folder / BASE, self.data.max_duration)
         return FrameFeatures(own.audio, self.data.max_duration, own.conformer.subsampling)
 
     def make_vocabulary(self, tokenizer: Tokenizer) -> Vocabulary:

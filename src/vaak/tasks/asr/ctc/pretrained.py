@@ -1,11 +1,14 @@
-"""wav2vec 2.0, HuBERT, WavLM and XLS-R as CTC models: transformers' own networks, their audio, their tokens.
+"""Pretrained encoders as CTC models (../bases.py): transformers' own networks, their audio, their tokens.
 
     samples ──convolutions, frozen──▶ frames ──some replaced by a learned vector──▶ transformer ──linear──▶ logits
+    features of w2v-BERT ───────────▶ frames ──the same───────────────────────────▶ conformer ──linear──▶ logits
+    features of Parakeet, LASR ───────────────────────────────────────────────────▶ conformer ──linear──▶ logits
 
 A base that was fine-tuned brings its tokens (vocab.json) and its output layer; to another come those of
 ``data.tokenizer``, and a layer that is drawn. Differs from transformers: which frames are masked is drawn with the
 example, by its own key; layers are never skipped; and the convolutions of a base that normalises over time (wav2vec
-2.0 base, HuBERT base) read each row alone, so that padding changes nothing.
+2.0 base, HuBERT base) read each row alone, so that padding changes nothing, and so does the layer that shortens what
+w2v-BERT makes (``add_adapter``). The statistics of batch normalisation (Parakeet, LASR) are the base's, and stay so.
 
 MMS has an adapter in each layer, and tokens, for each of many languages: one of them is trained, with the output layer,
 while all else is frozen (``model.adapter``).
@@ -24,7 +27,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,12 +41,13 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
-from vaak.tasks.asr.config import CTC_FAMILIES, AsrModelConfig
-from vaak.tasks.asr.ctc.data import Waveforms
+from vaak.tasks.asr.bases import CTC_BASES, USUAL_TARGETS, CtcBase, count_steps
+from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
+from vaak.tasks.asr.ctc.data import ExtractedFeatures, FrameFeatures, Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
-from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
 from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
 
 log = logging.getLogger("vaak")
@@ -52,6 +56,8 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 ADAPTER = "adapter.{}.safetensors"
 """The adapter of a language and its output layer, next to a base."""
 PREPROCESSOR, WORDS = "preprocessor_config.json", "|"
+BELOW = ("feature_extractor", "feature_projection", "subsampling", "subsampler")
+"""What is below the layers of an encoder, in one kind or another."""
 
 
 def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
@@ -61,20 +67,31 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     """
     auto = import_transformers(PURPOSE, "asr")
     config = fetch_model(BASE_KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
-    if config.model_type not in CTC_FAMILIES or getattr(config, "add_adapter", False):
-        raise UserError(
-            f"{BASE_KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_FAMILIES)}"
-        )
+    kind = CTC_BASES.get(config.model_type)
+    if kind is None:
+        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(CTC_BASES)}")
+    if kind.reads == "samples" and getattr(config, "add_adapter", False):
+        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type} whose frames are shortened (add_adapter)")
     if adapter is not None and not (config.model_type == "wav2vec2" and config.adapter_attn_dim):
         raise UserError(f"model.adapter: {source} has no adapters by language (adapter_attn_dim), as MMS has")
     config.save_pretrained(folder)
     extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     write_json(folder / PREPROCESSOR, extractor.to_dict())
+    if kind.reads == "features" and (tokenizer := _find_tokenizer(source)) is not None and _is_fast(tokenizer):
+        # Its export has the tokenizer as it is, with the processor that holds both (processor_config.json).
+        tokenizer.save_pretrained(folder)
+        processor = fetch_model(BASE_KEY, source, lambda: auto.AutoProcessor.from_pretrained(source, **SAFELY))
+        if hasattr(processor, "feature_extractor"):
+            processor.save_pretrained(folder)
 
 
-def load_waveforms(folder: Path, seconds: float) -> Waveforms:
+def load_features(folder: Path, seconds: float) -> FrameFeatures:
     """Return what the base in ``folder`` reads."""
     config, about = config_in(folder), read_json(folder / PREPROCESSOR)
+    kind = find_kind(config)
+    if kind.reads == "features":
+        extractor = import_transformers(PURPOSE, "asr").AutoFeatureExtractor.from_pretrained(folder, **SAFELY)
+        return ExtractedFeatures(extractor, kind.steps(about), kind.strides(config), seconds)
     layers = tuple(zip(config.conv_kernel, config.conv_stride, strict=True))
     return Waveforms(layers, about["sampling_rate"], about["do_normalize"], seconds)
 
@@ -84,17 +101,57 @@ def config_in(folder: Path) -> Any:
     return import_transformers(PURPOSE, "asr").AutoConfig.from_pretrained(folder, **SAFELY)
 
 
+def find_kind(config: Any) -> CtcBase:
+    """Return the kind of a network that was accepted as a base."""
+    return CTC_BASES[config.model_type]
+
+
+def _find_tokenizer(source: str) -> Any:
+    """Return the tokenizer of a base; None where it has none."""
+    auto = import_transformers(PURPOSE, "asr")
+    try:
+        return auto.AutoTokenizer.from_pretrained(source, **SAFELY)
+    # A base that wasn't fine-tuned has no tokenizer, and each version of transformers raises another error for it.
+    except Exception:
+        return None
+
+
+def _is_fast(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer, "is_fast", False))
+
+
+def _count_rows(source: str, known: int) -> int:
+    """Return the rows of a base's output layer, which may be a few more than the tokens ``known`` of its vocabulary.
+
+    Tokenizers of transformers add ``<s>`` and ``</s>`` to those of vocab.json, and recipes count them.
+    """
+    auto = import_transformers(PURPOSE, "asr")
+    config = fetch_model(BASE_KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
+    has_head = any(str(name).endswith("ForCTC") for name in config.architectures or ())
+    return max(known, config.vocab_size or 0) if has_head else known
+
+
+def _wrap_vocabulary(source: str, found: Any) -> Vocabulary:
+    """Return the vocabulary of a tokenizer of the tokenizers library; the blank is its token for padding."""
+    known = {number: name for name, number in found.get_vocab().items()}
+    size = _count_rows(source, max(known) + 1)
+    special = {*found.all_special_ids, *(one for one in range(size) if one not in known)} - {found.pad_token_id}
+    blank = found.pad_token_id
+    return Vocabulary(
+        found.backend_tokenizer.to_str(), SpecialIds((blank,), blank, blank, size, tuple(sorted(special)))
+    )
+
+
 def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | None:
     """Return the vocabulary of a fine-tuned base, for several languages that of one; None if it has none.
 
     Raises UserError where they are of several languages, and none is chosen.
     """
-    auto = import_transformers(PURPOSE, "asr")
-    try:
-        found = auto.AutoTokenizer.from_pretrained(source, **SAFELY)
-    # A base that wasn't fine-tuned has no tokenizer, and each version of transformers raises another error for it.
-    except Exception:
+    found = _find_tokenizer(source)
+    if found is None or (language is not None and _is_fast(found)):
         return None
+    if _is_fast(found):
+        return _wrap_vocabulary(source, found)
     # Massively multilingual bases (MMS) have a vocabulary for each language in one vocab.json.
     if any(isinstance(one, dict) for one in found.vocab.values()):
         language = language or found.target_lang
@@ -119,10 +176,11 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     # for transformers, what parts words is special, too
     special = {ids[name] for name in found.all_special_tokens if name in ids}
     special -= {found.pad_token_id, found.word_delimiter_token_id}
-    blank = found.pad_token_id
-    return Vocabulary(
-        backend.to_str(), SpecialIds((blank,), blank, blank, max(ids.values()) + 1, tuple(sorted(special)))
-    )
+    blank, size = found.pad_token_id, max(ids.values()) + 1
+    if language is None:  # else the output layer is that of the language's adapter
+        size = _count_rows(source, size)
+    special |= {one for one in range(size) if one not in ids.values()}
+    return Vocabulary(backend.to_str(), SpecialIds((blank,), blank, blank, size, tuple(sorted(special))))
 
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -152,17 +210,46 @@ def attend_by_modules(
     return attention.out_proj(mixed.transpose(1, 2).reshape(rows, length, width)), None
 
 
+class FrozenBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation by the statistics of the base, in training, too: no example depends on others."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def keep_rows_apart(base: Any) -> None:
+    """Have a base neither skip layers nor normalise over examples in training."""
+    base.config.layerdrop = 0.0
+    for module in base.modules():
+        if hasattr(module, "layerdrop"):
+            module.layerdrop = 0.0
+        if type(module) is nn.BatchNorm1d:
+            module.__class__ = FrozenBatchNorm
+
+
+AnyLora = TypeVar("AnyLora", bound=WhisperLoraConfig)
+
+
+def fit_targets(options: AnyLora | None, kind: CtcBase) -> AnyLora | None:
+    """Return options of adapters with the names that a kind has for the layers that are adapted by default."""
+    if options is None or options.targets != USUAL_TARGETS or kind.targets == USUAL_TARGETS:
+        return options
+    log.info("%s, %s of this base are adapted, which has no %s, %s", *kind.targets, *USUAL_TARGETS)
+    return options.model_copy(update={"targets": kind.targets})
+
+
 class PretrainedCtc(CtcNetwork):
     """A base with its output layer; its convolutions are frozen, unless the options train them."""
 
     def __init__(self, base: Any, options: AsrModelConfig) -> None:
         """Adapters that ``options.lora`` or ``options.experts`` adds are drawn from torch's default generator."""
         super().__init__()
-        base.config.layerdrop = 0.0
-        self.base, self.trains_convolutions = base, options.train_feature_encoder
-        self.of_rows = base.config.feat_extract_norm == "group"
-        add_lora(base, options.lora, ("lm_head",))
-        self.add_experts(base, options.experts, base.config.hidden_size, ("lm_head",))
+        self.base, self.kind, self.trains_convolutions = base, find_kind(base.config), options.train_feature_encoder
+        self.strides, head = self.kind.strides(base.config), (self.kind.head,)
+        keep_rows_apart(base)
+        self.of_rows = getattr(base.config, "feat_extract_norm", None) == "group"
+        add_lora(base, fit_targets(options.lora, self.kind), head)
+        self.add_experts(base, fit_targets(options.experts, self.kind), self.kind.find_width(base.config), head)
         if base.config.model_type == "wavlm" and (options.lora is not None or options.experts is not None):
             for layer in self.inner.encoder.layers:
                 layer.attention.torch_multi_head_self_attention = partial(attend_by_modules, layer.attention)
@@ -171,9 +258,10 @@ class PretrainedCtc(CtcNetwork):
             for weight in base._get_adapters().values():
                 weight.requires_grad_(True)
         inner = self.inner
-        for below in (inner.feature_extractor, inner.feature_projection):
-            below.layer_number = -1  # for rates by layer
-        if not self.trains_convolutions:
+        for name in BELOW:
+            if hasattr(inner, name):
+                getattr(inner, name).layer_number = -1  # for rates by layer
+        if self.kind.reads == "samples" and not self.trains_convolutions:
             # transformers has the samples require a gradient while this is True, so frozen convolutions would still
             # keep activations for the backward pass.
             inner.feature_extractor._requires_grad = False
@@ -182,32 +270,57 @@ class PretrainedCtc(CtcNetwork):
     @property
     def inner(self) -> Any:
         """The network below the output layer."""
-        return getattr(self.base, self.base.base_model_prefix)
+        name = self.base.base_model_prefix
+        return getattr(self.base, name if hasattr(self.base, name) else "encoder")
+
+    @property
+    def head(self) -> nn.Module:
+        """The output layer."""
+        return self.base.get_submodule(self.kind.head)  # type: ignore[no-any-return]
 
     def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
         """Return the states of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real, and their numbers.
 
-        Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all frames, channels of ``channel_mask``
-        ``(row, channel)``.
+        So of features ``(row, bin, frame)``. Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all
+        frames, channels of ``channel_mask`` ``(row, channel)``.
         """
-        time_mask, channel_mask = masks.get("time_mask"), masks.get("channel_mask")
-        inner, frames = self.inner, self.base._get_feat_extract_output_lengths(lengths)
-        convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
-        hidden = inner.feature_projection(convolved)
+        inner, frames = self.inner, count_steps(lengths, self.strides)
+        if self.kind.reads == "samples":
+            convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
+            return self._transform(convolved, frames, **masks), frames
+        dtype = next(inner.parameters()).dtype
+        read, real = features.transpose(1, 2).to(dtype), length_mask(lengths, features.shape[2])
+        if not self.kind.hides_frames:
+            return inner(read, attention_mask=real).last_hidden_state, frames
+        states = self._transform(read, lengths, **masks)
+        if inner.intermediate_ffn is not None:
+            states = states + 0.5 * inner.intermediate_ffn(states)
+        if inner.adapter is not None:
+            rows = [inner.adapter(row[None, :length])[0] for row, length in zip(states, lengths.tolist(), strict=True)]
+            states = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return states, frames
+
+    def _transform(self, features: Tensor, frames: Tensor, **masks: Tensor) -> Tensor:
+        """What the transformer makes of features ``(row, frame, width)``, of which ``frames`` ``(row,)`` are real."""
+        inner, time_mask, channel_mask = self.inner, masks.get("time_mask"), masks.get("channel_mask")
+        hidden = inner.feature_projection(features)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
         if time_mask is not None:
             # The mask ends with the longest utterance of the batch; audio may be padded further (Padding).
             time_mask = F.pad(time_mask, (0, hidden.shape[1] - time_mask.shape[1]))
-            hidden = torch.where(time_mask[..., None], inner.masked_spec_embed.to(hidden.dtype), hidden)
+            # A base whose makers hid nothing has no vector to hide frames by.
+            instead = getattr(inner, "masked_spec_embed", hidden.new_zeros(hidden.shape[2]))
+            hidden = torch.where(time_mask[..., None], instead.to(hidden.dtype), hidden)
         if channel_mask is not None:
             hidden = hidden.masked_fill(channel_mask[:, None], 0.0)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
-            encoded = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]
-        return encoded, frames
+            encoded: Tensor = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]
+        return encoded
 
     def project(self, states: Tensor) -> Tensor:
-        logits: Tensor = self.base.lm_head(self.base.dropout(states))
+        dropped = self.base.dropout(states) if hasattr(self.base, "dropout") else states
+        logits: Tensor = self.head(dropped)
         return logits
 
     def _convolved(self, samples: Tensor, lengths: Tensor) -> Tensor:
@@ -281,7 +394,7 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
 def _silenced(network: Any, tokens: list[int]) -> Iterator[None]:
     """Within this context, these tokens are never the best."""
     # transformers takes the best token of each frame and has no list of those to leave out: a bias has to do it.
-    bias = network.lm_head.bias.data
+    bias = network.get_submodule(find_kind(network.config).head).bias.data
     before = bias[tokens]
     bias[tokens] = -1e4
     try:
@@ -304,14 +417,22 @@ def write_pretrained(
     the tokens are under its name.
 
     What is never said is never the best there, either; nor are the bytes of characters that have no token. ``pieces``
-    are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens aren't characters, or the
-    folder has something in it.
+    are the texts of tokens, ``prepared`` has how audio is read, and the tokenizer of a base whose tokens are pieces of
+    words. Raises UserError where tokens are neither that nor characters, or the folder has something in it.
     """
+    if (prepared / TOKENIZER).is_file():
+        with whole_folder(folder) as made, _silenced(merged, list(vocabulary.ids.never)):
+            merged.save_pretrained(made)
+            for path in sorted(prepared.iterdir()):
+                if path.name != "config.json":
+                    shutil.copy(path, made)
+            vocabulary.save(made / VOCABULARY_FOLDER)
+        return
     auto, ids, names = import_transformers(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()
     silent = [number for number, name in enumerate(names) if not pieces[number] or BYTE.fullmatch(name)]
     written = [WORDS if piece == " " else piece for piece in pieces]
     for number in silent:
-        written[number] = names[number]
+        written[number] = names[number] or f"<unused {number}>"
     longer = any(len(written[number]) > 1 for number in {*range(len(names))} - {*silent})
     if longer or len({*written}) < len(written):
         raise UserError(

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +49,7 @@ from vaak.tasks.asr.ctc.pretrained import (
     PretrainedCtc,
     config_in,
     drawn_base,
+    find_kind,
     load_base,
     span_mask,
     write_pretrained,
@@ -112,8 +113,20 @@ class CtcTask(SpeechRecognitionTask):
         )
         dataset.length_of_position = dataset.features.encoded_shift
         if split == "train" and self.own is None:
-            dataset.hide = partial(draw_hidden, self.options.masking, config_in(self._base).hidden_size)
+            dataset.hide = self._hide
         return dataset
+
+    @property
+    def _hide(self) -> Callable[[int, np.random.Generator], Hidden] | None:
+        """Draws what of a base's frames is hidden in training; None where features are hidden instead.
+
+        Raises UserError where an option hides what the base doesn't have.
+        """
+        config, options, augmentation = config_in(self._base), self.options.masking, self.data.augmentation
+        kind = find_kind(config)
+        if kind.reads == "samples" and augmentation is not None and augmentation.spec_augment is not None:
+            raise UserError(f"data.augmentation.spec_augment: {self.options.base} reads samples: use model.masking")
+        return partial(draw_hidden, options, config.hidden_size) if kind.hides_frames else None
 
     @cached_property
     def own(self) -> OwnEncoder | None:
@@ -193,7 +206,8 @@ class CtcTask(SpeechRecognitionTask):
     @property
     def states_shape(self) -> tuple[int, int]:
         features, own = self.features, self.own
-        width = config_in(self._base).hidden_size if own is None else own.conformer.d_model
+        config = config_in(self._base) if own is None else None
+        width = own.conformer.d_model if own is not None else find_kind(config).find_width(config)
         return features.frames(round(features.seconds * features.sampling_rate)), width
 
     def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
@@ -221,7 +235,7 @@ class CtcTask(SpeechRecognitionTask):
         return {"tokens": self.prepared.vocabulary.tokens()}
 
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
-        head: Any = model.base.lm_head if isinstance(model, PretrainedCtc) else cast("CtcModel", model).head
+        head: Any = cast("PretrainedCtc | CtcModel", model).head
         yield head.weight, "tokens"
         yield head.bias, "tokens"
 
@@ -303,7 +317,7 @@ class CtcTask(SpeechRecognitionTask):
             base = str(Path(began).expanduser().absolute())
         head = "head"
         if self.own is None:
-            network, head = network.base, "lm_head"
+            network, head = network.base, network.kind.head
         adapters = list(iterate_adapters(network, expert, weight))
         targets = [one.name for one in adapters]
         whole = {head: network.get_submodule(head)}
@@ -328,6 +342,8 @@ class CtcTask(SpeechRecognitionTask):
             refused["mixture"] = "only a mixture of experts (model.experts) is written so"
         if self.own is None:
             refused |= {} if self._calls_adapters else dict.fromkeys(("peft", "mixture"), NOT_CALLED)
+            if find_kind(config_in(self._base)).reads != "samples":
+                refused.setdefault("mixture", "its loader reads samples, and this base features; use hf with --expert")
             return {**refused, **dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")}
         refused.setdefault("mixture", "transformers has no Conformer of Vaak's; use onnx, or peft with --expert")
         reason = refused_by_sherpa(self.own.audio)

@@ -1,0 +1,141 @@
+"""The kinds of transformers' CTC networks that a run begins with: a row of CTC_BASES says all about one. No torch.
+
+    samples ──(feature extractor: steps)──▶ features ──(network: strides)──▶ frames ──head──▶ logits
+
+To add a kind, add its row, and a case of it in tests/support/tiny_bases.py: the tests of every kind then compare it
+with transformers, train it, resume it and export it, and write its line in docs/pretrained.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+Convolutions = tuple[tuple[int, int, int], ...]
+"""Kernel, stride and padding of layers, one after another."""
+Number = TypeVar("Number", int, Any)
+USUAL_TARGETS = ("q_proj", "v_proj")
+"""The default of ``model.lora.targets``."""
+
+
+def count_steps(number: Number, layers: Convolutions) -> Number:
+    """Return how many steps are left of a ``number``, or of a tensor of numbers, after convolutions.
+
+    >>> count_steps(16_000, ((400, 160, 0), (2, 2, 0)))
+    49
+    """
+    for kernel, stride, padding in layers:
+        number = (number + 2 * padding - kernel) // stride + 1
+    return number
+
+
+def find_fewest(steps: int, layers: Convolutions) -> int:
+    """Return the lowest number of which ``steps`` are left after convolutions.
+
+    >>> find_fewest(1, ((400, 160, 0), (2, 2, 0)))
+    560
+    """
+    for kernel, stride, padding in reversed(layers):
+        steps = max(1, (steps - 1) * stride + kernel - 2 * padding)
+    return steps
+
+
+def _no_layers(about: Any) -> Convolutions:
+    return ()
+
+
+def _convolve_samples(config: Any) -> Convolutions:
+    return tuple(
+        (int(kernel), int(stride), 0) for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True)
+    )
+
+
+def _stack_filters(about: Mapping[str, Any]) -> Convolutions:
+    """Of Kaldi's filters, 25 ms each 10 ms, ``stride`` neighbours are one step."""
+    return ((400, 160, 0), (about["stride"], about["stride"], 0))
+
+
+def _adapt(config: Any) -> Convolutions:
+    layers = config.num_adapter_layers if config.add_adapter else 0
+    return ((config.adapter_kernel_size, config.adapter_stride, config.adapter_kernel_size // 2),) * layers
+
+
+def _halve(config: Any) -> Convolutions:
+    sizes = config.encoder_config
+    kernel, stride = sizes.subsampling_conv_kernel_size, sizes.subsampling_conv_stride
+    number = int(sizes.subsampling_factor).bit_length() - 1
+    return ((kernel, stride, (kernel - 1) // 2),) * number
+
+
+def _subsample_twice(config: Any) -> Convolutions:
+    sizes = config.encoder_config
+    return ((sizes.subsampling_conv_kernel_size, sizes.subsampling_conv_stride, 0),) * 2
+
+
+@dataclass(frozen=True)
+class CtcBase:
+    """How a kind of network is put together, by the names and sizes that transformers has for it."""
+
+    title: str
+    reads: Literal["samples", "features"] = "samples"
+    """Samples, or what the feature extractor of transformers makes of them."""
+    steps: Callable[[Mapping[str, Any]], Convolutions] = _no_layers
+    """How samples become features, by the options of the extractor (preprocessor_config.json)."""
+    strides: Callable[[Any], Convolutions] = _convolve_samples
+    """How what it reads becomes the frames that logits are of, by its configuration."""
+    head: str = "lm_head"
+    hides_frames: bool = True
+    """Whether frames are hidden in training (model.masking), as the makers did; else features are (SpecAugment)."""
+    targets: tuple[str, str] = USUAL_TARGETS
+    """The layers that have low-rank adapters by default: those of queries and of values."""
+
+    def sizes(self, config: Any) -> Any:
+        """Return the configuration of the network below the head."""
+        return getattr(config, "encoder_config", config)
+
+    def find_width(self, config: Any) -> int:
+        """Return the width of the states that the head reads."""
+        adapted = getattr(config, "add_adapter", False)
+        return int(config.output_hidden_size if adapted else self.sizes(config).hidden_size)
+
+
+CTC_BASES: dict[str, CtcBase] = {
+    "wav2vec2": CtcBase("wav2vec 2.0, XLS-R, MMS"),
+    "hubert": CtcBase("HuBERT"),
+    "wavlm": CtcBase("WavLM"),
+    "unispeech-sat": CtcBase("UniSpeech-SAT"),
+    "wav2vec2-bert": CtcBase(
+        "w2v-BERT 2.0", reads="features", steps=_stack_filters, strides=_adapt, targets=("linear_q", "linear_v")
+    ),
+    "parakeet_ctc": CtcBase(
+        "Parakeet CTC",
+        reads="features",
+        steps=lambda about: ((about["hop_length"], about["hop_length"], 0),),
+        strides=_halve,
+        head="ctc_head",
+        hides_frames=False,
+    ),
+    "lasr_ctc": CtcBase(
+        "LASR (MedASR)",
+        reads="features",
+        steps=lambda about: ((about["win_length"], about["hop_length"], 0),),
+        strides=_subsample_twice,
+        head="ctc_head",
+        hides_frames=False,
+    ),
+}
+"""By transformers' ``model_type``. Not wav2vec2-conformer, whose convolutions read the padding of a row."""
+
+
+def read_kind(base: str, folder: Path = Path()) -> CtcBase | None:
+    """Return the kind of a base in a folder; None where that isn't known before it is fetched, or is another."""
+    for place in (Path(base).expanduser(), folder / base):
+        try:
+            about = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # a name of the Hub, or a folder that others complain about
+        return CTC_BASES.get(about.get("model_type", "")) if isinstance(about, dict) else None
+    return None

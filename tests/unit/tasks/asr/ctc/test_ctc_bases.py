@@ -1,0 +1,102 @@
+"""Every kind of pretrained encoder, made small: transformers' features, logits and text, trained and handed on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoFeatureExtractor, AutoModelForCTC, AutoTokenizer, pipeline
+
+import tiny_bases
+import tiny_listener
+from vaak.runs.open_run import open_run
+from vaak.tasks.asr.bases import CTC_BASES
+from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.ctc.data import padded_features
+from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, load_features, own_vocabulary
+
+FEATURES = [name for name, kind in CTC_BASES.items() if kind.reads == "features"]
+
+
+def test_every_kind_has_a_small_one_of_its_own():
+    assert tiny_bases.CTC.keys() == CTC_BASES.keys()
+
+
+def read_by_transformers(folder: Path, samples: np.ndarray) -> torch.Tensor:
+    """The logits of one utterance, by transformers' feature extractor and model."""
+    extract: Any = AutoFeatureExtractor.from_pretrained(folder)
+    theirs: Any = AutoModelForCTC.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits: torch.Tensor = theirs(**extract(samples, sampling_rate=16000, return_tensors="pt")).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("kind", [*FEATURES, "unispeech-sat", "adapted w2v-bert"])
+def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: Path, kind: str):
+    if kind == "adapted w2v-bert":
+        folder = tiny_bases.write_w2v_bert(tmp_path / "base", adapts=True)
+    else:
+        folder = tiny_bases.CTC[kind](tmp_path / "base")
+    base: Any = AutoModelForCTC
+    ours = PretrainedCtc(base.from_pretrained(folder), AsrModelConfig(architecture="ctc")).eval()
+    keep_base(str(folder), tmp_path / "kept")
+    features, rng = load_features(tmp_path / "kept", 4.0), np.random.default_rng(0)
+    samples = [rng.normal(scale=0.1, size=length).astype(np.float32) for length in (13120, 9920, 100)]
+    rows, lengths = padded_features([features(one) for one in samples])
+    with torch.no_grad():
+        found = ours(rows, lengths)
+    assert found.lengths.tolist() == [features.frames(len(one)) for one in samples]
+    for one, logits, frames in zip(samples[:2], found.logits, found.lengths, strict=False):
+        torch.testing.assert_close(logits[:frames], read_by_transformers(folder, one)[:frames], rtol=1e-4, atol=1e-5)
+    assert found.logits.isfinite().all(), "audio shorter than a frame is padded with silence"
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", *FEATURES])
+def test_the_output_layer_and_the_tokens_are_the_bases_own(tmp_path: Path, kind: str):
+    folder = tiny_bases.CTC[kind](tmp_path / "base")
+    vocabulary = own_vocabulary(str(folder))
+    assert vocabulary is not None
+    theirs: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCTC.from_pretrained(folder)
+    assert vocabulary.ids.size == model.config.vocab_size, "another number of rows would be drawn anew"
+    assert vocabulary.ids.pad == model.config.pad_token_id
+    ids = vocabulary.encode("ba do mi")
+    assert vocabulary.decode(ids) == theirs.decode(ids) == "ba do mi"
+    assert not {*ids} & {*vocabulary.ids.never}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(name, marks=() if name == "parakeet_ctc" else pytest.mark.slow) for name in FEATURES]
+)
+def test_it_trains_by_adapters_resumes_bit_for_bit_and_goes_out_to_transformers(
+    corpus: Path, tmp_path: Path, kind: str
+):
+    base = tiny_bases.CTC[kind](tmp_path / "base")
+    model = {"architecture": "ctc", "base": str(base), "lora": {}}
+    options = ("training.checkpoint.interval=3", "training.max_steps=6")
+    run = tiny_listener.train(corpus, tmp_path / "run", *options, model=model)
+    opened = open_run(run)
+    shutil.rmtree(run / "checkpoints" / "step-00000006")
+    tiny_listener.train(corpus, run, *options, "training.checkpoint.resume=auto", model=model)
+    resumed = open_run(run).model.state_dict()
+    assert all(torch.equal(one, resumed[name]) for name, one in opened.model.state_dict().items())
+    network: Any = opened.model
+    trained = {name for name, one in network.named_parameters() if one.requires_grad}
+    assert all("lora" in name or CTC_BASES[kind].head in name for name in trained)
+    statistics = {name: one for name, one in network.base.state_dict().items() if "running_" in name}
+    first: Any = AutoModelForCTC.from_pretrained(base).state_dict()
+    assert all(torch.equal(one, first[name]) for name, one in statistics.items()), "a step changes no statistics"
+
+    task: Any = opened.task
+    task.export_hf(opened.model, tmp_path / "out")
+    samples = np.random.default_rng(0).normal(scale=0.1, size=12960).astype(np.float32)
+    text = task.transcriber(opened.model).texts([task.features(samples)])[0]
+    recognise: Any = pipeline("automatic-speech-recognition", str(tmp_path / "out"))
+    assert recognise({"raw": samples, "sampling_rate": 16000})["text"].strip() == text
+    exported = own_vocabulary(str(tmp_path / "out"))
+    assert exported is not None
+    assert exported.encode("ba do mi") == task.prepared.vocabulary.encode("ba do mi")
