@@ -44,7 +44,7 @@ TOLERATED_SECONDS = 0.025
 """Share of a header's length that may be missing, as in Lhotse; it is reported. Where more is, a file is truncated."""
 SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
 """Codings of which samples are the same after a seek; those of FLAC are PCM."""
-LEAST_HEARD = 2
+MIN_JUDGED_SECONDS = 2
 """Seconds of channels, at least, before they are judged; all of a shorter file."""
 Channels = Literal["mix", "first"] | Sequence[int]
 
@@ -210,7 +210,7 @@ class AudioFile:
         if self._from_start is not None:
             self._from_start.close()
         # Don't judge by a short window: a channel whose speaker pauses there would be reported as silent.
-        if self.levels.num_samples >= min(self.header.num_samples, LEAST_HEARD * self.header.sampling_rate):
+        if self.levels.num_samples >= min(self.header.num_samples, MIN_JUDGED_SECONDS * self.header.sampling_rate):
             for kind, what in self.levels.describe_odd():
                 report_once(self.path, kind, what)
 
@@ -495,7 +495,7 @@ def _has_no_audio(folder: Path) -> DataError:
     return DataError(f"{folder}: no audio in this folder ({formats}){there and '; there are '}{there}")
 
 
-HEARD, LONGEST_HEARD = 4, 15
+NUM_WITH_AUDIO, MAX_AUDIO_SECONDS = 4, 15
 """How many examples of an evaluation are kept as audio, and how many seconds of each."""
 
 

@@ -12,7 +12,7 @@ from vaak.engine.callback import Callback, Run
 
 log = logging.getLogger("vaak")
 
-IDLE = 0.1
+UNUSED_SHARE = 0.1
 """An expert that gets less than this part of an equal share is nearly unused."""
 FALLEN = 0.8
 """A share of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
@@ -35,7 +35,7 @@ class RoutingCallback(Callback):
 
     def __init__(self, metric: str = "val_loss", mode: Literal["min", "max"] = "min") -> None:
         self.metric, self.mode = metric, mode
-        self.idle: list[int] = []
+        self.unused: list[int] = []
         self.entropy: float | None = None
         """The entropy of choices in the first evaluation, or when it was last said to have fallen."""
         self.best: float | None = None
@@ -53,11 +53,11 @@ class RoutingCallback(Callback):
 
     def _unused(self, shares: Sequence[float]) -> list[str]:
         """Experts that (almost) no validation utterance chooses, if there are more of them than before."""
-        idle = [expert for expert, share in enumerate(shares) if share < IDLE / len(shares)]
-        new, self.idle = set(idle) - set(self.idle), idle
+        unused = [expert for expert, share in enumerate(shares) if share < UNUSED_SHARE / len(shares)]
+        new, self.unused = set(unused) - set(self.unused), unused
         if not new:
             return []
-        said = ", ".join(f"{expert} ({100 * shares[expert]:.1f} %)" for expert in idle)
+        said = ", ".join(f"{expert} ({100 * shares[expert]:.1f} %)" for expert in unused)
         equal = 100 / len(shares)
         return [f"experts that the gate hardly chooses, of {len(shares)}: {said}; an equal share is {equal:.1f} %"]
 
@@ -85,8 +85,8 @@ class RoutingCallback(Callback):
         return [f"{self.metric} is {value:.4g}, was {self.best:.4g} at its best"] if is_new else []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"idle": self.idle, "entropy": self.entropy, "best": self.best, "was_worse": self.was_worse}
+        return {"idle": self.unused, "entropy": self.entropy, "best": self.best, "was_worse": self.was_worse}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.idle, self.entropy = state["idle"], state["entropy"]
+        self.unused, self.entropy = state["idle"], state["entropy"]
         self.best, self.was_worse = state["best"], state["was_worse"]

@@ -56,7 +56,7 @@ class StepLogCallback(Callback):
         self.every = every
         self.unread: list[StepReport] = []
         self.window, self.epoch, self.smoothed = LossTally(), LossTally(), Smoothed(smoothing)
-        self.seconds, self.aside, self.counts = 0.0, 0.0, dict[str, float]()
+        self.seconds, self.excluded, self.counts = 0.0, 0.0, dict[str, float]()
         self.gap, self.steps = 0.0, 0
         self.skipped = {"overflow": 0, "non_finite": 0}
 
@@ -65,7 +65,7 @@ class StepLogCallback(Callback):
         if is_logged(trainer, report.step, self.every):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
-            self.window, self.seconds, self.aside, self.counts = LossTally(), 0.0, 0.0, {}
+            self.window, self.seconds, self.excluded, self.counts = LossTally(), 0.0, 0.0, {}
             self.gap, self.steps = 0.0, 0
             if report.step == 1:
                 all_weights = list(trainer.model.parameters())
@@ -97,7 +97,7 @@ class StepLogCallback(Callback):
         for report in self.unread:
             means = {name: next(numbers) for name in report.losses}
             self.seconds += report.seconds
-            self.aside += report.seconds_aside
+            self.excluded += report.excluded_seconds
             self.gap += report.seconds_of_gap
             self.steps += 1
             for unit, count in report.counts.items():
@@ -126,7 +126,7 @@ class StepLogCallback(Callback):
         if self.skipped["non_finite"]:
             values["non_finite_steps"] = self.skipped["non_finite"]
         # An evaluation between steps doesn't slow the steps down.
-        training = self.seconds - self.aside
+        training = self.seconds - self.excluded
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
             rate_name(unit): round(count / training, 1) for unit, count in self.counts.items() if count and training > 0
         }
@@ -141,7 +141,7 @@ class StepLogCallback(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.window, self.epoch = LossTally(state["window"]), LossTally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
-        self.unread, self.seconds, self.aside, self.counts = [], 0.0, 0.0, {}
+        self.unread, self.seconds, self.excluded, self.counts = [], 0.0, 0.0, {}
         self.gap, self.steps = 0.0, 0
 
 

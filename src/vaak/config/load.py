@@ -496,12 +496,12 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: PlacedDict, experimen
     # for each key that the user wrote, all that the same line stands for, itself among them
     together = {key: keys for keys in written.values() for key in keys}
     said = list(said)
-    idle = {one.key for one in said if one.kind == "no effect"}
+    without_effect = {one.key for one in said if one.kind == "no effect"}
     return [
         _problem_at(tree, one.key, one.message)
         for one in said
         if one.key in together
-        and (one.kind != "no effect" or together[one.key] <= idle)
+        and (one.kind != "no effect" or together[one.key] <= without_effect)
         and _is_due(tree, one, experiment)
     ]
 

@@ -1,4 +1,4 @@
-"""Batches by length: of similar examples under a budget of padded cells, or packed into rows almost without a gap.
+"""Batches by length: of similar examples under a budget of padded size, or packed into rows almost without a gap.
 
 Bucketed: the sorted lengths are cut into buckets where that saves most padding; an epoch shuffles the examples inside
 each bucket, and then the order of all batches. The cuts are a shortest path. ``cost[i, j]`` of a bucket from candidate
@@ -112,7 +112,7 @@ def even_parts(total: int, parts: int) -> np.ndarray:
     return np.full(parts, total // parts) + (np.arange(parts) < total % parts)
 
 
-CELLS_OF_A_ROW = 16384
+UNITS_PER_ROW = 16384
 
 
 class RowShape(NamedTuple):
@@ -127,14 +127,14 @@ class PackedPlanner:
 
     def __init__(self, lengths: np.ndarray, row_capacity: float, batch_size: int, seed: int) -> None:
         if np.issubdtype(lengths.dtype, np.integer):
-            cells, capacity = lengths, int(row_capacity)
+            sizes, capacity = lengths, int(row_capacity)
         else:  # rounded up to a fraction of the row
-            cells, capacity = np.ceil(lengths * (CELLS_OF_A_ROW / row_capacity)).astype(np.int64), CELLS_OF_A_ROW
-            cells = np.minimum(cells, CELLS_OF_A_ROW)
-        shapes = pack_histogram(np.bincount(cells), capacity)
+            sizes, capacity = np.ceil(lengths * (UNITS_PER_ROW / row_capacity)).astype(np.int64), UNITS_PER_ROW
+            sizes = np.minimum(sizes, UNITS_PER_ROW)
+        shapes = pack_histogram(np.bincount(sizes), capacity)
         slots = np.concatenate([np.tile(shape.lengths, shape.num_rows) for shape in shapes])
         row_sizes = np.repeat([len(shape.lengths) for shape in shapes], [shape.num_rows for shape in shapes])
-        self._cells = smallest_integers(cells)
+        self._sizes = smallest_integers(sizes)
         self._slots_by_length = np.argsort(smallest_integers(slots), kind="stable")
         self._row_starts = start_offsets(row_sizes)
         self._microbatch_starts = starts_every(batch_size, len(row_sizes))
@@ -143,9 +143,9 @@ class PackedPlanner:
 
     def plan(self, epoch: int) -> BatchPlan:
         rng = plan_generator(self._seed, epoch)
-        filled = np.empty(len(self._cells), dtype=np.int64)
+        filled = np.empty(len(self._sizes), dtype=np.int64)
         # the shapes of rows stay; which example of a length fills which slot of that length is drawn
-        filled[self._slots_by_length] = shuffled_within_groups(self._cells, rng)
+        filled[self._slots_by_length] = shuffled_within_groups(self._sizes, rng)
         row_order = rng.permutation(len(self._row_starts) - 1)
         return BatchPlan(*reorder_segments(filled, self._row_starts, row_order), self._microbatch_starts)
 

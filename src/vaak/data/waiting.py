@@ -68,11 +68,11 @@ class WaitLimit:
             name, self._overdue = self._overdue, None
             raise _OverdueError(name)
 
-    def _watch(self, number: int, heard: float) -> None:
+    def _watch(self, number: int, heard_at: float) -> None:
         main = threading.main_thread().ident
         assert main is not None
         while not self._ended.wait(0.1):
-            if _since and time.monotonic() - max(_since[0], heard) > PATIENCE_SECONDS:
+            if _since and time.monotonic() - max(_since[0], heard_at) > PATIENCE_SECONDS:
                 self._overdue = signal.Signals(number).name
                 # a second Ctrl-C would leave at once
                 signal.pthread_kill(main, signal.SIGTERM if number == signal.SIGINT else number)

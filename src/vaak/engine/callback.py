@@ -187,7 +187,7 @@ class StepReport:
     ``skipped`` says why the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a
     step with several objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this
     rank saw a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which
-    ``seconds_aside`` passed in what was due between the steps: evaluations, and the making of checkpoints; in
+    ``excluded_seconds`` passed in what was due between the steps: evaluations, and the making of checkpoints; in
     ``seconds_of_gap`` of them the process waited for the step's data.
     """
 
@@ -204,8 +204,13 @@ class StepReport:
     ends_epoch: bool
     gradient_norms: dict[str, torch.Tensor] = field(default_factory=dict)
     splittable: bool = True
-    seconds_aside: float = 0.0
+    excluded_seconds: float = 0.0
     seconds_of_gap: float = 0.0
+
+    @property
+    def seconds_aside(self) -> float:
+        """What callbacks called ``excluded_seconds`` by before."""
+        return self.excluded_seconds
 
     @property
     def losses(self) -> dict[str, torch.Tensor]:

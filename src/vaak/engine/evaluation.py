@@ -356,18 +356,18 @@ class Pictures:
         paths = [*self.folder.glob(f"*/step-{step:08d}.png"), *self.folder.glob(f"*/step-{step:08d}.wav")]
         return {path.parent.name: path.read_bytes() for path in sorted(paths)}
 
-    def cut(self, step: int, aside: Path | None = None) -> None:
-        """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
+    def cut(self, step: int, backup: Path | None = None) -> None:
+        """Delete the pictures of later steps, or move them to the folder ``backup``; and what a killed process left."""
         for folder in self.folder.glob("*/"):
             remove_leftovers(folder)
             for later, path in _pictures_by_step(folder):
                 if later <= step:
                     continue
-                if aside is None:
+                if backup is None:
                     path.unlink()
                 else:
-                    (aside / folder.name).mkdir(parents=True, exist_ok=True)
-                    path.rename(aside / folder.name / path.name)
+                    (backup / folder.name).mkdir(parents=True, exist_ok=True)
+                    path.rename(backup / folder.name / path.name)
 
 
 def _list_superseded(folder: Path, best: int | None) -> list[Path]:

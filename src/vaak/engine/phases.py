@@ -132,15 +132,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self._aside = self._gap = 0.0
+        self._excluded = self._gap = 0.0
 
     def lap(self) -> tuple[float, float, float]:
-        """The seconds since the lap before, how many of them were set ``aside``, and how many passed in a ``gap``."""
+        """The seconds since the lap before, how many of them were ``excluded``, and how many passed in a ``gap``."""
         now = time.monotonic()
         elapsed, self.last = max(now - self.last, 0.0), now
-        aside, gap = min(self._aside, elapsed), min(self._gap, elapsed)
-        self._aside = self._gap = 0.0
-        return elapsed, aside, gap
+        excluded, gap = min(self._excluded, elapsed), min(self._gap, elapsed)
+        self._excluded = self._gap = 0.0
+        return elapsed, excluded, gap
 
     @contextlib.contextmanager
     def gap(self) -> Iterator[None]:
@@ -152,10 +152,10 @@ class Clock:
             self._gap += max(time.monotonic() - begun, 0.0)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Set the time in this context aside: it is part of the lap, but not of the work that is measured."""
+    def exclude(self) -> Iterator[None]:
+        """Exclude the time in this context: it is part of the lap, but not of the work that is measured."""
         begun = time.monotonic()
         try:
             yield
         finally:
-            self._aside += max(time.monotonic() - begun, 0.0)
+            self._excluded += max(time.monotonic() - begun, 0.0)

@@ -107,7 +107,7 @@ class Step:
         # objectives have different parameters, so their squares add up to that of the whole gradient
         norm = norms[0] if len(norms) == 1 else torch.stack([one.float() for one in norms]).square().sum().sqrt()
         names = [objective.name for objective in self.objectives]
-        seconds, aside, gap = self.clock.lap()
+        seconds, excluded, gap = self.clock.lap()
         return StepReport(
             step=data.step,
             epoch=epoch,
@@ -121,7 +121,7 @@ class Step:
             loss_scale=scale,
             skipped=skipped,
             seconds=seconds,
-            seconds_aside=aside,
+            excluded_seconds=excluded,
             seconds_of_gap=gap,
             ends_epoch=data.ends_epoch,
             splittable=all(own.unsplittable is None for own in losses),

@@ -179,7 +179,7 @@ class Trainer:
                 with closing(self.upcoming()) as steps:
                     for data in steps:
                         # before the step, not after it: here all ranks know what any of them asks for
-                        with self.clock.aside():
+                        with self.clock.exclude():
                             self.run_scheduled()
                         if self.is_over:
                             break
@@ -313,7 +313,7 @@ class Trainer:
             wanted = self.task.begins_pretrained or options.checkpoint.init_from is not None
         if not wanted or self.position.step > 0 or not self.task.evaluation_splits or self.stop_reason:
             return
-        with self.clock.aside(), self.phases.measure("evaluation"), contextlib.suppress(EvaluationInterruptedError):
+        with self.clock.exclude(), self.phases.measure("evaluation"), contextlib.suppress(EvaluationInterruptedError):
             self.evaluate(due=False)
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:

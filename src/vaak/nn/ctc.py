@@ -55,7 +55,7 @@ def collapse(classes: Sequence[int], blank: int) -> list[int]:
     return [one for before, one in itertools.pairwise([blank, *classes]) if one not in (before, blank)]
 
 
-MOST_CELLS = 2**31
+MOST_STATES = 2**31
 """Frames times places of a text that a search for its best path may keep, a byte each."""
 
 
@@ -72,7 +72,7 @@ def best_path(
     With ``within``, the text is somewhere within the audio: speech before and after it costs nothing. For long texts,
     only ``width`` places around the best one are examined in each frame; more where the path comes near the edge of
     these. None where the text doesn't fit the frames, or is so far from the speech that the path can't be found within
-    MOST_CELLS.
+    MOST_STATES.
 
     Source: Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-End Speech Recognition",
     section 2. Differs: the band follows the best place, and grows.
@@ -83,7 +83,7 @@ def best_path(
         return None
     while True:
         width = min(width, len(classes))
-        if width * len(log_probs) > MOST_CELLS:
+        if width * len(log_probs) > MOST_STATES:
             return None
         path = _path_in_band(log_probs, classes, blank, within, width)
         if path is not None or width == len(classes):

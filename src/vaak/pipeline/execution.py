@@ -181,14 +181,14 @@ def make_ready(standing: StageStatus, job: Job) -> Path | None:
 
     One earlier content of each stage is kept, and never a finished one replaced by one that was cut.
     """
-    aside, folder = job.directory / "set-aside" / job.stage, job.folder
+    backup, folder = job.directory / "set-aside" / job.stage, job.folder
     moved = None
     if standing.verdict == "starts" and folder.exists():
-        if (folder / MANIFEST).exists() or not (aside / MANIFEST).exists():
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.parent.mkdir(exist_ok=True)
-            folder.rename(aside)
-            moved = aside
+        if (folder / MANIFEST).exists() or not (backup / MANIFEST).exists():
+            shutil.rmtree(backup, ignore_errors=True)
+            backup.parent.mkdir(exist_ok=True)
+            folder.rename(backup)
+            moved = backup
         else:
             shutil.rmtree(folder)
     # The manifest goes last: should this be cut, it still tells what is damaged.

@@ -124,8 +124,8 @@ def _where_to_resume(run: Path) -> str:
             log.warning("%s; training goes back to before it", error)
         else:
             return "auto" if path == best else str(path)
-    shutil.rmtree(aside := run.with_name(f"{run.name}.damaged"), ignore_errors=True)
-    run.rename(aside)
+    shutil.rmtree(damaged := run.with_name(f"{run.name}.damaged"), ignore_errors=True)
+    run.rename(damaged)
     return "auto"
 
 

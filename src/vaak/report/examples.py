@@ -319,9 +319,9 @@ def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
 def _transcripts(
     rows: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]], player: Player
 ) -> Iterator[Html]:
-    heard = [one for one in rows if player(str(one.get("audio", "")))]
-    others = [one for one in worst if one not in heard]
-    for title, shown in (("With their audio", heard), ("The worst, then the others", others)):
+    with_audio = [one for one in rows if player(str(one.get("audio", "")))]
+    others = [one for one in worst if one not in with_audio]
+    for title, shown in (("With their audio", with_audio), ("The worst, then the others", others)):
         entries = []
         for one in shown:
             about = [str(one[key]) for key in ("name", "group") if key in one]
@@ -338,7 +338,7 @@ def _transcripts(
                 "p", "Struck out: in the reference alone. Underlined: in the hypothesis alone.", css="lead"
             )
             yield element("h4", title)
-            yield from (legend,) if shown is heard or not heard else ()
+            yield from (legend,) if shown is with_audio or not with_audio else ()
             yield (
                 listed
                 if len(entries) <= 8

@@ -72,7 +72,7 @@ class Recogniser:
 
         return PROTOCOL.format(version=version("pocketsphinx"))
 
-    def heard(self, samples: np.ndarray) -> str:
+    def recognise(self, samples: np.ndarray) -> str:
         """The words in ``samples`` ``(time,)`` at 16 kHz, separated by spaces."""
         self._decoder.activate_search()
         return self._decode_samples(samples)
@@ -81,10 +81,10 @@ class Recogniser:
         """Substitutions, deletions and insertions, against a text in words."""
         import jiwer
 
-        text, heard = fold_text(text), self.heard(samples)
+        text, recognised = fold_text(text), self.recognise(samples)
         if not text:
-            return WordErrors(0, len(heard.split()))
-        found = jiwer.process_words(text, heard)
+            return WordErrors(0, len(recognised.split()))
+        found = jiwer.process_words(text, recognised)
         return WordErrors(len(text.split()), found.substitutions + found.deletions + found.insertions)
 
     def omissions(self, text: str, samples: np.ndarray, pronounce: Callable[[str], str | None]) -> Omissions:
@@ -114,8 +114,8 @@ class Recogniser:
             ),
         )
         self._decoder.activate_search("text")
-        heard = self._decode_samples(samples).split()
-        blocks = SequenceMatcher(None, words, heard, autojunk=False).get_opcodes()
+        recognised = self._decode_samples(samples).split()
+        blocks = SequenceMatcher(None, words, recognised, autojunk=False).get_opcodes()
         missing = [(last - first) - (ended - begun) for _, first, last, begun, ended in blocks]
         # A word that is taken for its neighbour, repeated, is neither: it was mistaken.
         skipped, repeated = (sum(max(0, sign * number) for number in missing) for sign in (1, -1))

@@ -56,7 +56,7 @@ from vaak.text.speech.processor import PhonemeProcessor
 log = logging.getLogger("vaak")
 PRONUNCIATIONS = FrontEndConfig(alphabet="arpabet", stress=False, punctuation="pause", word_boundaries=False)
 DISTANCES = ("frames", "distortion", "voiced", "squared_hz", "squared_cents", "other_voicing")
-HEARD = ("words", "word_errors", "aligned_words", "skipped_words", "repeated_words")
+WORD_COUNTS = ("words", "word_errors", "aligned_words", "skipped_words", "repeated_words")
 RECORDED = "recorded_"
 
 
@@ -66,8 +66,8 @@ class SpeechScores:
     def __init__(self, recogniser: Recogniser | None) -> None:
         """Words are scored where there is a ``recogniser``."""
         self.recogniser = recogniser
-        heard = [f"{whose}{name}" for name in HEARD for whose in ("", RECORDED)] if recogniser else []
-        self.sums = dict.fromkeys((*DISTANCES, *heard), 0.0)
+        word_counts = [f"{whose}{name}" for name in WORD_COUNTS for whose in ("", RECORDED)] if recogniser else []
+        self.sums = dict.fromkeys((*DISTANCES, *word_counts), 0.0)
 
     @property
     def protocol(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class SpeechScores:
                     *self.recogniser.word_errors(text, samples),
                     *self.recogniser.omissions(text, samples, self._pronounced),
                 )
-                found |= {f"{whose}{name}": number for name, number in zip(HEARD, numbers, strict=True)}
+                found |= {f"{whose}{name}": number for name, number in zip(WORD_COUNTS, numbers, strict=True)}
         for name, value in found.items():
             self.sums[name] += value
         return compute_figures(found)

@@ -52,17 +52,17 @@ class Batches:
         size: int | None = None,
         at_first: int = AT_FIRST,
         *,
-        cells: int | None = None,
+        max_padded_size: int | None = None,
         ahead: int | None = None,
         recovers: bool = True,
     ) -> None:
-        """``cells`` is the maximum padded size of a batch: the number of its parts times the longest.
+        """``max_padded_size`` is the maximum padded size of a batch: the number of its parts times the longest.
 
         ``ahead`` parts are read and sorted at a time; None: those of a few batches.
         """
         self.device, self.size, self.recovers = device, size or at_first, recovers
         self.grows = size is None and device.type == "cuda"
-        self.cells, self.ahead = cells, ahead
+        self.max_padded_size, self.ahead = max_padded_size, ahead
 
     def results(
         self,
@@ -98,7 +98,9 @@ class Batches:
             places.sort(key=lambda place: -length(some[place][1][0]))
             while places:
                 longest = max(length(some[places[0]][1][0]), 1)
-                most = self.size if self.cells is None else max(1, min(self.size, int(self.cells // longest)))
+                most = self.size
+                if self.max_padded_size is not None:
+                    most = max(1, min(most, int(self.max_padded_size // longest)))
                 together, places = places[:most], places[most:]
                 begun = time.perf_counter()
                 results = self._compute_batch([some[place][1][0] for place in together], compute)

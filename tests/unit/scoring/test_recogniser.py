@@ -38,10 +38,10 @@ def test_words_that_are_left_out_or_said_again_are_found(recogniser: Recogniser,
 @pytest.mark.slow
 def test_what_it_hears_depends_on_nothing_before(recogniser: Recogniser):
     samples = spoken(WORDS)
-    first = recogniser.heard(samples)
+    first = recogniser.recognise(samples)
     recogniser.omissions(TEXT, spoken(WORDS[3:]), nothing)
-    recogniser.heard(0.3 * spoken(WORDS[:4]))
-    assert recogniser.heard(samples) == first
+    recogniser.recognise(0.3 * spoken(WORDS[:4]))
+    assert recogniser.recognise(samples) == first
     assert len(set(first.split()) & set(TEXT.lower().split())) >= 4
 
 
@@ -49,7 +49,7 @@ def test_silence_has_no_words(recogniser: Recogniser):
     silence = np.zeros(16_000, np.float32)
     assert recogniser.word_errors("one two three", silence).words == 3
     assert recogniser.word_errors("one two three", silence).errors >= 2
-    assert recogniser.word_errors("", silence) == WordErrors(0, len(recogniser.heard(silence).split()))
+    assert recogniser.word_errors("", silence) == WordErrors(0, len(recogniser.recognise(silence).split()))
 
 
 def test_unknown_words_are_pronounced_or_left_out(recogniser: Recogniser):

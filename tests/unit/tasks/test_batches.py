@@ -30,7 +30,7 @@ def square(numbers: list[int]) -> list[int]:
     st.none() | st.integers(1, 30),
 )
 def test_results_come_in_order_and_batches_keep_within_their_limits(
-    numbers: list[int], size: int, cells: int | None, ahead: int | None
+    numbers: list[int], size: int, max_padded_size: int | None, ahead: int | None
 ):
     seen: list[list[int]] = []
 
@@ -38,12 +38,14 @@ def test_results_come_in_order_and_batches_keep_within_their_limits(
         seen.append(some)
         return square(some)
 
-    found = list(Batches(CPU, size, cells=cells, ahead=ahead).results(numbers, int, compute))
+    found = list(Batches(CPU, size, max_padded_size=max_padded_size, ahead=ahead).results(numbers, int, compute))
     assert found == [number**2 for number in numbers]
     assert sorted(number for some in seen for number in some) == sorted(numbers)
     for some in seen:
-        assert len(some) == 1 or (len(some) <= size and (cells is None or len(some) * max(some) <= cells))
-    if cells is None and ahead is None and size > 1:
+        assert len(some) == 1 or (
+            len(some) <= size and (max_padded_size is None or len(some) * max(some) <= max_padded_size)
+        )
+    if max_padded_size is None and ahead is None and size > 1:
         assert len(seen) <= -(-len(numbers) // size) + -(-len(numbers) // (4 * size))
 
 

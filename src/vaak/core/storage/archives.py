@@ -208,7 +208,7 @@ class _RawPacked(_Raw):
 class _Unpacking:
     """The compressed file that was read last, by this process, where nobody reads it now."""
 
-    _idle: tuple[tuple[Path, int, int, int], IO[bytes]] | None = None
+    _kept: tuple[tuple[Path, int, int, int], IO[bytes]] | None = None
 
     @staticmethod
     def _key(path: Path) -> tuple[Path, int, int, int]:
@@ -216,14 +216,14 @@ class _Unpacking:
 
     @classmethod
     def take(cls, path: Path) -> IO[bytes]:
-        idle, cls._idle = cls._idle, None
-        if idle is not None and idle[0] == cls._key(path):
-            return idle[1]
+        kept, cls._kept = cls._kept, None
+        if kept is not None and kept[0] == cls._key(path):
+            return kept[1]
         return cast(IO[bytes], _unpacker(path)(path, "rb"))
 
     @classmethod
     def put(cls, path: Path, file: IO[bytes]) -> None:
-        cls._idle = (cls._key(path), file)
+        cls._kept = (cls._key(path), file)
 
 
 def _unpacker(path: Path) -> Any:

@@ -210,7 +210,7 @@ def find_latest_checkpoint(folder: str | Path) -> Path | None:
     """
     path, damaged = newest_whole(Path(folder))
     for newer, damage in damaged.items():
-        set_damaged_aside(newer, damage)
+        set_aside_damaged(newer, damage)
     return path
 
 
@@ -235,7 +235,7 @@ def newest_whole(folder: Path, check: Callable[[Path], None] = verify) -> tuple[
     return None, {}
 
 
-def set_damaged_aside(path: Path, damage: str) -> None:
+def set_aside_damaged(path: Path, damage: str) -> None:
     """Move a damaged checkpoint out of the way, with a warning."""
     log.warning("%s; it is set aside and the previous one is used", damage)
     set_aside(path)
@@ -243,10 +243,10 @@ def set_damaged_aside(path: Path, damage: str) -> None:
 
 def set_aside(path: Path) -> Path:
     """Move a checkpoint out of the way, into set-aside/, under a name that is free."""
-    return path.rename(place_aside(path))
+    return path.rename(choose_set_aside_path(path))
 
 
-def place_aside(path: Path) -> Path:
+def choose_set_aside_path(path: Path) -> Path:
     """Return where to set a checkpoint aside: a free name in set-aside/, which is made."""
     folder = path.parent / SET_ASIDE
     folder.mkdir(exist_ok=True)

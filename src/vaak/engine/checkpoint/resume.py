@@ -32,7 +32,7 @@ from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.snapshot import Snapshot
 
-METRICS_FILE, ASIDES = "metrics.jsonl", "asides.json"
+METRICS_FILE, RECORDS = "metrics.jsonl", "asides.json"
 
 
 class RunHistory:
@@ -42,15 +42,15 @@ class RunHistory:
         self.position, self.pictures = saving.state.position, pictures
         self.directory, self.checkpoints = saving.directory, saving.writer.folder
         self.metrics = self.directory / METRICS_FILE
-        asides = self.directory / checkpoint.SET_ASIDE
-        numbers = [int(path.name) for path in asides.glob("*") if path.name.isdecimal()]
-        self.aside = asides / f"{max(numbers, default=0) + 1:04d}"
+        set_aside = self.directory / checkpoint.SET_ASIDE
+        numbers = [int(path.name) for path in set_aside.glob("*") if path.name.isdecimal()]
+        self.backup = set_aside / f"{max(numbers, default=0) + 1:04d}"
 
     def forget(self) -> None:
         """Start without a past: files of an earlier start are set aside."""
-        if left := self._set_all_aside():
+        if left := self._set_aside_all():
             log.warning(
-                "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.aside
+                "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.backup
             )
 
     def cut(self, snapshot: Snapshot) -> None:
@@ -65,55 +65,55 @@ class RunHistory:
             self._copy_log()
         self._set_aside(later, snapshot.step)
         self._truncate(snapshot)
-        self.pictures.cut(self._last_shown(), self.aside / "pictures")
+        self.pictures.cut(self._last_shown(), self.backup / "pictures")
 
     def bring_back(self, path: Path, snapshot: Snapshot) -> None:
         """To a checkpoint of the run that was set aside: it and its log take the place of what isn't of its past."""
-        asides = _asides(path.parent)
-        own = asides.get(path.name)
-        since = [] if own is None else [aside["after"] for aside in asides.values() if aside["in"] >= own["in"]]
+        records = _read_records(path.parent)
+        own = records.get(path.name)
+        since = [] if own is None else [one["after"] for one in records.values() if one["in"] >= own["in"]]
         shared = min(since, default=snapshot.step - 1)
-        own_log = self.metrics if own is None else self.aside.parent / own["in"] / METRICS_FILE
+        own_log = self.metrics if own is None else self.backup.parent / own["in"] / METRICS_FILE
         content = own_log.read_bytes() if own_log.exists() else b""
         self._copy_log()
         self._set_aside([other for other in list_checkpoints(self.checkpoints) if _step(other) > shared], shared)
         files.write_bytes(self.metrics, content[: snapshot.state["metrics_bytes"]])
         path.rename(self.checkpoints / step_folder(snapshot.step))
-        self.pictures.cut(-1, self.aside / "pictures")
+        self.pictures.cut(-1, self.backup / "pictures")
 
     def replace(self) -> None:
         """To a checkpoint of another run: everything here is set aside."""
         self._copy_log()
         self._set_aside(list_checkpoints(self.checkpoints), 0)
-        self._set_all_aside()
+        self._set_aside_all()
 
-    def _set_all_aside(self) -> list[str]:
+    def _set_aside_all(self) -> list[str]:
         """Move the log, the journals and the pictures; return the names of the files."""
         left = [file for file in (self.metrics, *journal_files(self.directory, *JOURNALS)) if _size(file)]
         for file in left:
-            self.aside.mkdir(parents=True, exist_ok=True)
-            file.replace(self.aside / file.name)
+            self.backup.mkdir(parents=True, exist_ok=True)
+            file.replace(self.backup / file.name)
         self.metrics.unlink(missing_ok=True)
-        self.pictures.cut(-1, self.aside / "pictures")
+        self.pictures.cut(-1, self.backup / "pictures")
         return [file.name for file in left]
 
     def _set_aside(self, paths: list[Path], after: int) -> None:
         """Move checkpoints into set-aside/, the newest first; the run takes another way ``after`` this step."""
         for path in reversed(paths):
             log.warning("%s is from after the checkpoint that this run resumes from: it is set aside", path)
-            self.aside.mkdir(parents=True, exist_ok=True)
-            target = checkpoint.place_aside(path)
-            known = _asides(target.parent)
-            files.write_json(target.parent / ASIDES, known | {target.name: {"in": self.aside.name, "after": after}})
+            self.backup.mkdir(parents=True, exist_ok=True)
+            target = checkpoint.choose_set_aside_path(path)
+            known = _read_records(target.parent)
+            files.write_json(target.parent / RECORDS, known | {target.name: {"in": self.backup.name, "after": after}})
             path.rename(target)
 
     def _copy_log(self) -> None:
         if _size(self.metrics):
-            self.aside.mkdir(parents=True, exist_ok=True)
-            with open(self.metrics, "rb") as log_file, files.open_new(self.aside / METRICS_FILE) as copy:
+            self.backup.mkdir(parents=True, exist_ok=True)
+            with open(self.metrics, "rb") as log_file, files.open_new(self.backup / METRICS_FILE) as copy:
                 shutil.copyfileobj(log_file, copy)
-            files.sync_file(self.aside / METRICS_FILE)
-            log.warning("%s is kept unchanged in %s", self.metrics, self.aside)
+            files.sync_file(self.backup / METRICS_FILE)
+            log.warning("%s is kept unchanged in %s", self.metrics, self.backup)
 
     def _truncate(self, snapshot: Snapshot) -> None:
         if self.metrics.exists():
@@ -125,11 +125,11 @@ class RunHistory:
         return self.position.step - self.position.schedule_pending
 
 
-def _asides(folder: Path) -> dict[str, dict[str, Any]]:
+def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
     """The records of the checkpoints that were set aside, by name."""
     try:
-        found = files.read_json(folder / ASIDES)
-        return {name: {"in": Path(aside["in"]).name, "after": int(aside["after"])} for name, aside in found.items()}
+        found = files.read_json(folder / RECORDS)
+        return {name: {"in": Path(one["in"]).name, "after": int(one["after"])} for name, one in found.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -166,7 +166,7 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
     path = Path(found["path"])
     snapshot = checkpoint.load_checkpoint(path, verify=False)
     changes = require_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
-    is_own = path.resolve().parent in (folder.resolve(), _aside(folder))
+    is_own = path.resolve().parent in (folder.resolve(), _find_set_aside(folder))
     if not is_own:
         _forget_journals(saving)
     saving.restore(snapshot, path)
@@ -240,10 +240,10 @@ def _put_in_order(
     path, folder, past = Path(found["path"]), saving.writer.folder, RunHistory(saving, pictures)
     try:
         for newer, damage in found["damaged"].items():
-            checkpoint.set_damaged_aside(Path(newer), damage)
+            checkpoint.set_aside_damaged(Path(newer), damage)
         for name in ("best", "last"):
             checkpoint.warn_of_lost(folder, name, "it is rewritten")
-        if path.resolve().parent == _aside(folder):
+        if path.resolve().parent == _find_set_aside(folder):
             past.bring_back(path, snapshot)
         elif path.resolve().parent != folder.resolve():
             past.replace()
@@ -266,7 +266,7 @@ def _point(folder: Path, name: str, step: int | None) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _aside(folder: Path) -> Path:
+def _find_set_aside(folder: Path) -> Path:
     return folder.resolve() / checkpoint.SET_ASIDE
 
 

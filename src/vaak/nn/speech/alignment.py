@@ -133,10 +133,10 @@ class Aligner(nn.Module):
         """
         means = self.mean(self.hidden(masked(text, symbol_mask)).relu())
         with torch.autocast(mel.device.type, enabled=False):
-            heard = with_differences(exact(masked(mel, frame_mask)) @ exact(self.cosines), frame_mask)
+            features = with_differences(exact(masked(mel, frame_mask)) @ exact(self.cosines), frame_mask)
             log_variance = exact(self.log_variance).clamp(min=LEAST_LOG_VARIANCE)
             scale = (-log_variance / 2).exp()
-            x, y = heard * scale, exact(means) * scale
+            x, y = features * scale, exact(means) * scale
             squares = x.square().sum(-1)[:, :, None] + y.square().sum(-1)[:, None, :]
             distances = squares - 2 * x @ y.transpose(1, 2)  # |x - y|² of each frame and each symbol
             scores = -(distances + log_variance.sum()) / 2

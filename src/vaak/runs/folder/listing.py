@@ -255,8 +255,8 @@ def never_trained(folder: Path) -> list[Path]:
     Raises UserError where it is a file.
     """
     runs = (config.parent for config in configurations_below(folder) if run_of_configuration(config) is not None)
-    idle = (run for run in runs if not is_being_written(run) and not is_locked(run / "checkpoints" / LOCK))
-    return sorted(run for run in idle if _has_only_what_starts_leave(run))
+    unlocked = (run for run in runs if not is_being_written(run) and not is_locked(run / "checkpoints" / LOCK))
+    return sorted(run for run in unlocked if _has_only_what_starts_leave(run))
 
 
 def remove_start(run: Path) -> bool:

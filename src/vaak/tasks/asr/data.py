@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaak.audio.audio_file import HEARD, LONGEST_HEARD, encode_wav
+from vaak.audio.audio_file import MAX_AUDIO_SECONDS, NUM_WITH_AUDIO, encode_wav
 from vaak.audio.augmentation.pipeline import (
     augmented,
     drawn_masks,
@@ -141,13 +141,14 @@ class AsrDataset(Dataset):
     def describe(self, index: int) -> str:
         return self.utterances.describe(index)
 
-    def heard(self) -> list[Callable[[], bytes]]:
+    def list_audio(self) -> list[Callable[[], bytes]]:
         """Readers of the audio of the first utterances that are transcribed, as WAV files."""
-        return [partial(self._wav, index) for index in range(min(HEARD, self.num_transcribed, len(self.utterances)))]
+        number = min(NUM_WITH_AUDIO, self.num_transcribed, len(self.utterances))
+        return [partial(self._wav, index) for index in range(number)]
 
     def _wav(self, index: int) -> bytes:
         samples = self.source.load(int(self.utterances.used[index]), np.random.default_rng(0)).samples
-        return encode_wav(samples[: LONGEST_HEARD * self.features.sampling_rate], self.features.sampling_rate)
+        return encode_wav(samples[: MAX_AUDIO_SECONDS * self.features.sampling_rate], self.features.sampling_rate)
 
 
 def stack_samples(examples: Sequence[AsrExample]) -> dict[str, Tensor]:

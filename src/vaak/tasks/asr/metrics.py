@@ -48,14 +48,14 @@ class AsrMeters(Meters):
         normalise: Normaliser,
         transcribe: Transcribe,
         groups: Sequence[str],
-        heard: Sequence[Callable[[], bytes]] = (),
+        audio: Sequence[Callable[[], bytes]] = (),
     ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
-        ``protocol`` has the conditions; both sides are compared as ``normalise`` has them. ``heard`` reads the audio of
+        ``protocol`` has the conditions; both sides are compared as ``normalise`` has them. ``audio`` reads the audio of
         the first utterances, as WAV.
         """
-        self._log, self._heard = ExampleLog("wer"), heard
+        self._log, self._audio = ExampleLog("wer"), audio
         self.protocol, self.groups, self._transcribe = {**protocol, "normaliser": normalise.name}, groups, transcribe
         self._normalise = normalise
         self._sums: dict[str, float] = {}
@@ -97,7 +97,7 @@ class AsrMeters(Meters):
             about: dict[str, Any] = {"name": batch.extra["names"][row], **({"group": group} if group else {})}
             about |= {"reference": reference, "hypothesis": hypothesis}
             about |= {} if experts is None else {"expert": experts[row]}
-            about |= {"audio": f"utterance-{index + 1}"} if index < len(self._heard) else {}
+            about |= {"audio": f"utterance-{index + 1}"} if index < len(self._audio) else {}
             sums = counts.word_errors, counts.words
             self._log.add(index, counts.word_errors, sums, reference, about, group)
         yield from _routed(gate, weights)
@@ -110,7 +110,7 @@ class AsrMeters(Meters):
 
     def audio(self) -> dict[str, bytes]:
         """The first utterances."""
-        return {f"utterance-{number}": read() for number, read in enumerate(self._heard, 1)}
+        return {f"utterance-{number}": read() for number, read in enumerate(self._audio, 1)}
 
     def sums(self) -> dict[str, float]:
         return self._sums

@@ -36,9 +36,9 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
     model, encoder = _load_base(base or about["base"], about, tensors)
 
     # From the base's mean state (row, width) to the weights of the experts (row, expert).
-    def gate(heard: Tensor) -> Tensor:
+    def gate(pooled: Tensor) -> Tensor:
         weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
-        x = F.layer_norm(heard, heard.shape[-1:], weight[0], bias[0])
+        x = F.layer_norm(pooled, pooled.shape[-1:], weight[0], bias[0])
         x = torch.softmax(F.linear(F.gelu(F.linear(x, weight[1], bias[1])), weight[2], bias[2]), -1)
         # A bias that balances the experts chooses among them, but has no part in their weights.
         best = (x + tensors.get("gate.bias", 0)).argsort(dim=-1, descending=True, stable=True)[:, : about["top_k"]]
@@ -66,7 +66,7 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
     plain = encoder.forward
 
     # The mean of the base's states over real frames.
-    def heard(features: Tensor, mask: Tensor | None) -> Tensor:
+    def pool_states(features: Tensor, mask: Tensor | None) -> Tensor:
         states: Tensor = plain(features, attention_mask=mask).last_hidden_state
         if mask is None or "blank" not in about:
             return states.mean(1)
@@ -77,7 +77,7 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
     def encode(features: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
         # While nothing is chosen, the hooks add nothing: the gate reads the base's own states.
         chosen.clear()
-        chosen.append(gate(heard(features, attention_mask)))
+        chosen.append(gate(pool_states(features, attention_mask)))
         return plain(features, attention_mask=attention_mask, **options)
 
     encoder.forward = encode

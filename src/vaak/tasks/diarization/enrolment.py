@@ -108,8 +108,8 @@ class Enrolment:
         if not speakers:
             return Named(found, {})
         with AudioFile(path, self.audio.sampling_rate, self.audio.channels) as opened:
-            heard = [self.embed(self._read_speech(opened, found.segments, one)) for one in speakers]
-        distances = cosine_distances(np.stack(heard), self.embeddings)
+            spoken = [self.embed(self._read_speech(opened, found.segments, one)) for one in speakers]
+        distances = cosine_distances(np.stack(spoken), self.embeddings)
         nearest = {}
         for speaker, row in zip(speakers, distances, strict=True):
             least = float(row.min())

@@ -44,7 +44,7 @@ from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.stitching import WindowOutput
 
-SHOWN_RECORDINGS, HEARD_RECORDINGS, MOST_SEGMENTS = 4, 2, 400
+SHOWN_RECORDINGS, RECORDINGS_WITH_AUDIO, MOST_SEGMENTS = 4, 2, 400
 
 
 class ScoredBatch(NamedTuple):
@@ -93,10 +93,10 @@ class DiarizationMeters(Meters):
         split: str,
         diarizer: Callable[[nn.Module], Diarizer],
         score: Callable[[nn.Module, Batch], ScoredBatch],
-        heard: Callable[[int], bytes] | None = None,
+        read_audio: Callable[[int], bytes] | None = None,
     ) -> None:
-        """``heard`` gives the audio of an example, as WAV."""
-        self._log, self._heard = ExampleLog("der"), heard
+        """``read_audio`` gives the audio of an example, as WAV."""
+        self._log, self._read_audio = ExampleLog("der"), read_audio
         self.data, self.diarizer, self.score = data, diarizer, score
         self.protocol = scoring_protocol(data, split)
         self.totals = dict.fromkeys((*SUMS, "recordings", *BY_COUNT), 0.0)
@@ -123,8 +123,8 @@ class DiarizationMeters(Meters):
                 outputs[row].append(output._replace(first=first // step))
         indices = [row[0] for row in batch.indices] or [*range(len(examples))]
         pairs = zip(outputs, examples, strict=True)
-        heard = (diarizer.with_embeddings(of_row, example.audio) for of_row, example in pairs)
-        rows = zip(indices, examples, heard, strict=True)
+        embedded = (diarizer.with_embeddings(of_row, example.audio) for of_row, example in pairs)
+        rows = zip(indices, examples, embedded, strict=True)
         shown = [self._recording(diarizer, *row, found) for row in rows]
         for name, value in found.items():
             self.totals[name] += value
@@ -181,7 +181,7 @@ class DiarizationMeters(Meters):
         about |= {"speakers": counts[0], "found": counts[1]}
         if index < SHOWN_RECORDINGS:
             about |= {"reference": sides[0][:MOST_SEGMENTS], "hypothesis": sides[1][:MOST_SEGMENTS]}
-        if index < HEARD_RECORDINGS and self._heard is not None:
+        if index < RECORDINGS_WITH_AUDIO and self._read_audio is not None:
             about["audio"] = f"recording-{index + 1}"
         about |= {name: round(own[name], 2) for name in ("miss", "false_alarm", "confusion", "scored")}
         wrong = own["miss"] + own["false_alarm"] + own["confusion"]
@@ -197,8 +197,8 @@ class DiarizationMeters(Meters):
 
     def audio(self) -> dict[str, bytes]:
         """The first recordings."""
-        heard, number = self._heard, min(HEARD_RECORDINGS, len(self.shown))
-        return {} if heard is None else {f"recording-{index + 1}": heard(index) for index in range(number)}
+        read_audio, number = self._read_audio, min(RECORDINGS_WITH_AUDIO, len(self.shown))
+        return {} if read_audio is None else {f"recording-{index + 1}": read_audio(index) for index in range(number)}
 
     def pictures(self) -> dict[str, bytes]:
         """The timelines of the first recordings."""

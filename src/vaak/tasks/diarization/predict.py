@@ -151,10 +151,10 @@ class Diarizer:
         found = []
         for one in outputs:
             first, last = (round(frame * per_frame) for frame in (one.first, one.first + len(one.probabilities)))
-            found.append(self._heard(one, samples[first:last]))
+            found.append(self._embed_speakers(one, samples[first:last]))
         return found
 
-    def _heard(self, output: WindowOutput, samples: np.ndarray) -> WindowOutput:
+    def _embed_speakers(self, output: WindowOutput, samples: np.ndarray) -> WindowOutput:
         """The output on a window with the embeddings of the speaker encoder."""
         assert self.encoder is not None
         found, alone = self.encoder.of_window(output.probabilities, samples)
@@ -227,14 +227,14 @@ class Diarizer:
                     f"{where} (model.max_speakers); ask for fewer, or train a model for more"
                 )
             # In a single window there is nobody to find again, so the encoder has nothing to do.
-            hears = self.encoder is not None and len(windows) > 1
+            needs_audio = self.encoder is not None and len(windows) > 1
             for first, last in windows:
                 before = min(first, margin)
                 samples = opened.read((first - before) * shift, (last + margin) * shift)
                 inside = slice(
                     *(to_samples(frame * shift, audio.sampling_rate) for frame in (before, before + last - first))
                 )
-                own = samples[inside] if hears else None
+                own = samples[inside] if needs_audio else None
                 yield Window(first, features(samples)[before : before + last - first], own)
 
     def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
@@ -271,7 +271,7 @@ class Diarizer:
             for row, window in enumerate(windows)
         ]
         return [
-            output if window.samples is None else self._heard(output, window.samples)
+            output if window.samples is None else self._embed_speakers(output, window.samples)
             for window, output in zip(windows, outputs, strict=True)
         ]
 

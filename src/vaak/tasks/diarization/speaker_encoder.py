@@ -102,8 +102,8 @@ class SpeakerEncoder:
         alone = speaks & (speaks.sum(1, keepdims=True) == 1)
         seconds = alone.sum(0) * per_frame / self.sampling_rate
         frame_of = np.minimum((np.arange(len(samples)) / per_frame).astype(np.int64), len(speaks) - 1)
-        heard = [samples[chosen[frame_of]] for chosen in np.where(seconds >= LEAST_SECONDS, alone, speaks).T]
-        found = np.stack([self(part) if len(part) else np.zeros(self.dim) for part in heard])
+        speech = [samples[chosen[frame_of]] for chosen in np.where(seconds >= LEAST_SECONDS, alone, speaks).T]
+        found = np.stack([self(part) if len(part) else np.zeros(self.dim) for part in speech])
         return found, seconds
 
 

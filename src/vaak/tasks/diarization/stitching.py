@@ -127,10 +127,10 @@ def match_by_embeddings(
         centres = unit_vectors(np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)]))
         if len(alone):
             speaks = [output.probabilities >= SPEAKS for output in outputs]
-            heard = heard_around([output.first for output in outputs], speaks, vectors, alone)
+            around = average_neighbours([output.first for output in outputs], speaks, vectors, alone)
             # First those who are heard alone next to this window, as they are easier to tell; then the others, by what
             # their speech among known voices would sound like.
-            _give_columns(columns, heard @ centres.T, windows, (amounts > 0) & heard.any(1))
+            _give_columns(columns, around @ centres.T, windows, (amounts > 0) & around.any(1))
             likeness = mixture_likeness(speaks, vectors, columns, centres)
         else:
             likeness = vectors @ centres.T
@@ -138,7 +138,7 @@ def match_by_embeddings(
     return np.split(columns, np.cumsum(counts)[:-1])
 
 
-def heard_around(
+def average_neighbours(
     firsts: Sequence[int], speaks: Sequence[np.ndarray], vectors: np.ndarray, alone: np.ndarray
 ) -> np.ndarray:
     """Embeddings ``(speaker, dim)``: of those who speak ``alone (speaker,)`` for long, their own; of others, the mean

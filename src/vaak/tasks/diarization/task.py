@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
+from vaak.audio.audio_file import MAX_AUDIO_SECONDS, encode_wav
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.sources import CutSource
@@ -193,8 +193,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         augmentation = self.data.augmentation if split == "train" else None
         on_device = split == "train" and self.data.features_on == "device"
         made = self.source(split), self.features, self.collator, augmentation
-        hears = self.data.inference.speaker_encoder is not None
-        return DiarizationDataset(*made, on_device=on_device, with_audio=hears)
+        needs_audio = self.data.inference.speaker_encoder is not None
+        return DiarizationDataset(*made, on_device=on_device, with_audio=needs_audio)
 
     def make_dataset_from(self, data: Iterable[Any]) -> DiarizationDataset:
         """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
@@ -208,8 +208,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         def made(folder: Path) -> DiarizationDataset:
             audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})  # their features are kept
             source = CutSource(write_cuts(folder, cuts), audio)
-            hears = self.data.inference.speaker_encoder is not None
-            return DiarizationDataset(source, self.features, self.collator, None, with_audio=hears)
+            needs_audio = self.data.inference.speaker_encoder is not None
+            return DiarizationDataset(source, self.features, self.collator, None, with_audio=needs_audio)
 
         return in_temporary_folder(made)
 
@@ -395,15 +395,15 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return Baselines("der", False, {name: compute_rates(sums) for name, sums in totals.items()})
 
     def meters(self, split: str) -> DiarizationMeters:
-        return DiarizationMeters(self.data, split, self.diarizer, self.score, partial(self._heard, split))
+        return DiarizationMeters(self.data, split, self.diarizer, self.score, partial(self._encode_audio, split))
 
-    def _heard(self, split: str, index: int) -> bytes:
+    def _encode_audio(self, split: str, index: int) -> bytes:
         """The beginning of a recording that evaluations read, as WAV; kept, since composing one takes a while."""
         if (split, index) not in self._wavs:
             rate = self.audio.sampling_rate
             key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
             samples = self.dataset(split).source.load(index, np.random.default_rng(key)).samples
-            self._wavs[split, index] = encode_wav(samples[: 2 * LONGEST_HEARD * rate], rate)
+            self._wavs[split, index] = encode_wav(samples[: 2 * MAX_AUDIO_SECONDS * rate], rate)
         return self._wavs[split, index]
 
     def show(self, batch: Batch) -> list[str]:

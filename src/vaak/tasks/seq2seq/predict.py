@@ -131,7 +131,7 @@ class Translator:
 
     def _batches(self, settings: DecodingSettings, **how: Any) -> Batches:
         device = self.model.target_embedding.weight.device
-        return Batches(device, settings.batch_size, cells=settings.max_tokens, **how)
+        return Batches(device, settings.batch_size, max_padded_size=settings.max_tokens, **how)
 
     def _best_first(self, hypotheses: list[Hypothesis], settings: DecodingSettings) -> list[Hypothesis]:
         if settings.method != "mbr":

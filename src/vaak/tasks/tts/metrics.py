@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from vaak.audio.audio_file import LONGEST_HEARD, encode_wav
+from vaak.audio.audio_file import MAX_AUDIO_SECONDS, encode_wav
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import read_samples
 from vaak.core.batch import Batch, Term
@@ -156,7 +156,7 @@ class ShownMeters(Meters):
             found[f"recorded-{index + 1}"] = read_samples(store.cuts[int(store.used[index])], self._audio)
             found[f"spoken-{index + 1}"] = spoken.samples
         rate = speaker.sampling_rate
-        return {name: encode_wav(samples[: LONGEST_HEARD * rate], rate) for name, samples in found.items()}
+        return {name: encode_wav(samples[: MAX_AUDIO_SECONDS * rate], rate) for name, samples in found.items()}
 
     def seen(self) -> dict[str, list[Any]]:
         return self._meters.seen()

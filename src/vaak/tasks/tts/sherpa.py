@@ -201,7 +201,7 @@ def make_lexicon(
     processor = PhonemeProcessor.from_json(json.dumps(content))
     marks = Marks(processor)
     written = Counter(marks.parted(word) for text in texts for word in WORD.findall(text))
-    known = heard_in(processor, marks, texts)
+    known = find_usual_symbols(processor, marks, texts)
     # Reversed, so that the most common spelling of a word is the last one, which a dictionary keeps.
     cores = {core.lower(): core for (_, core, _), _ in reversed(written.most_common()) if core}
     alone = {word: cores.get(word, word) for word in (*cores, *processor.entries, *map(str, range(LARGEST_NUMBER + 1)))}
@@ -227,14 +227,14 @@ def make_lexicon(
     }
 
 
-def heard_in(processor: PhonemeProcessor, marks: Marks, texts: Sequence[str]) -> dict[str, Symbols]:
+def find_usual_symbols(processor: PhonemeProcessor, marks: Marks, texts: Sequence[str]) -> dict[str, Symbols]:
     """The most frequent symbols of words in ``texts``, and of two words that aren't said as each of them is."""
     phrases = [marks.phrases(text) for text in texts]
     pairs = Counter(f"{one} {next_}" for some in phrases for phrase in some for one, next_ in pairwise(phrase))
     often = [pair for pair, count in pairs.items() if count > 1]
     spoken = zip(often, pronounced(processor, often), strict=True)
     together = {pair for pair, processed in spoken if processed and len(_words_in(processed.symbols)) == 1}
-    heard: dict[tuple[str, ...], Counter[Symbols]] = defaultdict(Counter)
+    found: dict[tuple[str, ...], Counter[Symbols]] = defaultdict(Counter)
     for some, processed in zip(phrases, pronounced(processor, texts), strict=True):
         units = [_joined(phrase, together) for phrase in some]
         groups = [] if processed is None else _words_in(processed.symbols)
@@ -245,10 +245,10 @@ def heard_in(processor: PhonemeProcessor, marks: Marks, texts: Sequence[str]) ->
         for phrase in units:
             of_phrase = [(unit, next(said)) for unit in phrase]
             for unit, symbols in of_phrase:
-                heard[(unit,)][symbols] += 1
+                found[(unit,)][symbols] += 1
             for (first, symbols), (second, others) in pairwise(of_phrase):
-                heard[first, second][*symbols, BOUNDARY, *others] += 1
-    usual = {units: counts.most_common(1)[0][0] for units, counts in heard.items()}
+                found[first, second][*symbols, BOUNDARY, *others] += 1
+    usual = {units: counts.most_common(1)[0][0] for units, counts in found.items()}
     return {
         " ".join(units): symbols
         for units, symbols in usual.items()

@@ -14,8 +14,8 @@ from vaak.tasks.diarization.segments import make_segments
 from vaak.tasks.diarization.stitching import (
     NOBODY,
     WindowOutput,
+    average_neighbours,
     blend_windows,
-    heard_around,
     match_by_embeddings,
     stitch_windows,
 )
@@ -240,15 +240,15 @@ def test_who_is_who_of_two_who_both_speak_throughout_is_not_known():
     both = np.ones((100, 2), bool)
     firsts, vectors = [0, 50], np.eye(4)
     alone = np.array([9.0, 9.0, 0.0, 0.0])
-    assert not heard_around(firsts, [both, both], vectors, alone)[2:].any()
+    assert not average_neighbours(firsts, [both, both], vectors, alone)[2:].any()
     one_pauses = both.copy()
     one_pauses[60:90, 1] = False
     answers = both.copy()
     answers[10:40, 0] = False
-    np.testing.assert_allclose(heard_around(firsts, [one_pauses, answers], vectors, alone)[2:], np.eye(4)[[1, 0]])
+    np.testing.assert_allclose(average_neighbours(firsts, [one_pauses, answers], vectors, alone)[2:], np.eye(4)[[1, 0]])
 
 
-def heard_by_an_encoder(
+def make_outputs(
     truth: np.ndarray, voices: np.ndarray, rng: np.random.Generator, noise: float, frame: float
 ) -> list[WindowOutput]:
     """Perfect windows of 30 s, every 15 s; embeddings of speech alone or of all who speak, noisier of short speech."""
@@ -260,12 +260,12 @@ def heard_by_an_encoder(
         part = part[:, present]
         seconds = part[part.sum(1) == 1].sum(0) * frame
         together = part.T @ part / np.maximum(part.sum(0), 1)[:, None] @ voices[present]
-        heard = np.where(seconds[:, None] >= 0.5, voices[present], together)
-        heard /= np.linalg.norm(heard, axis=1, keepdims=True)
+        embeddings = np.where(seconds[:, None] >= 0.5, voices[present], together)
+        embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         length = np.where(seconds >= 0.5, seconds, part.sum(0) * frame)
         spread = noise / np.sqrt(np.maximum(length, 0.1) * voices.shape[1])
-        heard = heard + spread[:, None] * rng.normal(size=heard.shape)
-        outputs.append(WindowOutput(first, part, heard, seconds))
+        embeddings = embeddings + spread[:, None] * rng.normal(size=embeddings.shape)
+        outputs.append(WindowOutput(first, part, embeddings, seconds))
     return outputs
 
 
@@ -277,7 +277,7 @@ def test_an_hour_is_joined_for_half_a_point(number: int, clustering: str):
     voices = distinct_voices(rng, number) + 0.5 * np.ones(32) / np.sqrt(32)
     voices /= np.linalg.norm(voices, axis=1, keepdims=True)
     truth = random_turns(rng, 36_000, number)
-    outputs = heard_by_an_encoder(truth, voices, rng, 0.5, frame)
+    outputs = make_outputs(truth, voices, rng, 0.5, frame)
     found = stitch_windows(outputs, 36_000, InferenceConfig(clustering=clustering))
     assert found.shape[1] == number
     together = (found >= 0.5).T.astype(np.float64) @ truth

@@ -255,8 +255,8 @@ class CtcTask(SpeechRecognitionTask):
             return self.transcriber(model).decode_texts(outputs)
 
         dataset = self.dataset(split)
-        groups, heard = dataset.utterances.group_names, dataset.heard()
-        return CtcMeters(self.protocol(split), self.normalise, transcribe, groups, heard=heard, blank=self._blank)
+        groups, audio = dataset.utterances.group_names, dataset.list_audio()
+        return CtcMeters(self.protocol(split), self.normalise, transcribe, groups, audio=audio, blank=self._blank)
 
     # Use.
 

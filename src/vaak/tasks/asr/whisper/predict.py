@@ -38,7 +38,7 @@ from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.features import WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
-from vaak.tasks.asr.whisper.seeking import Heard, count_frames, transcripts_by_seeking
+from vaak.tasks.asr.whisper.seeking import Decoded, count_frames, transcripts_by_seeking
 from vaak.tasks.asr.whisper.times import (
     SECONDS_OF_A_TIME,
     Piece,
@@ -80,25 +80,25 @@ class WhisperTranscriber(Transcriber):
         # The seed of what is drawn is the window's place in its recording, so the size of a batch changes no text.
         keys = [round(window.begin * FRAMES_PER_SECOND) for window in windows]
         found = list[list[Segment]]()
-        for row, (window, heard) in enumerate(zip(windows, self.heard(encoded, keys), strict=True)):
-            if heard.is_silence:
+        for row, (window, decoded) in enumerate(zip(windows, self.decode(encoded, keys), strict=True)):
+            if decoded.is_silence:
                 found.append([])
             elif not self.decoding.writes_times:
-                text, language = self.vocabulary.decode(heard.tokens), self._found_language(heard)
+                text, language = self.vocabulary.decode(decoded.tokens), self._found_language(decoded)
                 found.append([Segment(window.start, window.end, text, language=language)])
             else:
                 frames = count_frames(window.num_samples)
                 seconds = min(frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
-                pieces = _complete_pieces(heard.tokens, self.vocabulary.times, seconds)
-                found.append(self.segments_of_pieces(heard, pieces, window.begin, encoded, row, frames))
+                pieces = _complete_pieces(decoded.tokens, self.vocabulary.times, seconds)
+                found.append(self.segments_of_pieces(decoded, pieces, window.begin, encoded, row, frames))
         return found
 
-    def _found_language(self, heard: Heard) -> str | None:
+    def _found_language(self, decoded: Decoded) -> str | None:
         """The language, where it is one that was found."""
-        return heard.language if self.decoding.language == AUTO else None
+        return decoded.language if self.decoding.language == AUTO else None
 
     def segments_of_pieces(
-        self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
+        self, decoded: Decoded, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
     ) -> list[Segment]:
         """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has ``frames`` of audio.
 
@@ -106,33 +106,33 @@ class WhisperTranscriber(Transcriber):
         """
         times, logs, segments = list[float](), list[float](), list[Segment]()
         if self.decoding.timestamps == "word":
-            found, logs = self._read_along(heard, encoded.rows(slice(row, row + 1)), frames)
+            found, logs = self._read_along(decoded, encoded.rows(slice(row, row + 1)), frames)
             times = [begin + one for one in found]
         for first, last, start, end in pieces:
-            tokens, words, probabilities = heard.tokens[first:last], tuple[Interval, ...](), tuple[float, ...]()
+            tokens, words, probabilities = decoded.tokens[first:last], tuple[Interval, ...](), tuple[float, ...]()
             if times:
-                words = read_words(self.vocabulary, tokens, times[first:last], heard.language, begin + start)
-                probabilities = word_probabilities(self.vocabulary, tokens, logs[first:last], heard.language)
+                words = read_words(self.vocabulary, tokens, times[first:last], decoded.language, begin + start)
+                probabilities = word_probabilities(self.vocabulary, tokens, logs[first:last], decoded.language)
             segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
-            segments.append(Segment(*segment, words, self._found_language(heard), probabilities))
+            segments.append(Segment(*segment, words, self._found_language(decoded), probabilities))
         return segments
 
-    def _read_along(self, heard: Heard, encoded: Encoded, frames: int) -> tuple[list[float], list[float]]:
+    def _read_along(self, decoded: Decoded, encoded: Encoded, frames: int) -> tuple[list[float], list[float]]:
         """When each token is spoken, in seconds from the beginning of the window, and its log-probability."""
-        config, read = self.model.whisper.config, len(heard.prompt)
+        config, read = self.model.whisper.config, len(decoded.prompt)
         # where nobody has chosen some: all of the last half, as OpenAI's
         layers = range(config.decoder_layers // 2, config.decoder_layers)
         heads = self.heads or list(product(layers, range(config.decoder_attention_heads)))
         # Where the text didn't end by itself, its last token was written but never read.
-        tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]
+        tokens = [*decoded.prompt, *decoded.tokens[: None if decoded.ended else -1]]
         with without_dropout(self.model), torch.inference_mode():
             weights, logits = self.model.read_along(torch.tensor([tokens], device=self.device), encoded, heads)
             # What is read at a place is the logits of the next one.
-            logs = logits[0, read - 1 : read - 1 + len(heard.tokens)].float().log_softmax(-1)
-            written = torch.tensor(heard.tokens, dtype=torch.long, device=self.device)
+            logs = logits[0, read - 1 : read - 1 + len(decoded.tokens)].float().log_softmax(-1)
+            written = torch.tensor(decoded.tokens, dtype=torch.long, device=self.device)
             own = logs.gather(1, written[:, None])[:, 0].tolist()
         found = token_times(weights[0][:, read:, : frames // 2], config.median_filter_width) or [0.0]
-        return [*found, *found[-1:] * (len(heard.tokens) - len(found))], own
+        return [*found, *found[-1:] * (len(decoded.tokens) - len(found))], own
 
     def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
         """The encoder's states of features ``(bin, frame)``, all computed at once.
@@ -147,10 +147,10 @@ class WhisperTranscriber(Transcriber):
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         """The words of each window's features ``(bin, frame)``, all computed at once."""
-        return self._texts(self.heard(self.encoded(features)))
+        return self._texts(self.decode(self.encoded(features)))
 
-    def _texts(self, heard: Iterable[Heard]) -> list[str]:
-        return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in heard]
+    def _texts(self, decoded: Iterable[Decoded]) -> list[str]:
+        return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in decoded]
 
     def decode_texts(self, encoded: Any) -> list[str]:
         """The transcript of each row of encoded audio."""
@@ -160,16 +160,16 @@ class WhisperTranscriber(Transcriber):
         """The transcript of each row of encoded audio, and whether the model ended it itself."""
         size = self.decoding.batch_size
         parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
-        found = [heard for some in parts for heard in self.heard(some)]
+        found = [decoded for some in parts for decoded in self.decode(some)]
         return self._texts(found), [one.ended for one in found]
 
-    def heard(
+    def decode(
         self,
         encoded: Encoded,
         keys: Sequence[int] | None = None,
         languages: Sequence[str | None] | None = None,
         before: Sequence[Sequence[int]] | None = None,
-    ) -> list[Heard]:
+    ) -> list[Decoded]:
         """Write each row of encoded audio, again at a higher temperature while the text fails a threshold.
 
         ``keys`` decide what is drawn; ``languages`` that are known aren't looked for; ``before`` are tokens that are
@@ -180,7 +180,7 @@ class WhisperTranscriber(Transcriber):
         languages = self.languages(encoded) if languages is None else languages
         prompts = [self.prompt(*one) for one in zip(languages, before, strict=True)]
         silence = [0.0] * number if options.no_speech_threshold is None else self._silence(encoded, prompts)
-        found, open_rows = dict[int, Heard](), list(range(number))
+        found, open_rows = dict[int, Decoded](), list(range(number))
         for attempt, temperature in enumerate(options.temperatures):
             # Only rows whose text failed a threshold are written again, hotter each time.
             some = encoded if len(open_rows) == number else encoded.rows(torch.tensor(open_rows))
@@ -189,7 +189,7 @@ class WhisperTranscriber(Transcriber):
             failed = []
             for row, best in zip(open_rows, written, strict=True):
                 fails, is_silence = self._judge(best, silence[row])
-                found[row] = Heard(
+                found[row] = Decoded(
                     best.tokens, best.ended, tuple(prompts[row]), temperature, languages[row], is_silence
                 )
                 failed += [row] if fails else []

@@ -59,7 +59,7 @@ def count_frames(num_samples: int) -> int:
     return -(-num_samples * FRAMES_PER_SECOND // SAMPLING_RATE)
 
 
-class Heard(NamedTuple):
+class Decoded(NamedTuple):
     """The tokens that were written of a window after a ``prompt``, and the ``temperature`` at which they were."""
 
     tokens: tuple[int, ...]
@@ -96,16 +96,16 @@ class SeekingTranscriber(Protocol):
 
     def languages(self, encoded: Encoded) -> list[str | None]: ...
 
-    def heard(
+    def decode(
         self,
         encoded: Encoded,
         keys: Sequence[int] | None = None,
         languages: Sequence[str | None] | None = None,
         before: Sequence[Sequence[int]] | None = None,
-    ) -> list[Heard]: ...
+    ) -> list[Decoded]: ...
 
     def segments_of_pieces(
-        self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
+        self, decoded: Decoded, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
     ) -> list[Segment]: ...
 
 
@@ -156,19 +156,19 @@ def listen_on(transcriber: SeekingTranscriber, listeners: list[Listener]) -> lis
             # As in Whisper's own procedure, the language of a recording is that of its first window.
             one.language = one.language or language
     before = [_said_before(transcriber, one) for one in listeners]
-    found = transcriber.heard(encoded, [one.seek for one in listeners], [one.language for one in listeners], before)
-    for row, (one, window, heard) in enumerate(zip(listeners, windows, found, strict=True)):
+    found = transcriber.decode(encoded, [one.seek for one in listeners], [one.language for one in listeners], before)
+    for row, (one, window, decoded) in enumerate(zip(listeners, windows, found, strict=True)):
         frames = window.shape[1]
-        if not heard.is_silence:
-            pieces, end = split_segments(heard.tokens, transcriber.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
+        if not decoded.is_silence:
+            pieces, end = split_segments(decoded.tokens, transcriber.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
             begin = one.seek / FRAMES_PER_SECOND
-            one.segments += transcriber.segments_of_pieces(heard, pieces, begin, encoded, row, one.frames_left)
-            one.said += [list(heard.tokens[piece.first : piece.last]) for piece in pieces]
+            one.segments += transcriber.segments_of_pieces(decoded, pieces, begin, encoded, row, one.frames_left)
+            one.said += [list(decoded.tokens[piece.first : piece.last]) for piece in pieces]
             # What follows the last complete segment is written again: the next window begins where that segment ends.
             frames = frames if end is None else round(end * FRAMES_PER_SECOND)
         one.seek += frames
         # A text that needed a high temperature is likely wrong, and would lead the next ones astray.
-        one.conditions = transcriber.decoding.condition_on_previous and heard.temperature < CONDITIONS_BELOW
+        one.conditions = transcriber.decoding.condition_on_previous and decoded.temperature < CONDITIONS_BELOW
     return [None] * len(listeners)
 
 

@@ -225,7 +225,7 @@ class WhisperTask(SpeechRecognitionTask):
             self.normalise,
             transcribe,
             groups,
-            heard=self.dataset(split).heard(),
+            audio=self.dataset(split).list_audio(),
             compute_features=self.compute_features,
         )
 

@@ -120,9 +120,9 @@ def test_tokens_with_times_are_those_of_generate(made: dict[int, Made], options:
     finally:
         generation.max_initial_timestamp_index = before
     transcriber = one.transcriber(timestamps="segment", **options)
-    heard = transcriber.heard(transcriber.encoded(list(rows.numpy())))
-    assert [list(row.prompt) + list(row.tokens) for row in heard] == [one.text_ids(row) for row in found]
-    assert any(token in one.vocabulary.times for token in heard[0].tokens)
+    decoded = transcriber.decode(transcriber.encoded(list(rows.numpy())))
+    assert [list(row.prompt) + list(row.tokens) for row in decoded] == [one.text_ids(row) for row in found]
+    assert any(token in one.vocabulary.times for token in decoded[0].tokens)
 
 
 def test_without_times_prompts_are_those_of_generate(made: dict[int, Made]):
@@ -138,8 +138,8 @@ def test_without_times_prompts_are_those_of_generate(made: dict[int, Made]):
     }
     expected = [one.text_ids(one.generate(row[None], **options)[0].tolist()) for row in rows]
     transcriber = one.transcriber(task="translate", language="auto", prompt="so it is")
-    for heard, tokens in zip(transcriber.heard(transcriber.encoded(list(rows.numpy()))), expected, strict=True):
-        assert [*heard.prompt, *heard.tokens][: len(tokens)] == tokens  # ours may have one more, which isn't read
+    for decoded, tokens in zip(transcriber.decode(transcriber.encoded(list(rows.numpy()))), expected, strict=True):
+        assert [*decoded.prompt, *decoded.tokens][: len(tokens)] == tokens  # ours may have one more, which isn't read
 
 
 LONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -476,12 +476,12 @@ def test_a_model_that_favours_an_added_token_writes_it(with_added: Made, times: 
         bias = torch.zeros(one.vocabulary.ids.size).index_fill(0, torch.tensor([token]), 30.0)
     whole = one.model.whisper.proj_out.register_forward_hook(lambda module, given, found: found + bias)
     try:
-        [heard] = one.heard(one.encoded([with_added.features(speech(1.0))]))
+        [decoded] = one.decode(one.encoded([with_added.features(speech(1.0))]))
     finally:
         whole.remove()
-    assert token in heard.tokens
-    assert "<laugh>" in one.vocabulary.decode(heard.tokens)
-    spoken = [place for place in heard.tokens if place in one.vocabulary.times]
+    assert token in decoded.tokens
+    assert "<laugh>" in one.vocabulary.decode(decoded.tokens)
+    spoken = [place for place in decoded.tokens if place in one.vocabulary.times]
     assert bool(spoken) == (times == "segment")
     assert spoken == sorted(spoken)
 
@@ -501,17 +501,17 @@ def test_a_word_is_as_probable_as_the_mean_of_its_tokens_in_transformers(made: d
     one = made[0]
     transcriber = one.transcriber(timestamps="word", language="hi", max_new_tokens=12)
     encoded = transcriber.encoded([one.features(speech(1.6))])
-    [heard] = transcriber.heard(encoded, [0])
-    [found] = transcriber.segments_of_pieces(heard, [Piece(0, len(heard.tokens), 0.0, 1.6)], 0.0, encoded, 0, 160)
-    read = [*heard.prompt, *heard.tokens]
+    [decoded] = transcriber.decode(encoded, [0])
+    [found] = transcriber.segments_of_pieces(decoded, [Piece(0, len(decoded.tokens), 0.0, 1.6)], 0.0, encoded, 0, 160)
+    read = [*decoded.prompt, *decoded.tokens]
     features = torch.from_numpy(one.features(speech(1.6)))[None]
     with torch.no_grad():
         logits = one.original(input_features=features, decoder_input_ids=torch.tensor([read])).logits[0]
     logs = logits.log_softmax(-1)
-    each = [float(logs[len(heard.prompt) - 1 + place, token]) for place, token in enumerate(heard.tokens)]
-    spoken = [place for place, token in enumerate(heard.tokens) if token not in one.vocabulary.times]
+    each = [float(logs[len(decoded.prompt) - 1 + place, token]) for place, token in enumerate(decoded.tokens)]
+    spoken = [place for place, token in enumerate(decoded.tokens) if token not in one.vocabulary.times]
     expected, first = [], 0
-    for text, size in words_by_token(one.vocabulary, [heard.tokens[place] for place in spoken]):
+    for text, size in words_by_token(one.vocabulary, [decoded.tokens[place] for place in spoken]):
         if text.strip():
             expected.append(np.exp(np.mean([each[place] for place in spoken[first : first + size]])))
         first += size
