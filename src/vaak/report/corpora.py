@@ -25,6 +25,8 @@ def render_lines(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
         yield from _wrapped(corpus.note, "  ")
     if corpus.problem is not None:
         yield from _wrapped(f"problem: {corpus.problem}", "  ")
+    if corpus.audio_problem is not None:
+        yield from _wrapped(f"its recordings aren't read: {corpus.audio_problem}", "  ")
     if not corpus.splits:
         return
     yield ""
@@ -141,4 +143,5 @@ def to_json(corpus: CorpusSurvey) -> dict[str, Any]:
     }
     leaks = [dict(zip(("what", "split", "shared", "number"), one, strict=True)) for one in corpus.leaks()]
     about = {"folder": str(corpus.folder), "type": corpus.kind, "problem": corpus.problem}
+    about |= {} if corpus.audio_problem is None else {"audio_problem": corpus.audio_problem}
     return {**about, "splits": splits, "leaks": leaks}

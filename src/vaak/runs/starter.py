@@ -117,6 +117,8 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     task = next((name for name in names if (need := TASKS[name].starter_data) and need.usual_for == kind), None)
     if task is None:
         raise UserError(f"no task here is for {kind} alone; name one of {', '.join(names)}")
+    if not audio and (reason := usable[0].audio_problem):
+        raise UserError(f"{reason}; to train on the texts alone: vaak init {task} --data {usable[0].folder}")
     if not audio and (number := usable[0].unread_audio):
         raise UserError(
             f"{describe_unusable(usable[0].folder)}. Texts there don't say which of the {number:,} recordings they "
@@ -169,6 +171,9 @@ def select_corpora(corpora: Sequence[CorpusSurvey], task: str) -> list[CorpusSur
     needed = spec.starter_data or usual
     found = [one for one in corpora if needed.reads in _kinds(one)]
     if not found:
+        reasons = [one.audio_problem for one in corpora if one.audio_problem and spec.audio is not None]
+        if reasons:
+            raise UserError(reasons[0])
         raise UserError(f"{task} needs {needed.described}, and there is {' and '.join(one.kind for one in corpora)}")
     return found if spec.audio is not None else found[:1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,49 @@ def test_what_is_no_corpus_is_one_line(vaak, make, message: str, tmp_path: Path)
     assert (code, out) == (2, "")
     assert message in errors
     assert len(errors.splitlines()) == 1
+
+
+def _name_elsewhere(root: Path) -> str:
+    write_audio(root.parent / "elsewhere" / "a.wav", 0.3, 16000, seed=1)
+    rows = [{"audio": "../elsewhere/a.wav", "text": f"words {number}"} for number in range(3)]
+    (root / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return r"train\.jsonl:1: \.\./elsewhere/a\.wav is outside of the folder of the manifest .* audio_root: "
+
+
+def _name_absent(root: Path) -> str:
+    (root / "list.csv").write_text("file,text\n" + "".join(f"a{number}.wav,words {number}\n" for number in range(3)))
+    return r"list\.csv:2: .*a0\.wav: can't be read: No such file or directory"
+
+
+def _break_audio(root: Path) -> str:
+    for number in range(3):
+        (root / f"a{number}.wav").write_bytes(b"RIFF, but nothing else" * 20)
+        (root / f"a{number}.txt").write_text("some words\n")
+    return r"a0\.wav: this is not audio that libsndfile can read"
+
+
+def _name_alone(root: Path) -> str:
+    (root / "list.jsonl").write_text("".join(json.dumps({"audio": f"/nowhere/{n}.wav"}) + "\n" for n in range(3)))
+    return r"list\.jsonl:1: /nowhere/0\.wav is outside of the folder of the manifest"
+
+
+@pytest.mark.parametrize("write", [_name_elsewhere, _name_absent, _break_audio, _name_alone])
+def test_recordings_that_can_not_be_read_are_not_taken_for_text_without_the_reason(
+    vaak, write: Callable[[Path], str], tmp_path: Path
+):
+    (data := tmp_path / "data").mkdir()
+    reason = write(data)
+    for command in (("init", "--data", data), ("init", "asr", "--data", data)):
+        code, out, errors = vaak(*command, "-o", tmp_path / "begin.yml")
+        assert (code, out, (tmp_path / "begin.yml").exists()) == (2, "", False), command
+        assert re.search(reason, errors.splitlines()[-1]), (command, errors)  # what was found is above it
+    code, out, errors = vaak("data", "check", data)  # what it says is wrapped, and folders are abbreviated
+    assert code == 2
+    assert "its recordings aren't read:" in out, out + errors
+    if write is not _name_alone:  # the texts may still be asked for
+        code, out, errors = vaak("init", "lm", "--data", data, "-o", tmp_path / "lm.yml")
+        assert code == 0, errors
+        assert "task: lm" in (tmp_path / "lm.yml").read_text()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

@@ -22,19 +22,26 @@ from typing import Any, NamedTuple
 
 from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.downloads import READERS
-from vaak.audio.corpora.entries import CorpusReader, manifest_lines, resolve_path
-from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
+from vaak.audio.corpora.entries import CorpusReader
+from vaak.audio.corpora.layouts import LayoutReader, subfolders
 from vaak.audio.corpora.transcripts import TranscriptsReader, lists_speakers
 from vaak.audio.cuts.reading import get_language
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
-from vaak.core.storage.tables import Table, is_table
-from vaak.runs.preflight.doctor.columns import MOST_ROWS, find_columns
+from vaak.core.storage.tables import is_table
+from vaak.runs.preflight.doctor.manifests import (
+    FIRST_RECORDINGS,
+    Reasons,
+    make_reader,
+    opens,
+    options_by_manifests,
+    try_reading,
+    with_dialect,
+)
 from vaak.runs.preflight.doctor.text_layouts import recognize_texts
-from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, read_texts, said_of_tables
+from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, read_texts
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
@@ -49,10 +56,6 @@ KINDS = {"texts": "text", "labelled texts": "labelled text", "pairs": "pairs", "
          "preferences": "pairs of answers"}  # fmt: skip
 """Names of texts by what they are, or by type."""
 MOST_CORPORA = 20
-FIRST_RECORDINGS = 100
-"""Recordings of which one, at least, has to be read where files may be in a layout."""
-TIMES = frozenset({"offset", "end", "duration"})
-"""Columns that say which section of a file a row is."""
 
 
 class CorpusEntry(NamedTuple):
@@ -152,6 +155,8 @@ class CorpusSurvey:
     """Which columns, files or folders are what."""
     unread_audio: int = 0
     """Of texts: recordings that are there, too, and aren't read with them."""
+    audio_problem: str | None = None
+    """Of texts: why the recordings that their files name can't be read."""
 
     @property
     def is_text(self) -> bool:
@@ -203,6 +208,7 @@ def survey_folder(folder: Path, seconds: float = SECONDS, dialect: Dialect | Non
 def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """The corpora in a folder, of all layouts; where several fit the same files, the most specific one."""
     found: list[CorpusSurvey] = []
+    reasons: Reasons = {}
 
     def is_new(root: Path) -> bool:
         return not any(root.is_relative_to(one.folder) or one.folder.is_relative_to(root) for one in found)
@@ -210,35 +216,42 @@ def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurve
     for kind in ORDER:
         for root in READERS[kind].roots_in(folder, [one.folder for one in found]):
             if is_new(root) and _fits(kind, root):
-                options = _with_dialect({"type": kind, "corpus_dir": str(root)}, dialect)
+                options = with_dialect({"type": kind, "corpus_dir": str(root)}, dialect)
                 found.append(CorpusSurvey(root, kind, options))
-    for find in (_options_by_files, find_texts):  # what has audio first: a list of it is no text
+    # What has audio comes first: a list of it is no text.
+    for find in (partial(_options_by_files, reasons=reasons), find_texts):
         for root in (folder, *subfolders(folder)):
             if is_new(root) and (by_files := find(root, dialect)):
                 found.append(_survey(root, by_files))
                 if root == folder:
                     break
-    return found[:MOST_CORPORA]
+    return _explain_unread(found, reasons)[:MOST_CORPORA]
+
+
+def _explain_unread(found: list[CorpusSurvey], reasons: Reasons) -> list[CorpusSurvey]:
+    """What was found, texts with why the recordings that they name can't be read; without texts, the reasons alone."""
+    for root, reason in reasons.items():
+        texts = [one for one in found if root.is_relative_to(one.folder) or one.folder.is_relative_to(root)]
+        for one in texts:
+            one.audio_problem = one.audio_problem or reason
+        if not texts:
+            found.append(CorpusSurvey(root, "audio", {}, problem=reason))
+    return found
 
 
 def recognised_file(path: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """The corpus that a single file is: a table or manifest, an archive, or audio with its text next to it."""
+    reasons: Reasons = {}
     if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")):
-        options = _options_by_manifests([path], path.parent, dialect)
+        options = options_by_manifests([path], path.parent, dialect, reasons)
     elif path.suffix.lower() in TranscriptsReader.ARCHIVES or is_audio(path):
         options = {"type": "transcripts", "corpus_dir": str(path.parent), "train": [path.name]}
-        options = _with_dialect(options, dialect)
-        options = options if _opens(options) else None
+        options = with_dialect(options, dialect)
+        options = options if opens(options) else None
     else:
         options = None
     found = find_texts(path, dialect) if options is None else options
-    return [] if found is None else [_survey(path, found)]
-
-
-def _with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str, Any]:
-    """The options with the dialect of tables, where their type reads some."""
-    extra: Any = DatasetConfig.model_fields["dialect"].json_schema_extra
-    return options | ({"dialect": {**dialect}} if dialect and options["type"] in extra["only_for"] else {})
+    return _explain_unread([] if found is None else [_survey(path, found)], reasons)
 
 
 def _survey(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
@@ -267,142 +280,44 @@ def _fits(kind: str, root: Path) -> bool:
             # to them.
             has_labels = any("text" in line.entry or "speaker" in line.entry for line in lines)
             paired = {"type": "transcripts", "corpus_dir": str(root)}
-            return bool(lines) and (kind == "parquet" or has_labels or not _opens(paired))
+            return bool(lines) and (kind == "parquet" or has_labels or not opens(paired))
         except DataError:
             return False
     return True
 
 
-def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
+def _options_by_files(root: Path, dialect: Dialect | None, reasons: Reasons) -> dict[str, Any] | None:
     """Return the options of a corpus of audio recognised by its files: manifests, or audio with annotations."""
-    options = _with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
+    options = with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
     listed = root / "metadata.csv"
-    if listed.is_file() and (root / "wavs").is_dir() and not lists_speakers(listed) and _opens(options):
+    if listed.is_file() and (root / "wavs").is_dir() and not lists_speakers(listed) and opens(options):
         return options
-    options = _with_dialect({"type": "splits", "corpus_dir": str(root)}, dialect)
-    if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
+    options = with_dialect({"type": "splits", "corpus_dir": str(root)}, dialect)
+    if any(one.name.lower() == "train" for one in subfolders(root)) and opens(options):
         return options
     manifests = sorted(path for path in root.iterdir() if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")))
-    if by_manifests := _options_by_manifests(manifests, root, dialect):
+    if by_manifests := options_by_manifests(manifests, root, dialect, reasons):
         return by_manifests
     for kind in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
-        if _opens(options := _with_dialect(kind, dialect)):
+        options = with_dialect(kind, dialect)
+        attempt = try_reading(options)
+        if attempt.opens:
             return options
+        if attempt.problem:
+            reasons.setdefault(root, attempt.problem)
     return None
-
-
-def _options_by_manifests(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
-    if manifests and is_table(manifests[0]) and _is_without_header(manifests[0], root, dialect):
-        # Its first row is a recording: this is a list of names and texts, not a manifest.
-        return None
-    named: dict[str, list[str]] = {}
-    for path in manifests:
-        named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
-    first = [*map(Path, named.get("train", ())), *manifests]
-    found = _with_dialect({"type": "json", **named, **_columns_in(first, root, dialect)}, dialect)
-    whole = found | {"columns": {key: one for key, one in found.get("columns", {}).items() if key not in TIMES}}
-    # lhotse's cuts are JSON lines, too, so their own reader tries first.
-    cuts = [] if any(map(is_table, manifests)) else [{"type": "cuts", **named}]
-    # Columns of times may be in other units, or times in something else: then the table is read without them.
-    for options in (*cuts, found, whole):
-        if manifests and _opens(options):
-            return options
-    return None
-
-
-def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool:
-    """Whether the first row of a table names a recording that is there."""
-    try:
-        first = dict.fromkeys(Table(table, given=said_of_tables(dialect)).names)
-    except DataError:
-        return False
-    folders = [table.parent, *_folders_of_audio(root)]
-    endings = ("", ".wav", ".flac", ".mp3", ".ogg", ".opus")
-    named = {f"{name}{ending}": f"{name}{ending}" for name in first for ending in endings}
-    return any(True for folder in folders for _ in _names_in(named, folder))
-
-
-def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any]:
-    """The columns of the first manifest that have other names than ours, and the folder in which its audio is."""
-    try:
-        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS)
-        rows = [line.entry for line in lines if line.problem is None]
-    except (DataError, IndexError):
-        return {}
-    if not rows:
-        return {}
-    folders = [manifests[0].parent, *_folders_of_audio(root)]
-    # In reverse, so that the first folder wins where several have a file of this name.
-    where = {name: one for one in reversed(folders) for row in rows for name in _names_in(row, one)}
-    roles = ("audio", "text", "speaker", "language", "start", "end", "duration")
-    found = find_columns(list(rows[0]), rows, roles, is_audio=where.__contains__)
-    columns = {name: own for name, own in _sections_in(found.columns).items() if own != name}
-    log.info("%s: %s", manifests[0], found.describe())
-    options: dict[str, Any] = {"columns": columns} if columns else {}
-    named = [str(row[found.columns["audio"]]) for row in rows] if "audio" in found.columns else []
-    # The folder that has most of them comes first in audio_root.
-    elsewhere = Counter(where[name] for name in named if name in where and where[name] != folders[0])
-    return options | ({"audio_root": [str(one) for one, _ in elsewhere.most_common()]} if elsewhere else {})
-
-
-def _sections_in(columns: dict[str, str]) -> dict[str, str]:
-    """The columns as a manifest of sections has them: a start needs an end, or a duration.
-
-    >>> _sections_in({"audio": "file", "start": "from", "end": "to"})
-    {'audio': 'file', 'offset': 'from', 'end': 'to'}
-    """
-    start, end = columns.get("start"), columns.get("end")
-    named = {name: own for name, own in columns.items() if name not in ("start", "end")}
-    if start is not None and "duration" in columns:
-        return named | {"offset": start}
-    return named | ({"offset": start, "end": end} if start is not None and end is not None else {})
-
-
-def _folders_of_audio(root: Path) -> list[Path]:
-    """The folders below a folder that have audio, at most ``MOST_CORPORA``."""
-    found: list[Path] = []
-    level = subfolders(root)
-    for _ in range(3):
-        found += [one for one in level if any(map(is_audio, islice(one.iterdir(), FIRST_RECORDINGS)))]
-        level = [path for one in level[:FIRST_RECORDINGS] for path in subfolders(one)]
-    return found[:MOST_CORPORA]
-
-
-def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
-    """The values of a row that name a file of audio in a folder, with its ending or without."""
-    for value in row.values():
-        if isinstance(value, str) and 0 < len(value) < 256:
-            path = resolve_path((folder,), value)
-            try:
-                if is_audio(path) and path.is_file():
-                    yield value
-            except (OSError, ValueError):
-                continue
-
-
-def _opens(options: dict[str, Any]) -> bool:
-    """Whether the options describe a corpus of which something can be read."""
-    try:
-        reader = _make_reader(options)
-        first = islice(reader.read(reader.given[0]), FIRST_RECORDINGS)
-        return any(one.cut is not None for one in first)
-    except UserError:
-        return False
-
-
-def _make_reader(options: dict[str, Any]) -> CorpusReader:
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    return AudioCorpus(DatasetConfig(**{"name": "data", **plain}), AudioConfig()).reader
 
 
 def _examine(corpus: CorpusSurvey, seconds: float) -> None:
     """Fill in the splits of a corpus, within about ``seconds``."""
+    if corpus.problem is not None:
+        return
     begun = time.monotonic()
     try:
         if corpus.is_text:
             _examine_texts(corpus, begun + seconds)
         else:
-            _examine_recordings(corpus, _make_reader(corpus.options), seconds)
+            _examine_recordings(corpus, make_reader(corpus.options), seconds)
     except UserError as error:
         corpus.problem = str(error)
     except OSError as error:
