@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny_audio import noise, write_audio
@@ -28,7 +28,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     return path, write_audio(path, 7.3)[:, 0]
 
 
-@settings(max_examples=50)
 @given(st.lists(st.integers(0, round(7.3 * 16000)), max_size=6))
 def test_pieces_are_the_whole_at_the_same_rate(file, cuts: list[int]):
     path, samples = file
@@ -49,7 +48,6 @@ def test_other_rates_are_resampled_and_windows_agree_to_the_bit(tmp_path: Path, 
             np.testing.assert_array_equal(audio.samples(first, last), whole[first:last])
 
 
-@settings(max_examples=60)
 @given(num_samples=st.integers(1, 3000), rate=st.sampled_from([8000, 11025, 44100, 48000, 16001]))
 def test_the_number_of_samples_is_known_without_reading(tmp_path_factory, num_samples: int, rate: int):
     path = tmp_path_factory.mktemp("n") / "a.wav"

@@ -40,7 +40,7 @@ documents = (
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents, documents, st.lists(st.tuples(st.lists(keys, min_size=1, max_size=3), scalars), max_size=2))
 def test_loading_never_crashes(tmp_path, lower, upper, overrides):
     files = [tmp_path / "lower.yml", tmp_path / "upper.yml"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.config.training import BatchingConfig, TrainingConfig
@@ -54,7 +54,6 @@ def parts_of(plan: Plan, parts: np.ndarray) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["fixed", "bucketed", "stratified"])
-@settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple), largest=any_largest)
 def test_in_proportion_every_example_is_there_once_in_every_epoch(kind, sizes, largest):
     planner = mixed(sizes, kind=kind, largest=largest)
@@ -85,7 +84,6 @@ def test_shares_are_kept_all_along_an_epoch():
     assert parts.tolist() != sorted(parts.tolist())
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 30), min_size=2, max_size=3).map(tuple),
     exponents=st.lists(st.floats(0, 1), min_size=6, max_size=6),

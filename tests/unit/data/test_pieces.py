@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
@@ -94,7 +94,6 @@ def test_no_plan_is_larger_than_a_piece(kind, sizes, curriculum, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["fixed", "bucketed", "stratified"])
-@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(30, 200), min_size=2, max_size=4).map(tuple), seed=st.integers(0, 99))
 def test_every_stretch_of_a_mixture_has_the_shares_of_the_whole(kind, sizes, seed):
     data = Mixture(sizes, seed=seed)

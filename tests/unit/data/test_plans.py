@@ -54,7 +54,6 @@ def same(a: Plan, b: Plan) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
 @given(lengths=any_lengths, seed=any_seed, batch_size=st.integers(1, 9), largest=st.integers(1, 160))
 def test_every_example_is_there_once_in_every_epoch(kind, lengths, seed, batch_size, largest):
     planner = of_pieces(kind, lengths, largest, batch_size, seed)

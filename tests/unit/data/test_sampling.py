@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.data.plan import sample_size, stratified_sample
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 70), st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
 def test_each_group_has_its_proportion_to_within_one(groups: list[int], size: int, seed: int):
     names = [f"utterance {number}" for number in range(len(groups))]
     array = np.array(groups)

@@ -200,7 +200,6 @@ SIGNS = [
 
 @pytest.mark.parametrize("name", ["basic", "none", "whisper-english"])
 @given(pieces=st.lists(st.sampled_from(SIGNS), min_size=1, max_size=12), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_what_unicode_ignores_changes_no_rate_wherever_it_is(name: str, pieces: list[str], data: st.DataObject):
     normalise, text = normaliser(name), "".join(pieces)
     places = data.draw(st.lists(st.integers(0, len(text)), max_size=6))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
@@ -35,7 +35,6 @@ def synonyms(word: str) -> list[str]:
 words = st.lists(st.sampled_from(["a", "b", "c", "d", "not", "don't", "नहीं"]), min_size=1, max_size=12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(words, st.integers(0, 2**32 - 1), st.sampled_from(TECHNIQUES))
 def test_negations_stay_and_the_same_key_gives_the_same_text(given_words: list[str], key: int, technique: str):
     augmenter = Augmenter([technique], 0.7, synonyms)

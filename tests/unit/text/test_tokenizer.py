@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quick_cases import mostly_slow
@@ -60,14 +60,12 @@ def test_awkward_text_comes_back(trained: dict[str, Tokenizer], kind: str, text:
     assert trained[kind].decode(trained[kind].encode(text)) == text
 
 
-@settings(max_examples=150)
 @given(text=st.text(max_size=40) | st.text(" \n\t#<>0xAE▁Ġकि़्\u200d\u200c₹é", max_size=20))
 def test_any_text_comes_back(trained: dict[str, Tokenizer], text: str) -> None:
     for kind in EXACT:
         assert trained[kind].decode(trained[kind].encode(text)) == text, kind
 
 
-@settings(max_examples=100)
 @given(text=st.text("".join(sorted(set("".join(TEXTS)))) + " \n\t", max_size=40))
 def test_wordpiece_returns_text_of_characters_it_knows(trained: dict[str, Tokenizer], text: str) -> None:
     ids = trained["wordpiece"].encode(text)
@@ -91,7 +89,6 @@ def foreign() -> Tokenizer:
     return Tokenizer(backend)
 
 
-@settings(max_examples=150)
 @given(text=st.text(max_size=40) | st.text(" \n\t#<>0xAE▁Ġकि़्\u200d\u200c₹éž", max_size=20), data=st.data())
 def test_whether_ids_give_a_text_back_is_what_decoding_says(
     trained: dict[str, Tokenizer], foreign: Tokenizer, text: str, data: st.DataObject
@@ -105,7 +102,6 @@ def test_whether_ids_give_a_text_back_is_what_decoding_says(
             assert tokenizer.are_reproduced(rows, texts) == expected
 
 
-@settings(max_examples=30)
 @given(texts=st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5))
 def test_training_on_any_text_gives_exact_tokenizers(texts: list[str]) -> None:
     for kind in EXACT:

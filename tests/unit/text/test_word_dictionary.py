@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.text import word_dictionary
@@ -35,7 +35,6 @@ def by_the_paper(pairs: list[tuple[str, str]], rounds: int) -> dict[str, dict[st
     return dict(table)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.lists(st.sampled_from("abcde"), max_size=5)] * 2), max_size=8), st.integers(1, 6))
 def test_the_most_probable_word_is_that_of_the_paper(drawn: list[tuple[list[str], list[str]]], rounds: int):
     pairs = [(" ".join(source), " ".join(target).upper()) for source, target in drawn]

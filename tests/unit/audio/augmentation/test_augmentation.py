@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.augmentation.pipeline import augmented, longest_factor, make_voices
@@ -49,7 +49,6 @@ def test_nothing_asked_for_changes_nothing() -> None:
     assert (same.name, same.segments, same.text) == (audio.name, audio.segments, audio.text)
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from([0.05, 0.3, 1.0]))
 def test_the_same_generator_gives_the_same_bits_all_finite(seed: int, seconds: float) -> None:
     audio, config = spoken(seconds), of(**EVERYTHING)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lhotse import Recording, SupervisionSegment
 
@@ -73,7 +73,6 @@ def test_windows_in_order_cover_what_counts(recordings):
     assert "3.00 s" in source.describe(1)
 
 
-@settings(max_examples=60)
 @given(window=st.floats(0.3, 15), seed=st.integers(0, 2**31))
 def test_shifted_windows_stay_in_what_counts_and_are_no_longer_than_said(recordings, window: float, seed: int):
     store, samples = recordings
@@ -138,7 +137,6 @@ def test_the_fingerprint_follows_the_content_and_what_is_read_of_it(recordings, 
     assert WindowSource(store, NO_CACHE, 3.0, False).fingerprint == marks[0]
 
 
-@settings(max_examples=60)
 @given(st.lists(st.floats(0.05, 40), min_size=1, max_size=6), st.floats(0.5, 10))
 def test_windows_lie_one_after_another(tmp_path_factory, durations: list[float], window: float):
     store = write_cuts(tmp_path_factory.mktemp("s"), [cut_of(str(n), d) for n, d in enumerate(durations)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tiny_audio import cut_of
@@ -20,7 +20,6 @@ NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_
 SEGMENTS = st.lists(st.tuples(st.floats(0, 5), st.floats(0.01, 4), NAMES), max_size=4)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, st.floats(0.05, 100), SEGMENTS), max_size=6))
 def test_cuts_come_back(tmp_path_factory, rows):
     cuts = [cut_of(name, duration, segments) for name, duration, segments in rows]

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lhotse import Recording, SupervisionSegment
 from lhotse.supervision import AlignmentItem
@@ -62,7 +62,6 @@ def test_a_window_of_all_has_the_text_of_all_and_one_without_words_has_none(stor
     assert (first.alignment, first.text, first.speaker) == (None, None, "A")
 
 
-@settings(max_examples=50)
 @given(first=st.integers(0, 95_000), length=st.integers(1, 60_000))
 def test_every_word_is_where_it_is_said(store: CutStore, first: int, length: int):
     last = min(first + length, 96_000)

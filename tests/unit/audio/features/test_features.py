@@ -9,7 +9,7 @@ import lhotse
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.config import AudioConfig
@@ -102,7 +102,6 @@ def test_as_kaldi_with_options_of_one_type(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(Features(config)(noise(16000)), by_kaldi(config, noise(16000)), atol=tolerance, rtol=0)
 
 
-@settings(max_examples=40)
 @given(
     st.integers(0, 4000),
     st.builds(

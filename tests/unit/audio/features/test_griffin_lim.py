@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -29,7 +29,6 @@ def distance(found: Tensor, wanted: Tensor) -> float:
     return float(torch.linalg.norm(found - wanted) / torch.linalg.norm(wanted))
 
 
-@settings(max_examples=40, deadline=None)
 @given(num_samples=st.integers(1, 3000), sizes=st.sampled_from([(1024, 256), (1200, 300), (512, 256), (800, 7)]))
 def test_the_inverse_gives_back_what_was_transformed(num_samples: int, sizes: tuple[int, int]) -> None:
     length, shift = sizes

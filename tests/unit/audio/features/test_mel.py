@@ -11,7 +11,7 @@ import pytest
 import scipy.signal
 import soundfile
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from toy_recordings import ToyRecordings
@@ -129,7 +129,6 @@ def test_as_librosas_own_function_with_its_defaults() -> None:
     np.testing.assert_allclose(MelSpectrogram(config)(torch.from_numpy(samples)), expected.T, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=50)
 @given(length=st.integers(1, 40), width=st.integers(0, 90))
 def test_mirrored_as_numpy_does(length: int, width: int) -> None:
     samples = np.random.default_rng(length).standard_normal((2, 3, length))
@@ -168,7 +167,6 @@ def test_a_checkpoint_holds_nothing_of_it() -> None:
     assert not MelSpectrogram(MelConfig()).state_dict()
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     num_samples=st.integers(0, 6000), hop=st.sampled_from([50, 256, 300]), frames=st.integers(1, 20), seed=st.integers()
 )
@@ -239,7 +237,6 @@ def test_sizes_that_do_not_fit(options: dict[str, Any], message: str) -> None:
         MelConfig(**options)
 
 
-@settings(max_examples=100)
 @given(
     n_mels=st.integers(1, 200),
     f_min=st.floats(0, 300),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toy_recordings import ToyRecordings
@@ -43,7 +43,6 @@ def cents(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return 1200 * np.abs(np.log2(found / expected))
 
 
-@settings(max_examples=25, deadline=None)
 @example(frequency=480.0, rate=8000, hop=80)  # a third of it has a period of whole samples
 @example(frequency=476.55462184873954, rate=44100, hop=80)  # six multiples of its period are nearer to whole samples
 @given(

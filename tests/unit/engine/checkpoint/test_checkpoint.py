@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import nn
@@ -45,7 +45,6 @@ def snapshot(step: int = 1, **tensors: torch.Tensor) -> Snapshot:
 
 
 @given(names=names, data=st.data(), step=st.integers(0, 10**8))
-@settings(max_examples=40)
 def test_what_is_saved_is_loaded_to_the_bit(
     names: list[str], data: st.DataObject, step: int, tmp_path_factory: pytest.TempPathFactory
 ):

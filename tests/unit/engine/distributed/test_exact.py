@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -95,7 +95,6 @@ microbatch = st.tuples(*(st.none() | st.lists(numbers, min_size=size, max_size=s
 
 
 @given(st.lists(microbatch, min_size=1, max_size=7), st.sampled_from([2, 3, 5]), st.randoms())
-@settings(max_examples=60, deadline=None)
 def test_they_depend_neither_on_ranks_nor_on_order(microbatches: list[Microbatch], world_size: int, random: Any):
     alone, times = summed(microbatches, 1)
     assert summed(microbatches, world_size) == (alone, times)

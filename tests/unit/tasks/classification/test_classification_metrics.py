@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
@@ -39,7 +39,6 @@ def scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     return {"accuracy": accuracy_score(true, predicted), **figures}
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.lists(st.integers(0, 60), max_size=4))
 def test_single_labels(seed: int, size: int, cuts: list[int]):
     rng = np.random.default_rng(seed)
@@ -62,7 +61,6 @@ def test_single_labels(seed: int, size: int, cuts: list[int]):
     assert found == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 30), max_size=3))
 def test_several_labels(seed: int, cuts: list[int]):
     rng = np.random.default_rng(seed)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_diarizer
@@ -244,7 +244,6 @@ def test_an_evaluation_finds_what_the_one_before_has_read(made_recordings: Path,
         task.dataset("valid").example(0, generator())
 
 
-@settings(max_examples=60)
 @given(
     parts=st.lists(st.tuples(st.floats(0, 40), st.floats(0.004, 20)), min_size=1, max_size=4),
     window=st.floats(0.3, 15),

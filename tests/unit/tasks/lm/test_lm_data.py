@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny_runs
@@ -51,7 +51,6 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@settings(max_examples=50)
 @given(documents=DOCUMENTS, eos=st.booleans(), size=st.integers(1, 6), data=st.data())
 def test_windows_of_documents_say_what_stands_there(tokenizer, stored, documents, eos, size, data) -> None:
     stride = data.draw(st.integers(1, size))
@@ -75,7 +74,6 @@ def test_windows_of_documents_say_what_stands_there(tokenizer, stored, documents
     assert num_bytes == sum(len(document.encode()) + eos for document in documents)
 
 
-@settings(max_examples=50)
 @given(documents=DOCUMENTS, size=st.integers(2, 30))
 def test_a_stream_unshifted_holds_every_target_once(tokenizer, stored, documents, size) -> None:
     dataset = StreamDataset(stored(documents), special(tokenizer, False), Corruption(), max_length=size, shift=False)
@@ -86,7 +84,6 @@ def test_a_stream_unshifted_holds_every_target_once(tokenizer, stored, documents
     assert [token for example in examples for token in example.targets] == stream[1:]
 
 
-@settings(max_examples=50)
 @given(documents=DOCUMENTS, size=st.integers(2, 30), seed=st.integers(0, 99))
 def test_shifted_windows_are_pieces_of_the_stream_at_places_of_their_own(
     tokenizer, stored, documents, size, seed

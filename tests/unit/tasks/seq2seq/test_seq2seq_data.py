@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
@@ -49,7 +49,6 @@ def read(dataset: PairDataset, *indices: int):
     return batch
 
 
-@settings(max_examples=60)
 @given(rows=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=5))
 def test_a_row_of_a_batch_is_its_example_and_the_rest_is_padding(rows: list[tuple[list[int], list[int]]]):
     batch = collate([example_of(*row) for row in rows], SPECIAL, with_texts=False)
@@ -139,7 +138,6 @@ def test_only_the_first_of_valid_are_translated(prepared, number, translated):
     assert None not in batch.extra["sources"]
 
 
-@settings(max_examples=60)
 @given(
     sides=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60),
     budget=st.integers(80, 400),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from folders import write
@@ -61,7 +61,6 @@ def test_given_evaluation_splits_stay_whole_and_leave_training(tmp_path: Path) -
     assert corpus.load_splits()["val"] == ["दो", "दो", "चार"]
 
 
-@settings(max_examples=40)
 @given(
     lines=st.lists(st.text("अआकखगab ", min_size=1, max_size=4), min_size=60, max_size=120),
     more=st.lists(st.text("अआकखगab ", min_size=1, max_size=4), max_size=30),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spreadsheets import write_spreadsheet
@@ -121,7 +121,6 @@ def test_folds_see_what_splits_keep(tmp_path: Path):
     assert [(one.key, *one.groups) for one in corpus.examples("train", None, "label")] == expected
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=30, max_size=80))
 def test_classes_are_split_alike_and_no_text_is_in_two_splits(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[int, int]]

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, FormatError
@@ -17,7 +17,6 @@ from vaak.text.corpora.stores import PairStore, Texts
 PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_size=3).map(tuple), st.text()))
 
 
-@settings(max_examples=50)
 @given(pairs=PAIRS)
 def test_pairs_come_back(tmp_path_factory, pairs: list[Pair]):
     pairs = [pair for pair in pairs if "".join((pair.source, *pair.targets, pair.where)).isprintable()]

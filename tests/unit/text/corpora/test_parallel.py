@@ -234,7 +234,6 @@ def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_f
         assert not {pair for pair in before["train"] if pair[0] in firsts} & after[split]
 
 
-@settings(max_examples=40)
 @given(rows=ROWS)
 def test_what_is_dropped_is_what_is_missing(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("corpus")
