@@ -1,6 +1,6 @@
 """Pretrained models in other forms, converted once to folders that transformers reads.
 
-GGUF (llama.cpp)          transformers' own reader; quantized weights become 32 bits
+GGUF (llama.cpp)          transformers' own reader; quantized weights become 32 bits; one in parts is joined first
 Whisper as OpenAI's .pt   ``{"dims": …, "model_state_dict": …}``, read as tensors alone; its tokenizer is next to the
                           file, or that of the model of its size on the Hugging Face Hub
 
@@ -14,33 +14,42 @@ A converted folder is in the user's cache, under the name, the size and the time
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import logging
 import os
 import re
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from vaak.core.artifact import Artifact
+from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.storage.model_formats import GGUF, WHISPER_PT, ModelFormat
+from vaak.core.storage.lock import locked
+from vaak.core.storage.model_formats import GGUF, WHISPER_PT, ModelFormat, list_gguf_parts
 
 log = logging.getLogger("vaak")
 READABLE = (GGUF, WHISPER_PT)
-SPLIT_GGUF = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+MARKER = "converted.json"
+ABANDONED_SECONDS = 3600.0
+"""Age from which a folder without a marker, that no process holds, was left by one that was killed."""
 
 
 def locate_converted(file: Path) -> Path:
     """Return the folder that a file's model is converted to, whether it was already or not."""
-    about = file.stat()
-    mark = compute_fingerprint([str(file.resolve()), about.st_size, about.st_mtime_ns])[:16]
+    parts = list_gguf_parts(file)
+    stats = [one.stat() for one in parts if one.is_file()]
+    about = [value for one in stats for value in (one.st_size, one.st_mtime_ns)]
+    mark = compute_fingerprint([str(parts[0].resolve()), *about])[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "vaak" / "converted" / f"{file.stem}-{mark}"
+    return cache / "vaak" / "converted" / f"{parts[0].stem}-{mark}"
 
 
 def convert(key: str, found: ModelFormat) -> Path:
@@ -48,34 +57,109 @@ def convert(key: str, found: ModelFormat) -> Path:
 
     Raises UserError, which begins with the option's ``key``, where it can't be read.
     """
-    file = found.file
-    assert file is not None
-    made = Artifact(locate_converted(file), "converted.json", "converted model", keys={"sizes": dict})
+    assert found.file is not None
+    parts = list_gguf_parts(found.file)
+    if missing := [part.name for part in parts if not part.is_file()]:
+        raise UserError(f"{key}: {found.file} lacks {len(missing)} of its {len(parts)} parts: {', '.join(missing[:3])}")
+    file = parts[0]
+    made = Artifact(locate_converted(file), MARKER, "converted model", keys={"sizes": dict})
     if made.find() is None or made.damage() is not None:
         with made.making(lambda: made.find() is not None and made.damage() is None, keeps_empty=False) as needed:
             if needed:
                 log.info("%s: %s is converted to %s in 32 bits", key, file, made.folder)
-                (_convert_gguf if found.name == GGUF else _convert_whisper)(key, file, made.folder)
-                made.finish({"format": found.name, "file": str(file)})
+                _remove_abandoned(made.folder)
+                with _leaving_nothing(made.folder):
+                    (_convert_gguf if found.name == GGUF else _convert_whisper)(key, file, made.folder)
+                    made.finish({"format": found.name, "file": str(file)})
     return made.folder
 
 
+@contextlib.contextmanager
+def _leaving_nothing(folder: Path) -> Iterator[None]:
+    """Within this context a model is written to a folder; after an error, such as a full disk, its files are removed.
+
+    Raises UserError where safetensors can't write.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for path in folder.iterdir():
+            if path.name != LOCK:
+                path.unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):
+            raise UserError(f"converted model can't be written to {folder}: {error}") from error
+        raise
+
+
+def _remove_abandoned(own: Path) -> None:
+    """Delete what killed conversions left next to the folder ``own``: those without a marker that no process holds."""
+    for folder in own.parent.iterdir():
+        is_old = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
+        if folder == own or not is_old or not folder.is_dir() or (folder / MARKER).exists():
+            continue
+        with contextlib.suppress(OSError), locked(folder / LOCK, 0.0):  # another process works in it
+            shutil.rmtree(folder)
+
+
+def _join_gguf(parts: Sequence[Path], joined: Path) -> None:
+    """Write one GGUF file with the tensors of all ``parts``, one at a time, and what the first says of the model."""
+    gguf: Any = importlib.import_module("gguf")
+    readers = [gguf.GGUFReader(part) for part in parts]
+    fields = readers[0].fields
+    writer = gguf.GGUFWriter(joined, fields["general.architecture"].contents())
+    for name, field in fields.items():
+        if name.startswith(("GGUF.", "split.")) or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), kind, sub_type=inner)
+    tensors = [one for reader in readers for one in reader.tensors]
+    expected = fields["split.tensors.count"].contents() if "split.tensors.count" in fields else len(tensors)
+    if len(tensors) != expected:
+        raise ValueError(f"its parts have {len(tensors)} tensors, and should have {expected}")
+    for one in tensors:
+        writer.add_tensor_info(one.name, one.data.shape, one.data.dtype, one.data.nbytes, one.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for one in tensors:
+        writer.write_tensor_data(one.data)
+    writer.close()
+
+
+@contextlib.contextmanager
+def _as_one_file(file: Path, folder: Path) -> Iterator[Path]:
+    """The file, or the one that its parts make, which is in ``folder`` as long as this context."""
+    parts = list_gguf_parts(file)
+    if len(parts) == 1:
+        yield file
+        return
+    joined = folder / f".joined.{os.getpid()}.tmp"
+    try:
+        _join_gguf(parts, joined)
+        yield joined
+    finally:
+        joined.unlink(missing_ok=True)
+
+
 def _convert_gguf(key: str, file: Path, folder: Path) -> None:
-    parts = SPLIT_GGUF.search(file.name)
-    if parts and int(parts[1]) > 1:
-        raise UserError(f"{key}: {file} is one of {int(parts[1])} parts; join them by llama-gguf-split --merge")
     with optional_import(f"{key}: reading GGUF requires gguf and transformers", "gguf"):
         importlib.import_module("gguf")
         auto: Any = importlib.import_module("transformers")
     try:
-        with catching_panics():
-            how = {"gguf_file": file.name, "trust_remote_code": False}
-            tokenizer = auto.AutoTokenizer.from_pretrained(file.parent, **how)
-            model = auto.AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **how)
+        with catching_panics(), _as_one_file(file, folder) as whole:
+            how = {"gguf_file": whole.name, "trust_remote_code": False}
+            tokenizer = auto.AutoTokenizer.from_pretrained(whole.parent, **how)
+            load = auto.AutoModelForCausalLM.from_pretrained
+            model, about = load(whole.parent, dtype=torch.float32, output_loading_info=True, **how)
     # each layer of transformers and of gguf raises its own
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{key}: {file} can't be read as GGUF: {said}") from error
+    if lacking := sorted(about["missing_keys"]):  # transformers drew them
+        raise UserError(f"{key}: {file} lacks {len(lacking)} tensors of its model, such as {lacking[0]}")
     # transformers takes what it dequantized itself for quantized still, and doesn't save it.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):

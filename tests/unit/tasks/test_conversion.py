@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import resource
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
 
 from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
+from vaak.tasks.conversion import ABANDONED_SECONDS
 from vaak.tasks.pretrained import find_model, resolve_source
 
 BACK = {
@@ -108,6 +111,81 @@ def test_a_broken_gguf_is_one_line(tmp_path: Path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(60))
     with pytest.raises(UserError, match=r"model\.pretrained: .*m\.gguf can't be read as GGUF: "):
         resolve_source("model.pretrained", str(tmp_path / "m.gguf"), Path())
+
+
+@pytest.fixture(scope="module")
+def gguf_file(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Path:
+    pytest.importorskip("gguf")
+    folder = tmp_path_factory.mktemp("gguf") / "out"
+    assert commands.start(["export", tiny_run, "--format", "gguf", "--output", folder], tiny_run).wait().status == 0
+    return next(folder.rglob("*.gguf"))
+
+
+def _split_gguf(file: Path, folder: Path) -> list[Path]:
+    """The same model in parts of a few tensors each, as llama-gguf-split writes them."""
+    gguf: Any = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(file)
+    folder.mkdir()
+    writer = gguf.GGUFWriter(
+        folder / "m.gguf",
+        reader.fields["general.architecture"].contents(),
+        split_max_tensors=len(reader.tensors) // 3 + 1,
+    )
+    for name, one in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            inner = one.types[-1] if one.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, one.contents(), one.types[0], sub_type=inner)
+    for one in reader.tensors:
+        writer.add_tensor(one.name, one.data, raw_dtype=one.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob("*.gguf"))
+
+
+def test_a_gguf_in_parts_is_read_whichever_part_is_named(gguf_file: Path, tmp_path: Path, cache: Path):
+    parts = _split_gguf(gguf_file, tmp_path / "parts")
+    assert [path.name for path in parts] == [f"m-{number:05d}-of-00003.gguf" for number in (1, 2, 3)]
+    whole = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+    sources = {resolve_source("model.pretrained", str(one), Path()) for one in (tmp_path / "parts", *parts)}
+    assert len(sources) == 1, "the folder and each part are the same model"
+    joined = AutoModelForCausalLM.from_pretrained(sources.pop()).state_dict()
+    assert all(torch.equal(tensor, joined[name]) for name, tensor in whole.state_dict().items())
+    assert not [path for path in cache.rglob("*") if ".tmp" in path.name]
+    parts[1].unlink()
+    for named in (tmp_path / "parts", parts[0], parts[2]):
+        with pytest.raises(UserError, match=r"lacks 1 of its 3 parts: m-00002-of-00003\.gguf"):
+            resolve_source("model.pretrained", str(named), Path())
+
+
+def test_one_part_by_another_name_is_not_filled_with_random_weights(gguf_file: Path, tmp_path: Path):
+    first = _split_gguf(gguf_file, tmp_path / "parts")[0].rename(tmp_path / "model.gguf")
+    with pytest.raises(UserError, match=r"model\.gguf lacks \d+ tensors of its model"):
+        resolve_source("model.pretrained", str(first), Path())
+
+
+def test_a_conversion_that_can_not_be_written_leaves_nothing(gguf_file: Path, tmp_path: Path, cache: Path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # a write beyond it fails as on a full disk
+    try:
+        with pytest.raises(UserError, match="converted model can't be written to"):
+            resolve_source("model.pretrained", str(gguf_file), Path())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert Path(resolve_source("model.pretrained", str(gguf_file), Path()), "model.safetensors").is_file()
+
+
+def test_what_a_killed_conversion_left_is_deleted_by_the_next_one(gguf_file: Path, tmp_path: Path, cache: Path):
+    left, recent = (cache / "vaak" / "converted" / name for name in ("left", "recent"))
+    for folder in (left, recent):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"half")
+    long_ago = time.time() - 2 * ABANDONED_SECONDS
+    os.utime(left, (long_ago, long_ago))
+    resolve_source("model.pretrained", str(gguf_file), Path())
+    assert (left.exists(), recent.exists()) == (False, True), "another process may be making the recent one"
 
 
 def test_a_gguf_has_the_logits_that_transformers_gives_it(tmp_path: Path, tiny_run: Path, vaak: Any):

@@ -9,6 +9,7 @@ all others       are named, with what makes the form that is read
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ READ = (GGUF, WHISPER_PT, PYANNOTE)
 """Single files that are a whole model, and are read."""
 SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARDS = "model-*-of-*.safetensors"
+GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
 """Bytes of a pickle's opcodes that are looked through, without the tensors, which are files of their own."""
@@ -160,6 +162,8 @@ def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None
     """A folder around one file that is a model by itself."""
     found = [(path, _recognise_file(path)) for path in files if path.suffix in (".gguf", ".pt", ".bin", ".nemo")]
     single = [(path, one) for path, one in found if one.name in (*READ, "ggml", "nemo")]
+    models = {list_gguf_parts(path)[0]: (path, one) for path, one in reversed(single)}
+    single = sorted(models.values(), key=lambda found: found[0])
     if not single:
         return None
     path, one = single[0]
@@ -167,6 +171,19 @@ def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None
         names = ", ".join(other.name for other, _ in single[:4])
         return ModelFormat("several", f"has {len(single)} models: {names}", "name one of these files", None)
     return ModelFormat(one.name, f"has {path.name}, which {one.what}", one.remedy, path)
+
+
+def list_gguf_parts(file: Path) -> list[Path]:
+    """The files of the model that a GGUF file is one part of, in order; the file alone, if it is whole.
+
+    >>> [path.name for path in list_gguf_parts(Path("m-00002-of-00003.gguf"))]
+    ['m-00001-of-00003.gguf', 'm-00002-of-00003.gguf', 'm-00003-of-00003.gguf']
+    """
+    match = GGUF_PART.fullmatch(file.name)
+    if match is None or not int(match[3]):
+        return [file]
+    name, number = match[1], match[3]
+    return [file.with_name(f"{name}-{part:05d}-of-{number}.gguf") for part in range(1, int(number) + 1)]
 
 
 @dataclass(frozen=True)
