@@ -1,20 +1,15 @@
-"""A Llama-like language model as one GGUF file, for llama.cpp and programs built on it (Ollama, LM Studio).
+"""A Llama-like language model, or a Gemma, as one GGUF file, for llama.cpp and what is built on it (Ollama, LM Studio).
 
-    model.gguf    configuration, tokenizer, chat template and weights
+    model.gguf    configuration, tokenizer (gguf_tokenizer.py), chat template and weights
 
 It is made of the folder of ``--format hf``. llama.cpp turns neighbouring numbers of a head where transformers turns
-those of its halves, so the rows of Llama's queries and keys are sorted so; of Qwen it knows better.
-
-A tokenizer's merges are exported unchanged. llama.cpp knows by name how a text is split before them: that of a base by
-its pattern. That of tokenizers which are trained here is none of those; ``NEAREST`` gives the same tokens but for what
-docs/exporting.md says.
+those of its halves, so the rows of Llama's queries and keys are sorted so; of Qwen and Gemma it knows better. Gemma
+multiplies by 1 + the gain of a norm, llama.cpp by what is in the file.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,21 +21,25 @@ from torch import Tensor
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json, sync_file, whole_folder
+from vaak.tasks.lm.gguf_tokenizer import write_ends, write_tokenizer
 
 log = logging.getLogger("vaak")
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""llama.cpp's names of transformers' families."""
-_ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {
-    rf"{_ENDINGS}\p{{N}}{{1,3}}{_OTHERS}": "llama-bpe",
-    rf"{_ENDINGS}\p{{N}}{_OTHERS}": "qwen2",
-    "GPT-2": "gpt-2",
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
 }
-"""llama.cpp's names of how a text is split, by pattern; the last one's is that of the pre-tokenizer ByteLevel."""
-NEAREST = "bloom"
-"""The name for tokenizers that are trained here, whose words have marks and joiners in them, and all digits."""
+"""llama.cpp's names of transformers' families."""
+_GEMMAS = ("gemma", "gemma2", "gemma3")
+_PATTERNS = {"gemma2": 2, "gemma3": 6}
+"""Of as many layers, all but the last attend within a window."""
+_LARGEST = {"gemma2": 46, "gemma3": 62}
+"""The number of layers of the 27B, by which llama.cpp knows that it scales attention otherwise."""
 TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 
 
@@ -64,16 +63,18 @@ def write_gguf(
         source, file = made / "hf", made / "model.gguf"
         write_hf(source)
         config = read_json(source / "config.json")
-        _require_llama(config)
+        _require_known(config)
         writer = gguf.GGUFWriter(file, ARCHITECTURES[config["model_type"]])
         kind = TYPES[quantization or "f16"]
+        writer.add_type("model")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         _write_options(writer, config)
         _write_rope(writer, config, gguf.RopeScalingType)
-        _write_tokenizer(writer, source, config, gguf.TokenType)
-        _write_ends(writer, source, turn_ends, document_end)
+        write_tokenizer(writer, source, config, gguf.TokenType)
+        write_ends(writer, source, turn_ends, document_end)
         _write_weights(writer, source, config, gguf, gguf.GGMLQuantizationType[kind])
+        writer.add_size_label(gguf.size_label(*writer.get_total_parameter_count()))
         # The format's order: header, options with the tokenizer, tensors.
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -83,17 +84,37 @@ def write_gguf(
         shutil.rmtree(source)
 
 
-def _require_llama(config: Mapping[str, Any]) -> None:
-    """Raises UserError for an option that llama.cpp's Llama and Qwen don't have."""
+def _require_known(config: Mapping[str, Any]) -> None:
+    """Raises UserError for an option that llama.cpp's architecture of this family doesn't have."""
+    architecture = ARCHITECTURES[config["model_type"]]
+    for name, value in (_foreign_to_gemma(config) if architecture in _GEMMAS else _foreign_to_llama(config)).items():
+        if value:
+            raise UserError(f"--format gguf: llama.cpp's {architecture} has no {name} {value}")
+
+
+def _foreign_to_llama(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, and their values, that Llama and Qwen don't have in llama.cpp; others are false."""
     windows = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    said = {
+    return {
         "sliding_window": windows is not None and windows < config["max_position_embeddings"] and windows,
         "hidden_act": config["hidden_act"] != "silu" and config["hidden_act"],
         "partial_rotary_factor": _rope(config).get("partial_rotary_factor", 1.0) != 1.0 and "below 1",
     }
-    for name, value in said.items():
-        if value:
-            raise UserError(f"--format gguf: llama.cpp's {ARCHITECTURES[config['model_type']]} has no {name} {value}")
+
+
+def _foreign_to_gemma(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, and their values, that Gemmas don't have in llama.cpp; others are false."""
+    architecture, (heads, _, width) = ARCHITECTURES[config["model_type"]], _heads(config)
+    activation = config.get("hidden_activation") or config.get("hidden_act") or "gelu_pytorch_tanh"
+    is_largest = config["num_hidden_layers"] == _LARGEST.get(architecture)
+    scalar = config.get("query_pre_attn_scalar", width)
+    return {
+        "hidden_activation": activation != "gelu_pytorch_tanh" and activation,
+        "query_pre_attn_scalar": scalar != (config["hidden_size"] // heads if is_largest else width) and scalar,
+        "use_bidirectional_attention": config.get("use_bidirectional_attention"),
+        "attention_bias": config.get("attention_bias"),
+        "attn_logit_softcapping": architecture == "gemma3" and config.get("attn_logit_softcapping"),
+    }
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -112,13 +133,38 @@ def _write_options(writer: Any, config: Mapping[str, Any]) -> None:
     writer.add_head_count_kv(of_keys)
     writer.add_key_length(width)
     writer.add_value_length(width)
-    writer.add_rope_dimension_count(width)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(config["vocab_size"])
+    if writer.arch in _GEMMAS:
+        _write_options_of_gemma(writer, config)
+    else:
+        writer.add_rope_dimension_count(width)
+        writer.add_vocab_size(config["vocab_size"])
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"rope_theta": config.get("rope_theta", 10_000.0), **(config.get("rope_parameters") or {})}
+def _write_options_of_gemma(writer: Any, config: Mapping[str, Any]) -> None:
+    """Write how logits are capped, and which layers attend within a window."""
+    if config.get("attn_logit_softcapping"):
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+    if config.get("final_logit_softcapping"):
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if writer.arch not in _PATTERNS:
+        return
+    usual = [(layer + 1) % _PATTERNS[writer.arch] != 0 for layer in range(config["num_hidden_layers"])]
+    kinds = config.get("layer_types")
+    windowed = usual if kinds is None else [kind == "sliding_attention" for kind in kinds]
+    writer.add_sliding_window(config["sliding_window"])
+    if windowed != usual:
+        writer.add_sliding_window_pattern(windowed)
+    base = _rope(config, "sliding_attention")["rope_theta"]
+    if writer.arch == "gemma3" and base != 10_000:  # llama.cpp's own
+        writer.add_rope_freq_base_swa(base)
+
+
+def _rope(config: Mapping[str, Any], kind: str = "full_attention") -> dict[str, Any]:
+    """Return the rotary positions, those of a kind of layer where kinds have their own."""
+    found = config.get("rope_parameters") or {}
+    found = found.get(kind, found)
+    return {"rope_theta": config.get("rope_theta", 10_000.0), **found}
 
 
 def _write_rope(writer: Any, config: Mapping[str, Any], kinds: Any) -> None:
@@ -150,98 +196,6 @@ def _wavelength_factors(config: Mapping[str, Any]) -> Tensor:
     return factors.float()
 
 
-def _write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types: Any) -> None:
-    """Write the tokenizer. Raises UserError where it isn't one of merged bytes."""
-    content, about = read_json(folder / "tokenizer.json"), read_json(folder / "tokenizer_config.json")
-    model = content["model"]
-    if model.get("type") != "BPE" or "ByteLevel" not in str(content.get("decoder")):
-        raise UserError(
-            "--format gguf: only tokenizers of merged bytes are written (data.tokenizer.type byte_level), not this "
-            f"{model.get('type')}"
-        )
-    names = {number: name for name, number in model["vocab"].items()}
-    special = {one["id"]: one for one in content.get("added_tokens", ())}
-    names |= {number: one["content"] for number, one in special.items()}
-    tokens = [names.get(number, f"<|unused {number}|>") for number in range(config["vocab_size"])]
-    kinds = [
-        (types.CONTROL if special[number]["special"] else types.USER_DEFINED)
-        if number in special
-        else types.NORMAL
-        if number in names
-        else types.UNUSED
-        for number in range(len(tokens))
-    ]
-    if not model["merges"]:
-        raise UserError("--format gguf: llama.cpp requires a tokenizer with merges; raise data.tokenizer.vocab_size")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(_detect_splitting(content))
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
-    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in model["merges"]])
-    ids = {one["content"]: number for number, one in special.items()}
-    for role in ("bos", "pad", "unk", "sep", "mask"):
-        token = about.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if token in ids:
-            getattr(writer, f"add_{role}_token_id")(ids[token])
-    # What ends a text is written apart (_write_ends).
-    writer.add_add_bos_token(about.get("bos_token") in ids and _begins(content, ids[about["bos_token"]]))
-    # An end after the prompt would end the answer before it begins.
-    writer.add_add_eos_token(False)
-    # Where newer versions of transformers keep the template.
-    kept = folder / "chat_template.jinja"
-    template = kept.read_text(encoding="utf-8") if kept.is_file() else about.get("chat_template")
-    if isinstance(template, str):
-        writer.add_chat_template(template)
-
-
-def _write_ends(writer: Any, folder: Path, turn_ends: Sequence[int], document_end: int | None) -> None:
-    """Write the tokens at which llama.cpp stops: what ends a document, a turn, and one more; it has room for three."""
-    about = read_json(folder / "tokenizer_config.json")
-    token = about.get("eos_token")
-    token = token.get("content") if isinstance(token, dict) else token
-    added = {one["content"]: one["id"] for one in read_json(folder / "tokenizer.json").get("added_tokens", ())}
-    eos = added.get(token) if document_end is None else document_end
-    kept = folder / "generation_config.json"
-    said = read_json(kept).get("eos_token_id", []) if kept.is_file() else []
-    said = said if isinstance(said, list) else [said]
-    if eos is None and said:
-        eos = said[0]
-    if eos is not None:
-        writer.add_eos_token_id(eos)
-    others = [one for one in dict.fromkeys([*turn_ends, *said]) if one != eos] or list(turn_ends[:1])
-    for write, number in zip((writer.add_eot_token_id, writer.add_eom_token_id), others, strict=False):
-        write(number)
-    if len(others) > 2:
-        names = {number: name for name, number in added.items()}
-        left = ", ".join(str(names.get(one, one)) for one in others[2:])
-        log.warning("llama.cpp's files name three tokens that end a text; it may not stop at %s", left)
-
-
-def _begins(content: Mapping[str, Any], token: int) -> bool:
-    """Whether a tokenizer puts a token before every text."""
-    after = json.dumps(content.get("post_processor"))
-    return bool(re.search(rf'"ids": \[{token}\]', after))
-
-
-def _detect_splitting(content: Mapping[str, Any]) -> str:
-    """Return llama.cpp's name of how a tokenizer splits a text before its merges."""
-    found = content.get("pre_tokenizer") or {}
-    parts = found.get("pretokenizers", [found])
-    patterns = [one["pattern"]["Regex"] for one in parts if one.get("type") == "Split" and "Regex" in one["pattern"]]
-    # ByteLevel splits by GPT-2's expression, unless another splitter comes before it.
-    if not patterns and parts[-1].get("type") == "ByteLevel" and parts[-1].get("use_regex", True) and len(parts) == 1:
-        return SPLITS["GPT-2"]
-    known = SPLITS.get(patterns[0]) if len(patterns) == 1 else None
-    if known is None:
-        log.warning(
-            "llama.cpp can't split texts as this tokenizer does; its nearest rule (%s) gives the same tokens for "
-            "nearly all lines of prose, but not of code or of several lines: see docs/exporting.md",
-            NEAREST,
-        )
-    return known or NEAREST
-
-
 def _write_weights(writer: Any, folder: Path, config: Mapping[str, Any], gguf: Any, kind: Any) -> None:
     heads, of_keys, _ = _heads(config)
     architecture = ARCHITECTURES[config["model_type"]]
@@ -255,6 +209,8 @@ def _write_weights(writer: Any, folder: Path, config: Mapping[str, Any], gguf: A
         with safe_open(file, "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 - it isn't a mapping
                 tensor = opened.get_tensor(name).float()
+                if architecture in _GEMMAS and name.endswith("norm.weight"):
+                    tensor = 1 + tensor
                 # transformers rotates the first half of a head with the second, llama.cpp's llama each even place with
                 # the next: rows are reordered. Its other architectures rotate halves.
                 if architecture == "llama" and ".q_proj." in name:
