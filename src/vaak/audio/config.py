@@ -20,6 +20,8 @@ from vaak.config.base import (
     fold_option,
     folds_file_option,
     option,
+    test_examples_option,
+    valid_examples_option,
 )
 
 AUDIO_ALIASES = {
@@ -402,16 +404,8 @@ class DatasetConfig(DividedSection):
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, ge=0, lt=1)
-    valid_examples: int | None = option(
-        "Number of recordings (split_by: speaker: of speakers) for valid, in place of fractions, which may give a "
-        "small corpus none; null: by fractions.",
-        None,
-        ge=0,
-        le=LARGEST_COUNT,
-    )
-    test_examples: int | None = option(
-        "The same for test; null: none where valid_examples is given.", None, ge=0, le=LARGEST_COUNT
-    )
+    valid_examples: int | None = valid_examples_option("recordings (split_by: speaker: of speakers)")
+    test_examples: int | None = test_examples_option()
     num_voices: int = option("voices: number of speakers.", 60, gt=0, le=1_000_000, only_for=("voices",))
     num_sentences: int = option(
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)

@@ -258,6 +258,21 @@ FOLDS_FILE = "folds_file"
 """The option that isn't part of what a corpus is: a run finds its folds elsewhere after its study was moved."""
 
 
+def valid_examples_option(units: str) -> Any:
+    """The option ``valid_examples: int | None`` of a ``DividedSection`` whose entries are ``units``."""
+    return option(
+        f"Number of {units} for valid, in place of fractions, which may give a small corpus none; null: by fractions.",
+        None,
+        ge=0,
+        le=LARGEST_COUNT,
+    )
+
+
+def test_examples_option() -> Any:
+    """The option ``test_examples: int | None`` of a ``DividedSection``."""
+    return option("The same for test; null: none where valid_examples is given.", None, ge=0, le=LARGEST_COUNT)
+
+
 def fold_option() -> Any:
     """The option ``fold: str | None`` of a ``DividedSection``."""
     return option(

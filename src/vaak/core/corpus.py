@@ -177,8 +177,9 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         """Return what stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
 
     def deciding(self) -> Iterator[str]:
-        """The names by which the entries of train are split, of a kind of corpus that counts them."""
-        raise NotImplementedError
+        """The names by which the entries of train are split."""
+        keys = (self.name_entry(entry)[0] for entry in self.iterate_sources("train"))
+        return (key for key in keys if key is not None)
 
     def get_stratum(self, entry: Entry) -> str:
         """Return what folds have alike shares of."""

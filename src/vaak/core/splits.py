@@ -14,6 +14,8 @@ from typing import Protocol
 from vaak.core.errors import UserError
 
 SPLITS = ("train", "valid", "test")
+OTHER_SHARES = "other fractions, a number (valid_examples, test_examples), or files for this split"
+"""What helps a split that got nothing of too little."""
 Ranges = dict[str, tuple[float, float]]
 """The range, in [0, 1), of each split that is cut from the given train split."""
 
@@ -61,6 +63,10 @@ class Splits:
         """The split of a place in [0, 1)."""
         return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
 
+    def of_rank(self, rank: int, number: int) -> str:
+        """The split of one of a ``number`` of entries that are in an order of their own, from train to test."""
+        return self.at((rank + 0.5) / number)
+
 
 class CountedSplits(Splits):
     """Splits of which valid and test have as many names as asked for: ``valid_examples`` and ``test_examples``.
@@ -104,6 +110,14 @@ class CountedSplits(Splits):
             ranges[split] = low, high
             low = high
         return ranges
+
+    def of_rank(self, rank: int, number: int) -> str:
+        last = number
+        for split, count in reversed(self._counts.items()):
+            last -= count
+            if rank >= last:
+                return split
+        return "train"
 
 
 def split_ranges(given: tuple[str, ...], train_fraction: float, valid_fraction: float, where: str) -> Ranges:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vaak.audio.config import DatasetConfig
+from vaak.config.base import from_options
 from vaak.config.tasks import TASKS, StarterData, built_in, load_name, spec_by_name
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
@@ -30,6 +32,9 @@ from vaak.runs.preflight.doctor.unusable import describe_unusable
 GIB = 1 << 30
 CHARACTERS_PER_TOKEN = 4
 WIDTH = 80
+NONE_LEFT = "none can be spared to evaluate on: give more, or a split called valid"
+ENOUGH = 200
+"""Examples of which a tenth, by their hashes, is never none."""
 TEXT_SIZES = ((64, 2, 2), (128, 3, 4), (256, 4, 4), (384, 6, 6), (512, 8, 8), (768, 12, 12))
 """Width, layers and heads; with the tokens from which on each is used:"""
 TOKENS = (0, 50_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
@@ -289,22 +294,60 @@ def explain_token_budget(budget: int, device: Device) -> str:
     return f"tokens of a step, for {memory}; a batch that doesn't fit into memory is computed in chunks"
 
 
-def make_datasets(corpora: Sequence[CorpusSurvey], **more: Any) -> list[dict[str, Any]]:
-    """Return a dataset for each corpus, with a unique name."""
+def make_datasets(corpora: Sequence[CorpusSurvey], least: int = 1, **more: Any) -> list[dict[str, Any]]:
+    """Return a dataset for each corpus, with a unique name; each split has ``least`` recordings, or speakers.
+
+    Raises UserError where none can be spared to evaluate on.
+    """
     found: list[dict[str, Any]] = []
     for one in corpora:
         name = one.folder.resolve().name.lower() or one.kind
         taken = {item["name"] for item in found}
-        found.append({"name": name if name not in taken else f"{name}-{len(found)}", **one.options, **more})
+        options = {"name": name if name not in taken else f"{name}-{len(found)}", **one.options, **more}
+        found.append(options | _split_recordings(one, options, least))
+    if all(one.get("valid_examples") == 0 for one in found):
+        number = sum(split.num_entries for one in corpora for split in one.splits.values())
+        raise UserError(f"{corpora[0].folder}: recordings: {number:,}; {NONE_LEFT}")
     return found
 
 
-def split_few(corpora: Sequence[CorpusSurvey], amounts: Amounts) -> dict[str, Any]:
-    """Return how to split off validation, where a corpus has none and so few recordings that a tenth may be nothing."""
-    if all("valid" in one.splits for one in corpora) or amounts.examples >= 200:
+def _split_recordings(corpus: CorpusSurvey, options: dict[str, Any], least: int) -> dict[str, Any]:
+    """Return how valid and test are split off from a corpus's train, where that isn't left to the defaults."""
+    train = corpus.splits.get("train")
+    if train is None:
         return {}
-    number = max(1, amounts.examples // 10)
-    return {"valid_examples": number, "test_examples": number if amounts.examples > 3 else 0}
+    by_speaker = from_options(DatasetConfig, options, "datasets").split_by == "speaker" and bool(train.speakers)
+    if by_speaker and "split_by" not in options and len(train.speakers) < 3 <= train.num_entries:
+        return {"split_by": "recording", **split_few(corpus, train.num_entries)}
+    return split_few(corpus, len(train.speakers) if by_speaker else train.num_entries, least, least)
+
+
+def split_texts(corpus: CorpusSurvey, labels: int = 1) -> dict[str, Any]:
+    """Return the options of a corpus of texts, with those that split it where it is too small for fractions.
+
+    Train keeps a text of each of ``labels``. Raises UserError where none can be spared to evaluate on.
+    """
+    train = corpus.splits.get("train")
+    shares = {} if train is None else split_few(corpus, len(train.texts), labels)
+    if train is not None and shares.get("valid_examples") == 0:
+        of_labels = f", labels: {labels:,}" if labels > 1 else ""
+        raise UserError(f"{corpus.folder}: different texts: {len(train.texts):,}{of_labels}; {NONE_LEFT}")
+    return {**corpus.options["corpus"], **shares}
+
+
+def split_few(corpus: CorpusSurvey, number: int, kept: int = 1, least: int = 1) -> dict[str, int]:
+    """Return how many of a ``number`` of examples, or speakers, valid and test get, where a tenth may be none.
+
+    Train keeps ``kept`` at least; an evaluation split of which it couldn't spare ``least`` isn't there.
+    """
+    spare = number - kept
+    if "valid" in corpus.splits or (number >= ENOUGH and spare >= number // 5):
+        return {}
+    each = max(least, min(number // 10, spare // 2))
+    return {
+        "valid_examples": each if spare >= each else 0,
+        "test_examples": each if spare >= 2 * each and number > 3 else 0,
+    }
 
 
 def choose_seconds(amounts: Amounts, device: Device, of_cpu: int, of_gib: float) -> Choice:

@@ -129,9 +129,13 @@ def corpus_findings(
     for name, types in read_by.items():
         if corpus.type not in types:
             yield no_effect(f"data.corpus.{name}", f"is read by the type {', '.join(types)} only, not by {corpus.type}")
+    counts, fractions = ("valid_examples", "test_examples"), ("train_fraction", "valid_fraction")
     if corpus.type in files and corpus.valid and corpus.test:
-        for name in ("train_fraction", "valid_fraction"):
+        for name in (*fractions, *counts):
             yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
+    elif any(getattr(corpus, name) is not None for name in counts):
+        for name in fractions:
+            yield no_effect(f"data.corpus.{name}", "valid_examples or test_examples is given")
 
 
 def unread_tokenizer_findings(tokenizer: TokenizerConfig, base: str) -> Iterator[CheckFinding]:

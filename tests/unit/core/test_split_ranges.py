@@ -82,3 +82,16 @@ def test_given_splits_are_kept_and_one_name_is_left_for_train():
     assert counted(["a", "b"], 1, None).names == ("train", "valid")
     with pytest.raises(UserError, match="there are 2, of which valid_examples: 1 and test_examples: 1 leave none"):
         counted(["a", "b"], 1, 1).of("a")
+
+
+@given(st.integers(1, 40), st.integers(0, 9), st.integers(0, 9))
+def test_ranks_are_divided_by_numbers_or_by_fractions(number: int, valid: int, test: int):
+    by_number = counted([], valid, test)
+    found = [by_number.of_rank(rank, number) for rank in range(number)]
+    assert found == sorted(found, key=SPLITS.index)
+    assert found.count("test") == min(test, number)
+    assert found.count("valid") == min(valid, number - min(test, number))
+    by_fraction = Splits(["train"], fractions(0.6, 0.2), "corpus")
+    found = [by_fraction.of_rank(rank, number) for rank in range(number)]
+    assert found == sorted(found, key=SPLITS.index)
+    assert abs(found.count("train") - 0.6 * number) <= 0.5 + 1e-9

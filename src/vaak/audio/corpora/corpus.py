@@ -38,7 +38,7 @@ from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.left_out import FirstNames, SplitContents
 from vaak.core.progress import track
-from vaak.core.splits import hash_text
+from vaak.core.splits import OTHER_SHARES, hash_text
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -250,10 +250,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             return f"everything was dropped ({reasons})"
         if self.division.is_all_of_its_source(split):
             return "its files have no recordings"
-        return (
-            f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, a number "
-            "(valid_examples, test_examples), or files for this split"
-        )
+        return f"no {self.dataset.split_by} fell into it; give more recordings, {OTHER_SHARES}"
 
 
 def get_size(path: Path) -> int | None:

@@ -12,7 +12,7 @@ from vaak.runs import example_data
 from vaak.runs.example_data import utter_voices, write_audio, write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets, split_few
+from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets
 from vaak.tasks.asr.config import CONTEXT_SECONDS
 from vaak.tasks.rates import USUAL
 
@@ -54,7 +54,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     if amounts.speakers > 1:
         data["group"] = Choice("speaker", "figures are given for each")
     return {
-        "datasets": make_datasets(corpora, **split_few(corpora, amounts)),
+        "datasets": make_datasets(corpora),
         "model": model,
         "data": data,
         "training": {

@@ -20,6 +20,8 @@ from vaak.config.base import (
     fold_option,
     folds_file_option,
     option,
+    test_examples_option,
+    valid_examples_option,
 )
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
@@ -148,6 +150,8 @@ class LabelledCorpusConfig(TextSourceSection):
     stratify: bool = option("Splits have the same proportions of labels; false: a text's hash alone decides.", True)
     train_fraction: float = option("Fraction of the texts for train, if valid and test are not given.", 0.8, gt=0, lt=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, gt=0, lt=1)
+    valid_examples: int | None = valid_examples_option("texts")
+    test_examples: int | None = test_examples_option()
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )

@@ -7,11 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from vaak.core.errors import UserError
 from vaak.runs import example_data
 from vaak.runs.example_data import write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import CHARACTERS_PER_TOKEN, Amounts, Choice, choose_steps, floor_power_of_two
+from vaak.runs.starter import CHARACTERS_PER_TOKEN, Amounts, Choice, choose_steps, floor_power_of_two, split_texts
 
 FEW = 100
 """Texts of each label with which a pretrained encoder was still ahead (benchmarks/few_texts.py)."""
@@ -20,6 +21,11 @@ ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     """Sections for the data found; each choice says why."""
+    if len(amounts.labels) == 1:
+        raise UserError(
+            f"{corpora[0].folder}: all its texts have one label, {next(iter(amounts.labels))!r}: there is nothing to "
+            "tell apart; if another column has the labels, name it label"
+        )
     width = 64 if amounts.examples < 10_000 else 128 if device.kind == "cpu" else 300
     longest = floor_power_of_two(2 * (amounts.lengths[-1] if amounts.lengths else 200) / CHARACTERS_PER_TOKEN, 16, 512)
     batch = floor_power_of_two(amounts.examples / 40, 8, 32 if device.kind == "cpu" else 128)
@@ -41,7 +47,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
             "filter_sizes": Choice([2, 3, 4], "words that are seen together"),
             "dropout": 0.5,
         },
-        "data": {"corpus": Choice(dict(corpora[0].options["corpus"]), rarest), "max_length": longest},
+        "data": {"corpus": Choice(split_texts(corpora[0], len(counts)), rarest), "max_length": longest},
         "training": {
             "batch_size": batch,
             "batching": Choice("bucketed", "texts of like lengths together: little padding"),

@@ -11,14 +11,14 @@ from vaak.runs import example_data
 from vaak.runs.example_data import utter_voices, write_audio
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import GIB, Amounts, Choice, choose_steps, floor_power_of_two, make_datasets, split_few
+from vaak.runs.starter import GIB, Amounts, Choice, choose_steps, floor_power_of_two, make_datasets
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     """Sections for the data found; each choice says why."""
     is_talk = amounts.most_speakers > 1
     if is_talk:
-        datasets = make_datasets(corpora, **split_few(corpora, amounts))
+        datasets = make_datasets(corpora)
         number = min(4, amounts.most_speakers)
         why = f"a recording has up to {amounts.most_speakers}; a window keeps the {number} who speak most"
     else:
@@ -28,7 +28,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
             )
         number, why = 2, "the conversations are of two"
         talk = {"train": 2000, "valid": 20, "test": 20, "num_speakers": 2, "duration": [20, 30], "train_duration": 20}
-        datasets = make_datasets(corpora, split_by="speaker", conversations=talk)
+        datasets = make_datasets(corpora, 2, split_by="speaker", conversations=talk)
     window = min(30.0, max(4.0, amounts.seconds[-1])) if is_talk and amounts.seconds else 20.0
     batch = 4 if device.kind == "cpu" else floor_power_of_two(device.total / GIB, 8, 32)
     # An epoch of little data still has four steps.

@@ -20,6 +20,8 @@ from vaak.config.base import (
     fold_option,
     folds_file_option,
     option,
+    test_examples_option,
+    valid_examples_option,
 )
 from vaak.config.experiment import Experiment
 from vaak.core.storage.spreadsheets import SPREADSHEETS
@@ -138,6 +140,8 @@ class CorpusConfig(TextSourceSection):
         "Fraction of the documents for train, if valid and test are not given.", 0.8, gt=0, lt=1
     )
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, gt=0, lt=1)
+    valid_examples: int | None = valid_examples_option("documents")
+    test_examples: int | None = test_examples_option()
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )

@@ -37,7 +37,11 @@ from vaak.text.config import (
     unread_tokenizer_findings,
 )
 
-READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
+READ_BY = {
+    "text_column": ("json", "csv", "parquet", "huggingface"),
+    "document": ("text",),
+    **dict.fromkeys(("valid_examples", "test_examples"), (*FILE_TYPES, "huggingface")),
+}
 """The types of corpora that read an option which not all read."""
 OF_A_RUN = frozenset({"type", "options", "model_type", "name", "dropout", "attention_dropout"})
 """Options that a pretrained model doesn't bring."""

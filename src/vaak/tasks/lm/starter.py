@@ -22,12 +22,13 @@ from vaak.runs.starter import (
     choose_vocabulary,
     explain_token_budget,
     floor_power_of_two,
+    split_texts,
 )
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     """Sections for the data found; each choice says why."""
-    corpus = dict(corpora[0].options["corpus"])
+    corpus = split_texts(corpora[0])
     is_chat = corpus["type"] in ("chat", "preferences")
     for key in ("label_columns", "target_column"):
         corpus.pop(key, None)

@@ -20,6 +20,8 @@ from vaak.config.base import (
     fold_option,
     folds_file_option,
     option,
+    test_examples_option,
+    valid_examples_option,
 )
 from vaak.config.experiment import Experiment
 from vaak.core.storage.spreadsheets import SPREADSHEETS
@@ -114,6 +116,8 @@ class ParallelCorpusConfig(TextSourceSection):
     )
     train_fraction: float = option("Fraction of the pairs for train, if valid and test are not given.", 0.9, gt=0, lt=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.05, gt=0, lt=1)
+    valid_examples: int | None = valid_examples_option("pairs")
+    test_examples: int | None = test_examples_option()
     max_length_ratio: float | None = option(
         "Drop training pairs if one side has more than this many times the tokens of the other; null keeps all.",
         None,

@@ -38,7 +38,10 @@ from vaak.text.config import (
 )
 
 STACKS = ("encoder", "decoder")
-READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))
+READ_BY = {
+    **dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface")),
+    **dict.fromkeys(("valid_examples", "test_examples"), (*FILE_TYPES, "huggingface")),
+}
 """The types of corpora that read an option which not all read."""
 
 

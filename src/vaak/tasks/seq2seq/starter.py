@@ -22,6 +22,7 @@ from vaak.runs.starter import (
     choose_vocabulary,
     explain_token_budget,
     floor_power_of_two,
+    split_texts,
 )
 
 
@@ -35,7 +36,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     return {
         "model": {"global_config": {"d_model": Choice(width, why), "num_layers": layers, "num_heads": heads}},
         "data": {
-            "corpus": dict(corpora[0].options["corpus"]),
+            "corpus": split_texts(corpora[0]),
             "tokenizer": {"type": Choice("byte_level", "reads any script"), "vocab_size": choose_vocabulary(amounts)},
             "max_source_length": Choice(longest, said),
             "max_target_length": longest,

@@ -16,7 +16,6 @@ from vaak.runs.starter import (
     choose_seconds,
     choose_steps,
     make_datasets,
-    split_few,
 )
 
 
@@ -30,7 +29,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     budget = choose_seconds(amounts, device, 40, 8)
     return {
         **choose_mel(amounts),
-        "datasets": make_datasets(corpora, **split_few(corpora, amounts)),
+        "datasets": make_datasets(corpora),
         "model": {
             "durations": Choice(durations, why),
             "global_config": {

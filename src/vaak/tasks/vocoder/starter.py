@@ -7,7 +7,7 @@ from typing import Any
 
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import Amounts, Choice, choose_mel, choose_steps, make_datasets, split_few
+from vaak.runs.starter import Amounts, Choice, choose_mel, choose_steps, make_datasets
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     start = steps["max_steps"].value * 4 // 5
     return {
         **choose_mel(amounts),
-        "datasets": make_datasets(corpora, **split_few(corpora, amounts)),
+        "datasets": make_datasets(corpora),
         "model": {
             "width": Choice(width, f"for {device.kind}"),
             "num_layers": 4 if device.kind == "cpu" else 8,

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.progress import track
-from vaak.core.splits import SPLITS
+from vaak.core.splits import OTHER_SHARES, SPLITS
 from vaak.text.corpora.conversations import read_chats, read_preferences
 from vaak.text.corpora.readers import (
     TYPES_WITH_ROWS,
@@ -154,7 +154,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
             return "all of its documents are also in a given evaluation split"
         if self.division.is_all_of_its_source(split):
             return f"{source} has no text"
-        return f"no document of {source} fell into it; give more documents, other fractions, or files for this split"
+        return f"no document of {source} fell into it; give more documents, {OTHER_SHARES}"
 
 
 def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSource[Document]:

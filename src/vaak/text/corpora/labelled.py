@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, Protocol
 from vaak.core.class_names import ClassNames
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.splits import SPLITS, hash_text
+from vaak.core.splits import OTHER_SHARES, SPLITS, CountedSplits, hash_text
 from vaak.text.corpora.readers import (
     BytesOptions,
     OnBad,
@@ -156,7 +156,11 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
 
     @functools.cached_property
     def _stratified(self) -> dict[int, str]:
-        """The split of each training text, by its digest; a text that occurs again stays where it is."""
+        """The split of each training text, by its digest; a text that occurs again stays where it is.
+
+        Classes too small for the fractions, or splits of given numbers, are cut together: the first text of each class
+        is the last to leave train, so that nothing is evaluated that train doesn't know, if there are enough others.
+        """
         classes: dict[int, str] = {}
         for entry in map(self.cleaned, self.source.read("train")):
             classes.setdefault(hash_text(entry.text), repr(entry.labels))
@@ -164,8 +168,16 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         # In order of hashes, which is random but fixed: within each class, every split gets its fraction.
         for digest in sorted(classes):
             members.setdefault(classes[digest], []).append(digest)
-        places = ((digest, (place + 0.5) / len(own)) for own in members.values() for place, digest in enumerate(own))
-        return {digest: self.division.at(place) for digest, place in places}
+        places = {digest: (n + 0.5) / len(own) for own in members.values() for n, digest in enumerate(own)}
+        blank = hash_text("")
+        if not isinstance(self.division, CountedSplits):
+            found = {digest: self.division.at(place) for digest, place in places.items()}
+            if {found[digest] for digest in places if digest != blank} == set(self.division.ranges):
+                return found
+        firsts = {own[0] for own in members.values()}
+        order = sorted(places.keys() - {blank}, key=lambda one: (one not in firsts, places[one], one))
+        ranked = {digest: self.division.of_rank(rank, len(order)) for rank, digest in enumerate(order)}
+        return {blank: "train", **ranked}  # a blank text is dropped, so it mustn't be all that a split has
 
     def items(self, split: str, entries: Iterator[LabelledText], counts: LabelStatistics) -> Iterator[LabelledText]:
         is_cut = split in self.division.ranges
@@ -208,7 +220,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
             return f"all its texts in {source} were dropped ({reasons})"
         if self.division.is_all_of_its_source(split):
             return f"{source} has no text"
-        return f"no text of {source} fell into it; give more texts, other fractions, or files for this split"
+        return f"no text of {source} fell into it; give more texts, {OTHER_SHARES}"
 
 
 def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSource[LabelledText]:

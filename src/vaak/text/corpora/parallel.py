@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import SPLITS
+from vaak.core.splits import OTHER_SHARES, SPLITS
 from vaak.core.storage.tables import Table
 from vaak.text.corpora.readers import (
     BytesOptions,
@@ -382,7 +382,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             return f"all its pairs in {source} were dropped ({reasons})"
         if self.division.is_all_of_its_source(split):
             return f"{source} has no pair"
-        return f"no pair of {source} fell into it; give more pairs, other fractions, or files for this split"
+        return f"no pair of {source} fell into it; give more pairs, {OTHER_SHARES}"
 
 
 def cleaned(text: str) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spreadsheets import write_spreadsheet
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.classification.config import LabelledCorpusConfig
 from vaak.text.corpora.labelled import LabelledCorpus, LabelledText, TextStore
 
@@ -140,6 +140,26 @@ def test_classes_are_split_alike_and_no_text_is_in_two_splits(
         counts = Counter(one.labels[0][0] for one in found)
         assert all(abs(counts[label] - fraction * size) <= 1 for label, size in sizes.items())
     assert not first
+
+
+def test_classes_too_small_for_the_fractions_are_cut_together(tmp_path: Path):
+    """Of classes of four, none has a text in the last tenth; train still knows every label."""
+    rows = [{"text": f"t{number}", "label": number % 15} for number in range(60)]
+    corpus = corpus_of(tmp_path, [*rows, *({"text": "", "label": 15} for _ in range(9))])
+    found = {split: [one.labels for one in corpus.read(split)] for split in corpus.splits}
+    assert {split: len(labels) for split, labels in found.items()} == {"train": 48, "valid": 6, "test": 6}
+    assert set(found["train"]) == {((str(label),),) for label in range(15)}
+
+
+@pytest.mark.parametrize("stratify", [True, False])
+def test_numbers_of_texts_for_valid_and_test(tmp_path: Path, stratify: bool):
+    rows = [{"text": f"t{number}", "label": number % 5} for number in range(12)]
+    corpus = corpus_of(tmp_path, rows, valid_examples=4, test_examples=3, stratify=stratify)
+    found = {split: [one.labels for one in corpus.read(split)] for split in corpus.splits}
+    assert {split: len(labels) for split, labels in found.items()} == {"train": 5, "valid": 4, "test": 3}
+    assert not stratify or len(set(found["train"])) == 5, "train keeps a text of each label"
+    with pytest.raises(UserError, match="there are 12, of which valid_examples: 9 and test_examples: 3 leave none"):
+        list(corpus_of(tmp_path, rows, valid_examples=9, test_examples=3, stratify=stratify).read("train"))
 
 
 def test_what_is_dropped_is_counted_by_reason(tmp_path: Path):
