@@ -327,11 +327,11 @@ def split_texts(corpus: CorpusSurvey, labels: int = 1) -> dict[str, Any]:
 
     Train keeps a text of each of ``labels``. Raises UserError where none can be spared to evaluate on.
     """
-    train = corpus.splits.get("train")
-    shares = {} if train is None else split_few(corpus, len(train.texts), labels)
-    if train is not None and shares.get("valid_examples") == 0:
+    number = len(corpus.splits["train"].texts) if "train" in corpus.splits else 0
+    shares = split_few(corpus, number, labels)
+    if shares.get("valid_examples") == 0:
         of_labels = f", labels: {labels:,}" if labels > 1 else ""
-        raise UserError(f"{corpus.folder}: different texts: {len(train.texts):,}{of_labels}; {NONE_LEFT}")
+        raise UserError(f"{corpus.folder}: different texts: {number:,}{of_labels}; {NONE_LEFT}")
     return {**corpus.options["corpus"], **shares}
 
 
@@ -341,7 +341,8 @@ def split_few(corpus: CorpusSurvey, number: int, kept: int = 1, least: int = 1) 
     Train keeps ``kept`` at least; an evaluation split of which it couldn't spare ``least`` isn't there.
     """
     spare = number - kept
-    if "valid" in corpus.splits or (number >= ENOUGH and spare >= number // 5):
+    known = {"train", "valid"} & corpus.splits.keys()
+    if known != {"train"} or not corpus.splits["train"].is_whole or (number >= ENOUGH and spare >= number // 5):
         return {}
     each = max(least, min(number // 10, spare // 2))
     return {

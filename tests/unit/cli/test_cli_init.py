@@ -85,10 +85,22 @@ def test_data_as_downloaded_give_a_yaml(kind: str, vaak, tmp_path: Path):
 
 
 TABLES = {
-    "reviews.csv": ("text,label\n" + "good,yes\nbad,no\n" * 9, "classification", ["label_columns"]),
-    "faq.jsonl": ('{"sentence": "a", "intent": 3}\n' * 5, "classification", ["text_column", "label_columns"]),
-    "pairs.tsv": ("en\thi\n" + "boy\tलड़का\n" * 9, "seq2seq", ["source_column", "target_column"]),
-    "news.txt": ("a line of news\n" * 9, "lm", []),
+    "reviews.csv": (
+        "text,label\n" + "".join(f"good {n},yes\nbad {n},no\n" for n in range(9)),
+        "classification",
+        ["label_columns"],
+    ),
+    "faq.jsonl": (
+        "".join(f'{{"sentence": "a {n}", "intent": {n % 2}}}\n' for n in range(5)),
+        "classification",
+        ["text_column", "label_columns"],
+    ),
+    "pairs.tsv": (
+        "en\thi\n" + "".join(f"boy {n}\tलड़का {n}\n" for n in range(9)),
+        "seq2seq",
+        ["source_column", "target_column"],
+    ),
+    "news.txt": ("".join(f"line {n} of news\n" for n in range(9)), "lm", []),
 }
 
 
@@ -195,7 +207,7 @@ WRONG = {
 @pytest.mark.parametrize("arguments", WRONG)
 def test_mistakes_are_said_in_a_line_and_nothing_is_written(arguments: str, vaak, tmp_path: Path):
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/a.txt").write_text("one line\n" * 5)
+    (tmp_path / "texts/a.txt").write_text("".join(f"line {n}\n" for n in range(5)))
     code, out, errors = vaak("init", *arguments.split())
     assert (code, out) == (2, "")
     assert WRONG[arguments] in errors.splitlines()[-1]
@@ -227,7 +239,7 @@ def answered(arguments: list[str], answers: list[str], folder: Path) -> str:
 
 def test_a_terminal_is_asked_three_questions(tmp_path: Path):
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/a.txt").write_text("one line\n" * 50)
+    (tmp_path / "texts/a.txt").write_text("".join(f"line {n}\n" for n in range(50)))
     shown = answered(["init"], ["lm", "texts", "8gb"], tmp_path)
     assert "Which task?" in shown
     assert "Where are the data?" in shown
