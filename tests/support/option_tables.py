@@ -220,6 +220,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("seq2seq", "data.corpus.seed"): (),
     ("seq2seq", "data.corpus.train_fraction"): (),
     ("seq2seq", "data.corpus.valid_fraction"): (),
+    **{("seq2seq", f"data.corpus.{split}_examples"): (*PAIRS, *CUT) for split in ("valid", "test")},
     ("seq2seq", "data.corpus.on_invalid_utf8"): (
         "data.corpus={type: tsv, train: [FOLDER/torn.tsv], valid: [], test: []}",
     ),
@@ -358,6 +359,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             ("data.corpus.type", ("data.corpus.num_sentences=400",)),
             ("data.corpus.text_column", ()),
             *((f"data.corpus.{name}", CUT) for name in ("train_fraction", "valid_fraction", "stratify")),
+            *((f"data.corpus.{name}", CUT) for name in ("valid_examples", "test_examples")),
             *((f"data.corpus.{name}", GRAMMAR) for name in ("num_sentences", "seed")),
             *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
             ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
@@ -388,4 +390,5 @@ CIRCUMSTANCES |= {
     **{f"distillation.hidden.0.{name}": (TAUGHT, IN_PAIRS) for name in ("student", "teacher", "weight")},
 }
 CIRCUMSTANCES["data.corpus.seed"] = CIRCUMSTANCES["data.corpus.num_sentences"]
-CIRCUMSTANCES["data.corpus.valid_fraction"] = CIRCUMSTANCES["data.corpus.train_fraction"]
+for of_a_split in ("valid_fraction", "valid_examples", "test_examples"):
+    CIRCUMSTANCES[f"data.corpus.{of_a_split}"] = CIRCUMSTANCES["data.corpus.train_fraction"]
