@@ -123,3 +123,27 @@ CTC: dict[str, Callable[[Path], Path]] = {
     "lasr_ctc": write_lasr,
 }
 """A small base of each kind of ``vaak.tasks.asr.bases:CTC_BASES``."""
+
+
+def write_moonshine(folder: Path) -> Path:
+    """UsefulSensors/moonshine-tiny: tokens of Llama's kind, samples that aren't normalised, weights that are tied."""
+    tokenizer: Any = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=make_pieces("<unk>", "<s>", "</s>"),
+        bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="</s>",
+    )  # fmt: skip
+    extractor: Any = transformers.Wav2Vec2FeatureExtractor(do_normalize=False, return_attention_mask=True)
+    processor: Any = transformers.Wav2Vec2Processor
+    processor(extractor, tokenizer).save_pretrained(folder)
+    extractor.save_pretrained(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": len(tokenizer), "max_position_embeddings": 24}
+    layers = {f"{side}_num_hidden_layers": 2 for side in ("encoder", "decoder")}
+    heads = {f"{side}_num_attention_heads": 2 for side in ("encoder", "decoder")}
+    config: Any = transformers.MoonshineConfig(**sizes, **layers, **heads, pad_token_id=2)
+    auto: Any = transformers.MoonshineForConditionalGeneration
+    model = auto(config)
+    model.generation_config.max_length = 24
+    return save(model, folder)
+
+
+DECODER: dict[str, Callable[[Path], Path]] = {"moonshine": write_moonshine}
+"""A small base of each kind of ``vaak.tasks.asr.bases:DECODER_BASES``."""

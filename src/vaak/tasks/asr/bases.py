@@ -1,4 +1,6 @@
-"""The kinds of transformers' CTC networks that a run begins with: a row of CTC_BASES says all about one. No torch.
+"""The kinds of transformers' networks that a run begins with, next to Whisper: a row says all about one. No torch.
+
+Of architecture ctc (CTC_BASES), and of architecture decoder (DECODER_BASES):
 
     samples ──(feature extractor: steps)──▶ features ──(network: strides)──▶ frames ──head──▶ logits
 
@@ -139,3 +141,19 @@ def read_kind(base: str, folder: Path = Path()) -> CtcBase | None:
             continue  # a name of the Hub, or a folder that others complain about
         return CTC_BASES.get(about.get("model_type", "")) if isinstance(about, dict) else None
     return None
+
+
+@dataclass(frozen=True)
+class DecoderBase:
+    """How a kind of network with a decoder, other than a Whisper, is put together."""
+
+    title: str
+    strides: Convolutions
+    """How samples become the positions that the decoder attends to."""
+    targets: tuple[str, str] = USUAL_TARGETS
+
+
+DECODER_BASES: dict[str, DecoderBase] = {
+    "moonshine": DecoderBase("Moonshine", ((127, 64, 0), (7, 3, 0), (3, 2, 0))),
+}
+"""By transformers' ``model_type``: of architecture decoder."""

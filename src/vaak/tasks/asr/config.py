@@ -129,9 +129,9 @@ class AsrModelConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
-    architecture: Literal["whisper", "ctc"] = option(
+    architecture: Literal["whisper", "ctc", "decoder"] = option(
         "whisper: a decoder writes the transcript, token by token; ctc: an encoder, and for each of its frames a token "
-        "or none.",
+        "or none; decoder: a base with a decoder that is no Whisper, such as Moonshine.",
         "whisper",
     )
     base: SourceOrName = option(

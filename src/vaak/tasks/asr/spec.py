@@ -25,7 +25,7 @@ from vaak.config.tasks import (
 from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.tasks.asr import METRICS
-from vaak.tasks.asr.bases import CTC_BASES, read_kind
+from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, read_kind
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
@@ -44,7 +44,7 @@ from vaak.tasks.rates import rate_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
-CTC = "ctc"
+WHISPER, CTC, DECODER = "whisper", "ctc", "decoder"
 ONLY_WHISPERS_BEAM = ("length_penalty", "early_stopping")
 ONLY_WHISPERS = (
     "language",
@@ -76,7 +76,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("model.experts", "given together with model.lora; keep one of them")
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
-    yield from _ctc_findings(experiment) if model.architecture == CTC else _whisper_findings(experiment)
+    yield from FINDINGS[model.architecture](experiment)
     if model.base != SCRATCH:
         adapted = model.lora is not None or model.experts is not None
         yield from rate_findings(experiment, "asr, ctc" if model.architecture == CTC else "asr", "model.base", adapted)
@@ -100,7 +100,7 @@ def _budget_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     data, model = experiment.data, experiment.model
     budget = experiment.training.batching.max_duration
     longest, why = data.max_duration, "an example may have (data.max_duration"
-    if model.architecture != CTC and model.base != SCRATCH:
+    if model.architecture == WHISPER and model.base != SCRATCH:
         longest, why = find_window(model, data), "an example takes (model.window: audio is padded"
     if budget is not None and budget < longest:
         yield impossible("training.batching.max_duration", f"{budget:g} s is less than {why}, {longest:g} s)")
@@ -236,6 +236,42 @@ def _hiding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("data.augmentation.spec_augment", "with a base, model.masking hides frames")
 
 
+def _decoder_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what a network with a decoder that is no Whisper doesn't read or have."""
+    model, what = experiment.model, "model.architecture is decoder"
+    if model.base == SCRATCH or model.base in VERSIONS:
+        kinds = ", ".join(DECODER_BASES)
+        yield impossible("model.base", f"{model.base}; architecture decoder begins with a base ({kinds})")
+    if experiment.data.features_on == "device":
+        yield impossible("data.features_on", "device, but a base with a decoder reads samples")
+    for name in ("experts", "adapter"):
+        if getattr(model, name) is not None:
+            yield impossible(f"model.{name}", f"{what}, which has none; use model.lora")
+    augmentation = experiment.data.augmentation
+    if augmentation is not None and augmentation.spec_augment is not None:
+        yield impossible("data.augmentation.spec_augment", f"{what}, which reads samples")
+    for name in AudioConfig.model_fields:
+        if name not in READ_AUDIO:
+            yield no_effect(f"global_config.{name}", f"{what}: the base reads samples")
+    yield from own_network_findings("model.conformer", model.conformer, f"{what}, which has its own network")
+    yield from _unread_by_decoders(experiment)
+
+
+def _unread_by_decoders(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    model, what = experiment.model, "model.architecture is decoder"
+    of_others = [f"conformer.{name}" for name in type(model.conformer).model_fields.keys() - {"type", "options"}]
+    of_others += [f"masking.{name}" for name in type(model.masking).model_fields]
+    for name in (*sorted(of_others), "train_feature_encoder", "window"):
+        yield no_effect(f"model.{name}", what)
+    for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS):
+        yield no_effect(f"data.decoding.{name}", what)
+    for name in ("timestamps", "language", "language_like"):
+        yield no_effect(f"data.{name}", what)
+
+
+FINDINGS = {WHISPER: _whisper_findings, CTC: _ctc_findings, DECODER: _decoder_findings}
+
+
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """Yield the findings on options that the base decides."""
     model, data = experiment.model, experiment.data
@@ -301,9 +337,10 @@ def num_parameters(experiment: AsrExperiment) -> int:
 def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
     """A base that reads less than 30 s, or a window, decides how long utterances may be."""
     base, window = get("model.base"), get("model.window")
-    if base != SCRATCH and get("model.architecture") != CTC and isinstance(window, int | float) and window > 0:
+    is_whisper = get("model.architecture") not in (CTC, DECODER)
+    if base != SCRATCH and is_whisper and isinstance(window, int | float) and window > 0:
         return {"data.max_duration": (float(window), "which is model.window")}
-    seconds = seconds_read_by(base, folder) if isinstance(base, str) and get("model.architecture") != CTC else None
+    seconds = seconds_read_by(base, folder) if isinstance(base, str) and is_whisper else None
     if seconds is None or seconds >= CONTEXT_SECONDS:
         return {}
     return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
@@ -312,7 +349,7 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
 def newer_options(get: Callable[[str], Any]) -> dict[str, float]:
     """Before there was ``model.window``, the longest utterance was what a pretrained Whisper's encoder read, too."""
     longest = get("data.max_duration")
-    is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") != CTC
+    is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") not in (CTC, DECODER)
     if is_pretrained_whisper and isinstance(longest, int | float) and longest < CONTEXT_SECONDS:
         return {"model.window": float(longest)}
     return {}
@@ -360,6 +397,8 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
     data = {"max_unknown": 101}
     if kind == "whisper":
         return {"model": {"base": source}, "data": data}
+    if kind in DECODER_BASES:
+        return {"model": {"architecture": DECODER, "base": source}, "data": data}
     if kind not in CTC_BASES:
         return None
     if not any(str(name).endswith("ForCTC") for name in about.get("architectures") or ()):
@@ -369,7 +408,10 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
 
 SPEC = TaskSpec(
     task="vaak.tasks.asr.whisper.task:WhisperTask",
-    task_where={f"model.architecture={CTC}": "vaak.tasks.asr.ctc.task:CtcTask"},
+    task_where={
+        f"model.architecture={CTC}": "vaak.tasks.asr.ctc.task:CtcTask",
+        f"model.architecture={DECODER}": "vaak.tasks.asr.decoder.task:DecoderTask",
+    },
     model=AsrModelConfig,
     data=AsrDataConfig,
     audio=AudioConfig,
@@ -397,7 +439,10 @@ SPEC = TaskSpec(
         "transcribe",
         "align",
     ),
-    endpoints=lambda get: ("transcriptions", *(() if get("model.architecture") == CTC else ("translations",))),
+    endpoints=lambda get: (
+        "transcriptions",
+        *(() if get("model.architecture") in (CTC, DECODER) else ("translations",)),
+    ),
     exports={
         "hf": transformers_format(HUB_TAG, "expert"),
         "onnx": ONNX,

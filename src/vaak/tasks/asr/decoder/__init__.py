@@ -1,0 +1,1 @@
+"""Speech recognition by pretrained networks with a decoder that are no Whispers (``model.architecture: decoder``)."""
