@@ -158,6 +158,9 @@ class ChatRequest(WritingRequest):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: int | None = None
     tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
+    chat_template_kwargs: Annotated[
+        dict[str, Any] | None, Field(description="What the chat template is given besides, such as enable_thinking.")
+    ] = None
 
 
 class Usage(Form):

@@ -216,8 +216,9 @@ async def chat(request: Request, form: ChatRequest) -> Response:
     served = server.choose("chat", form.model)
     require_length(server, [json.dumps([form.messages, form.tools], ensure_ascii=False)], "messages")
     with naming_fields("messages"):
-        found = read_conversation({"messages": form.messages, "tools": form.tools}, "messages")
-        prompt = served.task.chat_template.prompt(found.messages, "messages", found.tools)
+        given = {"messages": form.messages, "tools": form.tools, "chat_template_kwargs": form.chat_template_kwargs}
+        found = read_conversation(given, "messages")
+        prompt = served.task.chat_template.prompt(found.messages, "messages", found.tools, found.options)
     asked = read_request(server, served, form, [prompt], chat=True)
     about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
     about |= {"model": served.name}

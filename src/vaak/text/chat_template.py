@@ -15,6 +15,7 @@ import json
 import logging
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.text.corpora.stores import EncodedPiece
+from vaak.text.corpora.tool_calls import NO_OPTIONS, Options, reserved_option
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -47,6 +49,17 @@ _NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN + _THOUGHTS + _SAID)
 _AROUND = re.compile(f"[{_THOUGHTS}{_SAID}]")
 MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
+_TOOL = {"type": "function", "function": {"name": "f", "description": "?", "parameters": {"type": "object"}}}
+_CALL = (
+    _EXAMPLE[0],
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}],
+    },
+    {"role": "tool", "content": "!", "name": "f", "tool_call_id": "abcdefghi"},
+    _EXAMPLE[1],
+)
 
 
 _THOUGHT_NAMES = ("reasoning_content", "reasoning", "thinking")
@@ -93,13 +106,21 @@ class _Generation(Extension):
 class ChatTemplate:
     """A template with the tokenizer whose special tokens it writes."""
 
-    def __init__(self, content: str, tokenizer: Tokenizer, learned: Learned = ANSWERS_ALONE) -> None:
-        """Raises UserError for what isn't a template."""
+    def __init__(
+        self,
+        content: str,
+        tokenizer: Tokenizer,
+        learned: Learned = ANSWERS_ALONE,
+        options: Options = NO_OPTIONS,
+    ) -> None:
+        """``options`` are given to the template, too. Raises UserError for what isn't a template, or hasn't such."""
         self.content, self.tokenizer, self.learned = content, tokenizer, learned
         self.num_unwritten_thoughts = 0
         """Answers whose thoughts the template left out, of those encoded so far."""
         self.num_unwritten_words = 0
         """Answers of which the template wrote the calls alone, and not what they say, too."""
+        self.unused_options = Counter[str]()
+        """Options of conversations that the template doesn't name, each with their number."""
         # Sandboxed: a template comes from whoever published the model. Blocks are trimmed as transformers trims them.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -116,22 +137,36 @@ class ChatTemplate:
         # Longest first: an alternative that is a prefix of another would win over it.
         names = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, names)))
+        self.options = self._break_special(dict(options))
+        for name in options:
+            if reason := reserved_option(name):
+                raise UserError(f"{OPTION}_kwargs: {reason}")
+            if not self._names(name):
+                raise UserError(f"{OPTION}_kwargs: {OPTION} doesn't name {name}, so it would change nothing")
 
     def encoded(
-        self, messages: Messages, where: str, unlearned: Container[int] = (), *, tools: Tools = (), num_earlier: int = 0
+        self,
+        messages: Messages,
+        where: str,
+        unlearned: Container[int] = (),
+        *,
+        tools: Tools = (),
+        num_earlier: int = 0,
+        options: Options = NO_OPTIONS,
     ) -> EncodedPiece:
         """A conversation's tokens, which of them are learned, and the bytes of those; each special token is one.
 
-        Turns at the places ``unlearned``, and the first ``num_earlier`` answers, aren't among them. Raises DataError,
-        naming ``where``, for a conversation that the template refuses, or doesn't write whole, and where nothing is
-        learned.
+        Turns at the places ``unlearned``, and the first ``num_earlier`` answers, aren't among them. ``options`` are the
+        conversation's own, which come before those of all. Raises DataError, naming ``where``, for a conversation that
+        the template refuses, or doesn't write whole, and where nothing is learned.
         """
         messages = [self._with_thoughts(message) for message in messages]
         self._require_written(messages, tools, where)
-        written, spans = self._write_messages(messages, where, tools)
-        if not spans and "assistant" in self.learned.roles:
-            raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
+        self.unused_options.update(name for name in options if not self._names(name))
+        written, spans = self._write_messages(messages, where, self._give(tools, options))
         answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        if answering and not spans and "assistant" in self.learned.roles:
+            raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
         spans = _leave_out(spans, answering, unlearned, f"{where}: {OPTION} marks")[num_earlier:]
         written, spans, thoughts, said = _take_out_marks(written, spans)
         self.num_unwritten_thoughts += max(0, sum("reasoning_content" in one for one in messages) - len(thoughts))
@@ -164,17 +199,39 @@ class ChatTemplate:
         returned = self.tokenizer.decode(ids, skip_special_tokens=False)
         return EncodedPiece(ids, num_bytes, returned == written.replace(BROKEN, ""), answers=answers)
 
-    def prompt(self, messages: Messages, where: str, tools: Tools = ()) -> list[int]:
+    def prompt(
+        self,
+        messages: Messages,
+        where: str,
+        tools: Tools = (),
+        options: Options = NO_OPTIONS,
+    ) -> list[int]:
         """The tokens after which the assistant's answer to ``messages`` comes. Raises DataError as ``encoded``."""
         messages = [self._with_thoughts(message) for message in messages]
         self._require_written(messages, tools, where)
-        rendered = self._rendered(self._protected(messages), where, tools, prompt=True)
+        given = self._give(tools, options)
+        rendered = self._rendered(self._protected(messages), where, given, prompt=True)
         return self._tokens(_AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")))[0]
 
-    def render(self, messages: Messages, tools: Tools = (), *, prompt: bool = False) -> str:
+    def render(
+        self,
+        messages: Messages,
+        tools: Tools = (),
+        *,
+        prompt: bool = False,
+        options: Options = NO_OPTIONS,
+    ) -> str:
         """The text of a conversation, with the prompt for an answer if asked. Raises DataError as ``encoded``."""
-        rendered = self._rendered(self._protected(messages), OPTION, tools, prompt=prompt)
+        rendered = self._rendered(self._protected(messages), OPTION, self._give(tools, options), prompt=prompt)
         return _AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")).replace(BROKEN, "")
+
+    def _names(self, option: str) -> bool:
+        """Whether the template names an option."""
+        return re.search(rf"\b{re.escape(option)}\b", self.content) is not None
+
+    def _give(self, tools: Tools, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What the template is given besides messages."""
+        return {"tools": self._break_special(tools) or None, **self.options, **self._break_special(dict(options))}
 
     def _with_thoughts(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message whose thoughts are treated as asked, those in its content, too, where they are to be left out."""
@@ -209,9 +266,10 @@ class ChatTemplate:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """The special tokens that end an answer, or follow it: where it stops."""
-        found = (self.tokenizer.backend.token_to_id(end.token) for end in self._ends if end.token)
-        return tuple(sorted({one for one in found if one is not None}))
+        """The special tokens that end an answer, or a call, or follow it: where it stops."""
+        ends = [*self._ends, *self._find_ends(_CALL, self._give((_TOOL,), {}))]
+        found = (self.tokenizer.backend.token_to_id(end.token) for end in ends if end.token)
+        return tuple(dict.fromkeys(one for one in found if one is not None))
 
     @cached_property
     def doubt(self) -> str | None:
@@ -230,26 +288,33 @@ class ChatTemplate:
     @cached_property
     def _ends(self) -> list[_End]:
         """How the answers of a short and of a longer conversation end; empty where the template refuses these."""
-        found = list[_End]()
         # Two lengths: a template may end the last answer differently from the others.
-        for messages in (_EXAMPLE, (*_EXAMPLE, *_EXAMPLE)):
-            try:
-                written, spans = self._write_messages(messages, OPTION)
-            except DataError:
-                return []
-            for start, end in spans:
-                inside = re.search(f"(?:{self._special.pattern})$", written[start:end].rstrip())
-                after = re.match(rf"\s*({self._special.pattern})", written[end:])
-                token = inside[0] if inside else after[1] if after else None
-                found.append(_End(token, inside is not None))
+        short, longer = (self._find_ends(one, self._give((), {})) for one in (_EXAMPLE, (*_EXAMPLE, *_EXAMPLE)))
+        return [*short, *longer] if short and longer else []
+
+    def _find_ends(self, messages: Messages, given: Mapping[str, Any]) -> list[_End]:
+        """How the answers of a conversation end; empty where the template refuses it, or doesn't write its calls."""
+        calls = any("tool_calls" in one for one in messages)
+        if calls and "tool_calls" not in self.content:
+            return []
+        try:
+            written, spans = self._write_messages(messages, OPTION, given)
+        except DataError:
+            return []
+        found = list[_End]()
+        for start, end in spans:
+            inside = re.search(f"(?:{self._special.pattern})$", written[start:end].rstrip())
+            after = re.match(rf"\s*({self._special.pattern})", written[end:])
+            token = inside[0] if inside else after[1] if after else None
+            found.append(_End(token, inside is not None))
         return found
 
-    def _write_messages(self, messages: Messages, where: str, tools: Tools = ()) -> tuple[str, list[Span]]:
+    def _write_messages(self, messages: Messages, where: str, given: Mapping[str, Any]) -> tuple[str, list[Span]]:
         """The text, and where answers are in it; what is around thoughts and other turns is in it, too."""
         protected = self._protected(messages)
-        rendered = self._rendered(protected, where, tools)
+        rendered = self._rendered(protected, where, given)
         if not MARKS.search(self.content):
-            return rendered, self._answers(protected, rendered, where, tools)
+            return rendered, self._answers(protected, rendered, where, given)
         # The marks are taken out, so positions count the characters before each mark only.
         outside, *marked = rendered.split(BEGIN)
         spans = []
@@ -259,7 +324,7 @@ class ChatTemplate:
             outside += answer + after
         return outside, spans
 
-    def _answers(self, messages: Messages, whole: str, where: str, tools: Tools) -> list[Span]:
+    def _answers(self, messages: Messages, whole: str, where: str, given: Mapping[str, Any]) -> list[Span]:
         """Return where answers are in what a template without marks wrote."""
         spans = []
         for number, message in enumerate(messages):
@@ -267,8 +332,8 @@ class ChatTemplate:
                 continue
             # Without marks, an answer is what follows the generation prompt, provided each conversation begins like the
             # longer one.
-            before = self._rendered(messages[:number], where, tools, prompt=True)
-            after = self._rendered(messages[: number + 1], where, tools)
+            before = self._rendered(messages[:number], where, given, prompt=True)
+            after = self._rendered(messages[: number + 1], where, given)
             if not after.startswith(before) or not whole.startswith(after):
                 raise DataError(
                     f"{where}: {OPTION}: the first {number + 1} messages alone are written otherwise than as part of "
@@ -304,10 +369,10 @@ class ChatTemplate:
             return {self._break_special(key): self._break_special(one) for key, one in value.items()}
         return [self._break_special(one) for one in value] if isinstance(value, list | tuple) else value
 
-    def _rendered(self, messages: Messages, where: str, tools: Tools = (), *, prompt: bool = False) -> str:
-        given = self._break_special(tools) if tools else None
+    def _rendered(self, messages: Messages, where: str, given: Mapping[str, Any], *, prompt: bool = False) -> str:
+        known = {**self._given, **given}
         try:
-            return self._template.render(messages=messages, tools=given, add_generation_prompt=prompt, **self._given)
+            return self._template.render(messages=messages, add_generation_prompt=prompt, **known)
         except Exception as error:  # whatever the code of a template raises
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(f"{where}: {OPTION} refuses this conversation: {said}") from error

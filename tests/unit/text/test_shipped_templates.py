@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
 from vaak.text.chat_template import ChatTemplate
 from vaak.text.shipped_templates import SHIPPED, template_for
 from vaak.text.tokenizer import Tokenizer
@@ -186,3 +186,36 @@ def test_what_an_answer_says_next_to_its_call_is_counted_where_it_is_not_written
     writing = ChatTemplate(template_for(tokenizer, "qwen3", None), tokenizer)
     writing.encoded(CONVERSATIONS["call and text"], "here")
     assert writing.num_unwritten_words == 0
+
+
+def test_options_of_a_template_are_those_of_all_and_then_of_a_conversation(tokenizer: Tokenizer):
+    content, talk = template_for(tokenizer, "qwen3", None), CONVERSATIONS["question"]
+    quiet = ChatTemplate(content, tokenizer, options={"enable_thinking": False})
+    thought = "<think>\n\n</think>\n\n"
+    assert quiet.render(talk, prompt=True).endswith(f"<|im_start|>assistant\n{thought}")
+    assert not quiet.render(talk, prompt=True, options={"enable_thinking": True}).endswith(thought)
+    loud = ChatTemplate(content, tokenizer)
+    assert loud.prompt(talk, "here", options={"enable_thinking": False}) == quiet.prompt(talk, "here")
+    found = [
+        one.encoded(CONVERSATIONS["answer"], "here", options=given).ids
+        for one, given in (
+            (ChatTemplate(template_for(tokenizer, "glm4", None), tokenizer), given)
+            for given in ({}, {"enable_thinking": False})
+        )
+    ]
+    assert tokenizer.decode(found[1]) == tokenizer.decode(found[0]).replace("a", "a/nothink", 1)
+    loud.encoded(CONVERSATIONS["answer"], "here", options={"verbosity": "low", "enable_thinking": True})
+    assert dict(loud.unused_options) == {"verbosity": 1}
+    with pytest.raises(UserError, match=r"^data.chat_template_kwargs: data.chat_template doesn't name verbosity"):
+        ChatTemplate(content, tokenizer, options={"verbosity": "low"})
+    with pytest.raises(UserError, match=r"^data.chat_template_kwargs: messages is the conversation's own"):
+        ChatTemplate(content, tokenizer, options={"messages": []})
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [("glm4", ["<|user|>", "<|observation|>"]), ("llama3_1", ["<|eot_id|>"]), ("mistral", ["</s>"])],
+)
+def test_what_follows_a_call_ends_an_answer_too(tokenizer: Tokenizer, name: str, ends: list[str]):
+    template = ChatTemplate(template_for(tokenizer, name, None), tokenizer)
+    assert [tokenizer.backend.id_to_token(one) for one in template.end_ids] == ends

@@ -41,15 +41,21 @@ def generate(
     opened = chosen.open()
     chosen.require_use(opened, "generate", "vaak generate requires a language model (task lm)")
     task, read = opened.task, opened.experiment.data.max_length
-    messages, _, tools = _conversation(text) if chat else ([], frozenset(), ())
-    prompt = task.chat_template.prompt(messages, text, tools) if chat else task.prompt(text)
+    asked = _conversation(text) if chat else None
+    prompt = (
+        task.prompt(text)
+        if asked is None
+        else task.chat_template.prompt(asked.messages, text, asked.tools, asked.options)
+    )
     if len(prompt) > read:
         print(f"warning: the prompt has {len(prompt)} tokens, the model reads the last {read}", file=sys.stderr)
     settings = task.sampling(**(GenerationOptions().model_dump() | sampling))
     with opened.precision.autocast():
         if samples == 1 and output is None and not chosen.as_json:
             write, begin, text = (
-                (partial(task.answer, tools=tools), messages, "") if chat else (task.stream, text, text)
+                (task.stream, text, text)
+                if asked is None
+                else (partial(task.answer, tools=asked.tools, options=asked.options), asked.messages, "")
             )
             for index, piece in enumerate(write(opened.model, begin, settings)):
                 sys.stdout.write(piece if index else text + piece)

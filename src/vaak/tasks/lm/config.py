@@ -196,8 +196,14 @@ class LanguageModelDataConfig(Section):
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: SourceOrName | None = option(
         "chat, preferences: the template in Jinja, or its file, by which conversations are written, or the name of one "
-        "of ours (qwen3, glm4, llama3, llama3_1, mistral, gemma, chatml); null is the tokenizer's, else by tokens.",
+        "of ours (qwen3, glm4, llama3, llama3_1, mistral, mistral_nemo, gemma, chatml); null is the tokenizer's, else "
+        "by tokens.",
         None,
+    )
+    chat_template_kwargs: dict[str, Any] = option(
+        "chat, preferences: what the template is given besides, such as enable_thinking: false of Qwen3's; those of a "
+        "row come first.",
+        {},
     )
     loss_on: Literal["answers", "last", "all"] = option(
         "chat: which tokens training learns to predict; last is the last answer alone. Evaluations score answers, or "

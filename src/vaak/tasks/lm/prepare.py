@@ -110,7 +110,9 @@ def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     learned, usual = what_is_learned(data)._asdict(), ANSWERS_ALONE._asdict()
     # Only what was asked for: data of before these options stay what they are.
     asked = {name: value for name, value in learned.items() if value != usual[name]}
-    return {"chat_template": given_template(data.chat_template, code)} | ({"learned": asked} if asked else {})
+    given: dict[str, Any] = {"chat_template": given_template(data.chat_template, code)}
+    given |= {"options": data.chat_template_kwargs} if data.chat_template_kwargs else {}
+    return given | ({"learned": asked} if asked else {})
 
 
 def what_is_learned(data: LanguageModelDataConfig) -> Learned:
@@ -162,7 +164,7 @@ def _make(
         given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
         source = kept if given is None else given if given.is_dir() else given.parent
         content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
-        template = ChatTemplate(content, tokenizer, what_is_learned(data))
+        template = ChatTemplate(content, tokenizer, what_is_learned(data), data.chat_template_kwargs)
         keep_template(kept, content)
     # Of whole words, every new text has unknown ones.
     limit = data.max_unknown if is_new and not tokenizer.has_whole_words else None
@@ -176,12 +178,19 @@ def _make(
             if is_mixed:
                 write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u4").tobytes())
         else:
-            skipped = Skipped()
-            pieces = _conversations(_watched(corpus.read(split), coverage), template, skipped if skip_bad else None)
+            skipped, swapped = Skipped(), SwappedPairs()
+            documents = swapped.watch(_watched(corpus.read(split), coverage))
+            pieces = _conversations(documents, template, skipped if skip_bad else None)
             store = write_encoded(folder / split, pieces, tokenizer)
             if skipped:
                 log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
             _tell_unwritten(split, template)
+            if swapped.number:
+                log.warning(
+                    "%s: %s pairs have the answers of another one, the other way round; both are kept",
+                    split,
+                    f"{swapped.number:,}",
+                )
             if not len(store):
                 raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
@@ -198,13 +207,33 @@ def _make(
     return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
 
 
+class SwappedPairs:
+    """Counts pairs of which another one has the same question, and the same answers the other way round."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._seen = set[int]()
+
+    def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents, each counted as it passes."""
+        for one in documents:
+            if one.rejected:
+                first, second = repr(one.messages), repr(one.rejected)
+                self.number += hash((second, first)) in self._seen
+                self._seen.add(hash((first, second)))
+            yield one
+
+
 def _tell_unwritten(split: str, template: ChatTemplate) -> None:
     """Warn of what the template left out of a split's answers, and count anew."""
     if number := template.num_unwritten_thoughts:
         log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
     if number := template.num_unwritten_words:
         log.warning("%s: %s answers say something, and call: %s writes the call alone", split, f"{number:,}", OPTION)
+    for name, number in template.unused_options.items():
+        log.warning("%s: %s conversations give %s, which %s doesn't name", split, f"{number:,}", name, OPTION)
     template.num_unwritten_thoughts = template.num_unwritten_words = 0
+    template.unused_options.clear()
 
 
 def _watched(documents: Iterable[Document], coverage: Coverage) -> Iterator[Document]:
@@ -239,13 +268,24 @@ def _conversations(
 
 
 def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
+    roles = template.learned.roles
+    for place in sorted(one.asked):
+        # To ask and not to get would pass unnoticed.
+        if (role := one.messages[place]["role"]) not in roles:
+            raise DataError(
+                f"{one.where}: message {place + 1} asks to be learned, but is the {role}'s; only turns of the "
+                f"{' and '.join(roles)} are learned (data.learned_roles)"
+            )
     if not one.rejected:
-        return [template.encoded(one.messages, one.where, one.unlearned, tools=one.tools)]
+        return [template.encoded(one.messages, one.where, one.unlearned, tools=one.tools, options=one.options)]
     earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
-    return [
-        template.encoded(messages, one.where, tools=one.tools, num_earlier=earlier)
+    chosen, rejected = (
+        template.encoded(messages, one.where, tools=one.tools, num_earlier=earlier, options=one.options)
         for messages in (one.messages, one.rejected)
-    ]
+    )
+    if chosen.ids == rejected.ids:
+        raise DataError(f"{one.where}: {OPTION} writes chosen and rejected alike; leave the pair out")
+    return [chosen, rejected]
 
 
 def loss_of_text(store: TokenStore) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -80,6 +81,7 @@ from vaak.text.chat_template import ChatTemplate, Messages, Tools, template_in
 from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.corpora.tool_calls import NO_OPTIONS, Options
 from vaak.text.tokenizer import Tokenizer, normalise
 
 log = logging.getLogger("vaak")
@@ -194,7 +196,7 @@ class LanguageModelTask(ExportableTask):
         content = template_in(prepared_folder(self.directory) / "tokenizer")
         if content is None:
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
-        return ChatTemplate(content, self.tokenizer, what_is_learned(self.data))
+        return ChatTemplate(content, self.tokenizer, what_is_learned(self.data), self.data.chat_template_kwargs)
 
     def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset | PreferenceDataset:
         special, length = self._special_tokens(), self.data.max_length
@@ -374,7 +376,7 @@ class LanguageModelTask(ExportableTask):
             pairs = {"pairs": ", ".join(self.data.minimal_pairs), "ties": "wrong"}
             return PairMeters(protocol | pairs, self.options)
         if self.preferences:
-            template = compute_fingerprint(self.chat_template.content)
+            template = self._describe_template()
             about = {"loss": self.main_loss.name, "longer": self.data.long_chats, "template": template}
             return PreferenceMeters({"split": split, "max_length": str(self.data.max_length), **about}, self.main_loss)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
@@ -385,7 +387,7 @@ class LanguageModelTask(ExportableTask):
         else:
             others["masked"] = f"{self.data.masking_probability:g}"
         if self.chats:
-            template = compute_fingerprint(self.chat_template.content)
+            template = self._describe_template()
             windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}
             ends = "answers and what ends them" if self.chat_template.doubt is None else "answers without an end"
             others |= {"newline": "as in the answers", "scored": ends + self._scored_turns(), "template": template}
@@ -438,6 +440,12 @@ class LanguageModelTask(ExportableTask):
         for text, continuation in zip(texts, self.written(model, asked, settings, batch_size), strict=True):
             yield text + continuation
 
+    def _describe_template(self) -> str:
+        """The fingerprint of the chat template, and what it is given besides."""
+        given = self.data.chat_template_kwargs
+        found = compute_fingerprint(self.chat_template.content)
+        return f"{found}, {json.dumps(given, sort_keys=True)}" if given else found
+
     def _scored_turns(self) -> str:
         """Which turns of conversations are scored, where it isn't each answer; empty where it is."""
         learned = self.chat_template.learned
@@ -462,13 +470,19 @@ class LanguageModelTask(ExportableTask):
         yield from self._continued(model, self.prompt(text), settings)
 
     def answer(
-        self, model: nn.Module, messages: Messages, settings: SamplingSettings, tools: Tools = ()
+        self,
+        model: nn.Module,
+        messages: Messages,
+        settings: SamplingSettings,
+        tools: Tools = (),
+        options: Options = NO_OPTIONS,
     ) -> Iterator[str]:
         """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer.
 
-        It may call ``tools``, which are those of transformers' ``apply_chat_template``.
+        It may call ``tools``, which are those of transformers' ``apply_chat_template``; ``options`` are what the
+        template is given besides, before the run's own.
         """
-        prompt = self.chat_template.prompt(messages, "the messages", tools)
+        prompt = self.chat_template.prompt(messages, "the messages", tools, options)
         yield from self._continued(model, prompt, self.answering(settings))
 
     def _continued(self, model: nn.Module, prompt: list[int], settings: SamplingSettings) -> Iterator[str]:

@@ -25,7 +25,7 @@ from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names
 from vaak.core.storage.archives import open_file, read_state
 from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
-from vaak.text.corpora.tool_calls import read_calls, read_calls_of_text, read_tools
+from vaak.text.corpora.tool_calls import NO_OPTIONS, Options, read_calls, read_calls_of_text, read_options, read_tools
 from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
@@ -89,7 +89,7 @@ ROW_KEYS: dict[str, KeyRule] = {
     "weight": KeyRule("several", "read", "1 is as without; another is refused"),
     "tools": KeyRule("OpenAI, Mistral, TRL, ShareGPT", "read", _TOOLS),
     "functions": KeyRule("OpenAI", "read", "as `tools`, each without its outer object"),
-    "chat_template_kwargs": KeyRule("TRL", "refused", "write what they say into a template of your own"),
+    "chat_template_kwargs": KeyRule("TRL", "read", "what the template is given, such as `enable_thinking`"),
     "documents": KeyRule("transformers", "refused", "write them into a message"),
     "segments": KeyRule("axolotl (input_output)", "refused", "write them as messages"),
     "completions": KeyRule("TRL (stepwise)", "refused", "give one completion"),
@@ -121,8 +121,12 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
     ),
     "content": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "text, or a list of parts of type text, joined"),
     "value": KeyRule("ShareGPT", "read", "text"),
-    "weight": KeyRule("OpenAI, Mistral, ShareGPT", "read", "of an answer: 0 isn't learned or scored, 1 is"),
-    "train": KeyRule("axolotl", "read", "of an answer: false isn't learned or scored, true is"),
+    "weight": KeyRule(
+        "OpenAI, Mistral, ShareGPT",
+        "read",
+        "0 isn't learned or scored; 1 is, where its role is one of `data.learned_roles`",
+    ),
+    "train": KeyRule("axolotl", "read", "as `weight`, by false and true"),
     "training": KeyRule("axolotl", "read", "as `train`"),
     "loss": KeyRule("ms-swift", "read", "as `train`"),
     "train_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
@@ -150,8 +154,9 @@ _KEYS_OF_FORMS: dict[Literal["preferences", "chat"], tuple[set[str], ...]] = {
 
 
 class Conversation(NamedTuple):
-    """Messages, normalised, and the places of those that aren't learned; and the tools that may be called.
+    """Messages, normalised, and the places of those that aren't learned; the tools that may be called.
 
+    Messages at the places ``asked`` aren't answers, but ask to be learned; ``options`` are what the template is given.
     A message has ``role`` and ``content``, and where it says so ``reasoning_content``, ``tool_calls``, ``name``,
     ``tool_call_id``.
     """
@@ -159,6 +164,8 @@ class Conversation(NamedTuple):
     messages: list[Message]
     unlearned: frozenset[int] = frozenset()
     tools: tuple[dict[str, Any], ...] = ()
+    asked: frozenset[int] = frozenset()
+    options: Options = NO_OPTIONS
 
 
 def key_table() -> list[str]:
@@ -193,16 +200,17 @@ def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Ite
 
 
 def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    messages, unlearned, tools = read_conversation(row, where)
+    found = read_conversation(row, where)
+    messages, unlearned, tools = found[:3]
     answers = {place for place, message in enumerate(messages) if message["role"] == ANSWERS}
-    if not answers:
+    if not answers and not found.asked:
         raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
     # A row without an answer to learn would train nothing, unnoticed.
-    if answers <= unlearned:
+    if answers <= unlearned and not found.asked:
         raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
     kept, replaced = _check_bytes(messages, where, options)
-    text = _join_texts(kept, tools)
-    return Document(text, 0, where, tuple(kept), unlearned=unlearned, tools=tools), replaced
+    document = Document(_join_texts(kept, tools), 0, where, tuple(kept), unlearned=unlearned, tools=tools)
+    return document._replace(asked=found.asked, options=found.options), replaced
 
 
 def _check_bytes(messages: Sequence[Message], where: str, options: BytesOptions) -> tuple[list[Message], int]:
@@ -246,7 +254,7 @@ def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, 
     question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
     text = _join_texts(said, tools)
     found = Document(text, 0, where, (*question, *chosen), (*question, *rejected), first, tools=tools)
-    return found, replaced
+    return found._replace(options=read_options(row, where)), replaced
 
 
 Make = Callable[[Any, str, BytesOptions], tuple[Document, int]]
@@ -349,13 +357,17 @@ def read_conversation(row: Any, where: str) -> Conversation:
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
         raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
-    found = list[Message]()
+    found, asked = list[Message](), set[int]()
     tools = read_tools(row, where)
     for number, message in enumerate(messages, start=1):
         found.append(_message(message, keys, f"{where}: message {number}"))
-        if not _is_learned(message, found[-1]["role"], f"{where}: message {number}"):
+        weight = _read_weight(message, f"{where}: message {number}")
+        if weight is False:
             unlearned.add(number - 1)
-    return _with_system(row, Conversation(found, frozenset(unlearned), tools), where)
+        if weight and found[-1]["role"] != ANSWERS:
+            asked.add(number - 1)
+    conversation = Conversation(found, frozenset(unlearned), tools, frozenset(asked), read_options(row, where))
+    return _with_system(row, conversation, where)
 
 
 def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
@@ -416,8 +428,8 @@ def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Con
     system = _message({"role": "system", "content": given}, OPENAI, f"{where}: system")
     if found.messages[0]["role"] not in ("system", "developer"):
         # All messages move by one place.
-        moved = frozenset(place + 1 for place in found.unlearned)
-        return found._replace(messages=[system, *found.messages], unlearned=moved)
+        unlearned, asked = (frozenset(place + 1 for place in places) for places in (found.unlearned, found.asked))
+        return found._replace(messages=[system, *found.messages], unlearned=unlearned, asked=asked)
     if found.messages[0] == system:
         return found
     raise DataError(f"{where}: system, and a first message of the system that says something else; leave one out")
@@ -446,8 +458,8 @@ def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
         raise DataError(f"{where}: weight is {_shorten_value(weight)}; all conversations count alike: 1, or none")
 
 
-def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
-    """Whether a message is to be learned, by its weight and the switches."""
+def _read_weight(message: Mapping[str, Any], where: str) -> bool | None:
+    """Whether a message says that it is to be learned, by its weight and the switches; None where it doesn't say."""
     said = dict[str, bool]()
     weight = message.get("weight")
     if weight is not None:
@@ -460,13 +472,9 @@ def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
             if value not in (False, True, 0, 1):
                 raise DataError(f"{where}: {key} is {_shorten_value(value)}; expected true or false")
             said[key] = bool(value)
-    # Asking to learn a user's turn can't be obeyed, so it is an error, not ignored.
-    if role != ANSWERS and any(said.values()):
-        key = next(key for key, value in said.items() if value)
-        raise DataError(f"{where}: {key} asks to learn what the {role} says; only answers of the {ANSWERS} are learned")
     if len({*said.values()}) > 1:
         raise DataError(f"{where}: {' and '.join(said)} say different things; leave one out")
-    return all(said.values())
+    return all(said.values()) if said else None
 
 
 def _message(message: Any, keys: Keys, where: str) -> Message:

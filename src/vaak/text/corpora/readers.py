@@ -26,6 +26,7 @@ from vaak.core.storage.archives import find_archive, find_in_archives, is_archiv
 from vaak.core.storage.dialects import AS_FOUND
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
+from vaak.text.corpora.tool_calls import NO_OPTIONS, Options
 
 log = logging.getLogger("vaak")
 
@@ -67,7 +68,8 @@ class Document(NamedTuple):
 
     A conversation has its ``messages``, too, and its place; its text is what they say. A pair of answers has
     ``messages`` with the chosen one, and ``rejected`` with the other: the first ``num_asked`` of both are the same.
-    ``unlearned`` are places of messages that aren't to be learned, ``tools`` what an answer may call. ``source`` is the
+    ``unlearned`` are places of messages that aren't to be learned, ``asked`` of those that ask for it and aren't
+    answers; ``tools`` is what an answer may call, ``options`` what the template is given besides. ``source`` is the
     number of the pattern that its file is named by. A ``problem`` is why it can't be used, where it has nothing else.
     """
 
@@ -81,6 +83,8 @@ class Document(NamedTuple):
     unlearned: frozenset[int] = frozenset()
     tools: tuple[dict[str, Any], ...] = ()
     problem: str = ""
+    asked: frozenset[int] = frozenset()
+    options: Options = NO_OPTIONS
 
 
 class JsonEntry(NamedTuple):

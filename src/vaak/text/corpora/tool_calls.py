@@ -1,8 +1,9 @@
-"""Tools of a conversation and calls of them, in the form that templates read: that of OpenAI, arguments as objects.
+"""What a template reads besides what is said: tools, calls of them, as OpenAI has them, arguments as objects; options.
 
     tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      as they are given
     functions    [{"name", "description", "parameters"}, …]                                        OpenAI, earlier
     tool_calls   [{"id", "type": "function", "function": {"name", "arguments"}}, …], or without the outer object
+    chat_template_kwargs   {"enable_thinking": false}
 
 Arguments are an object, or JSON of one, as OpenAI has them: templates that write JSON would quote a text once more.
 """
@@ -14,6 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vaak.core.errors import DataError
+
+Options = Mapping[str, Any]
+"""What a template is given besides messages and tools, by name."""
+NO_OPTIONS: Options = {}
 
 
 def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]:
@@ -28,6 +33,33 @@ def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise DataError(f"{where}: {key} is {_shorten(tools)}; expected a list of objects, or JSON of one")
     return tuple({"type": "function", "function": tool} if key == "functions" else tool for tool in tools)
+
+
+def read_options(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return a row's options of the template. Raises DataError for what aren't any."""
+    key = "chat_template_kwargs"
+    given = _from_json(row.get(key) or {}, f"{where}: {key}")
+    if not isinstance(given, dict):
+        raise DataError(f"{where}: {key} is {_shorten(given)}; expected an object, or JSON of one")
+    for name in given:
+        if reason := reserved_option(name):
+            raise DataError(f"{where}: {key}: {reason}")
+    return given
+
+
+_RESERVED = {
+    "messages": "the conversation's own",
+    "tools": "given by the key of that name",
+    "documents": "not read",
+    "add_generation_prompt": "set where an answer is asked for",
+}
+
+
+def reserved_option(name: str) -> str | None:
+    """Return why a template's option of this name isn't given by a user; None where it may be."""
+    if name.endswith("_token"):
+        return f"{name} is the tokenizer's"
+    return f"{name} is {_RESERVED[name]}" if name in _RESERVED else None
 
 
 def read_calls(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:

@@ -231,6 +231,47 @@ def test_weight_0_is_not_learned_and_bad_conversations_are_left_out(
     assert task.prepared.about["statistics"]["train"]["unusable"] == 3
 
 
+def write_train(chats: Path, folder: Path, *rows: dict[str, Any]) -> None:
+    """A copy of ``chats`` in ``folder``, with other rows to train on."""
+    shutil.copytree(chats, folder)
+    (folder / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "tiny.yml").write_text((chats / "tiny.yml").read_text().replace(f"{chats}", f"{folder}"))
+
+
+def test_turns_that_ask_to_be_learned_are_where_their_role_is(
+    chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    talk = [{"role": role, "content": said} for role, said in zip(("user", "assistant") * 2, "abcd", strict=True)]
+    asking = [{**talk[0], "weight": 1}, {**talk[1], "weight": 0}, {**talk[2], "weight": 0}, {**talk[3], "weight": 0}]
+    options = {"enable_thinking": False}
+    write_train(chats, tmp_path / "chats", {"messages": asking, "chat_template_kwargs": options})
+    small = "data.tokenizer.vocab_size=300"
+    refused = r"train.jsonl:1: message 1 asks to be learned, but is the user's; only turns of the assistant are learned"
+    with pytest.raises(DataError, match=refused):
+        make_task(tmp_path / "chats", tmp_path / "strict", small)
+    task = make_task(tmp_path / "chats", tmp_path / "run", small, "data.learned_roles=[user, assistant]")
+    dataset: Any = task.dataset("train")
+    targets = dataset.example(0, np.random.default_rng(0)).targets
+    assert task.tokenizer.decode(targets[targets != IGNORED].tolist()) == "a"
+    assert "train: 1 conversations give enable_thinking, which data.chat_template doesn't name" in caplog.messages
+    given = "data.chat_template_kwargs={enable_thinking: false}"
+    with pytest.raises(UserError, match=r"^data.chat_template_kwargs: data.chat_template doesn't name enable_thinking"):
+        make_task(chats, tmp_path / "unknown", given)
+
+
+def test_what_the_template_is_given_is_part_of_data_and_protocol(chats: Path, tmp_path: Path):
+    (tmp_path / "template.jinja").write_text("{% if brief %}{{ bos_token }}!{% endif %}" + TURNS_OF_TEXTS)
+    own = f"data.chat_template={tmp_path / 'template.jinja'}"
+    plain = make_task(chats, tmp_path / "plain", own)
+    brief = make_task(chats, tmp_path / "brief", own, "data.chat_template_kwargs={brief: true}")
+    first, second = (task.prepared.store("valid").document(0).tolist() for task in (plain, brief))
+    assert brief.tokenizer.decode(second) == "!" + plain.tokenizer.decode(first)
+    found, other = (task.meters("valid").protocol["template"] for task in (plain, brief))
+    assert other == f'{found}, {{"brief": true}}'
+    question = [{"role": "user", "content": "?"}]
+    assert brief.chat_template.prompt(question, "")[2:] == plain.chat_template.prompt(question, "")
+
+
 @pytest.mark.parametrize("loss_on", ["answers", "all"])
 def test_a_template_whose_answers_have_no_end_is_named_before_training_and_gives_no_accuracy(
     chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, loss_on: str
@@ -256,6 +297,11 @@ def test_a_template_whose_answers_have_no_end_is_named_before_training_and_gives
     assert "accuracy" not in results, "all tokens are right, and it doesn't stop"
 
 
+TURNS_OF_TEXTS = (
+    "{% for message in messages %}"
+    "{{ bos_token }}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ bos_token }}{% endif %}"
+)
 # llama.cpp knows <|im_end|> by its name, so the end of a turn has another one here.
 TURNS = """\
 {%- for m in messages %}{{ '<|says|>' + m.role + '\\n' }}
@@ -320,9 +366,7 @@ def test_a_model_that_was_taught_turns_stops_after_its_own_in_transformers(stopp
 def test_a_gguf_file_names_what_ends_a_turn_and_a_document(stopping: Path, vaak: Any, tmp_path: Path):
     gguf = pytest.importorskip("gguf")
     code, _, err = vaak("export", stopping, "--format", "gguf", "--output", tmp_path / "out")
-    if code == 2:
-        assert "not of gemma3_text" in err
-        return
+    assert code == 0, err
     fields = gguf.GGUFReader(tmp_path / "out" / "model.gguf").fields
     ends = [fields[f"tokenizer.ggml.{kind}_token_id"].contents() for kind in ("eos", "eot")]
     tokens = fields["tokenizer.ggml.tokens"].contents()
@@ -332,9 +376,7 @@ def test_a_gguf_file_names_what_ends_a_turn_and_a_document(stopping: Path, vaak:
 def test_llama_cpp_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Path):
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python isn't installed")
     code, _, err = vaak("export", stopping, "--format", "gguf", "--quantization", "f32", "--output", tmp_path / "out")
-    if code == 2:
-        assert "not of gemma3_text" in err
-        return
+    assert code == 0, err
     model = llama_cpp.Llama(str(tmp_path / "out" / "model.gguf"), n_ctx=250, verbose=False)
     asked = "<|says|>user\ntrain 0: कौन?<|done|>\n<|says|>assistant\n"
     found = model(asked, max_tokens=60, temperature=0.0)["choices"][0]

@@ -91,6 +91,7 @@ OF_ROW: dict[str, tuple[Any, str | None]] = {
     "weight": (0.5, "weight is 0.5; all conversations count alike"),
     "tools": (SAID, 'tools is {"a": 1}; expected a list of objects'),
     "functions": ("{", 'functions is "{", which is not JSON'),
+    "chat_template_kwargs": ({"eos_token": "!"}, "chat_template_kwargs: eos_token is the tokenizer's"),
 }
 """A value of each key that is read, with what is said of it; of others, any value says that it isn't read."""
 WITH = {"completion": {"prompt": "कौन?"}, "output": {"instruction": "कौन?"}}
@@ -288,10 +289,6 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
             "each answer has weight 0 (or train: false), so there is none to learn",
         ),
         (
-            {"messages": [{**ASKED, "train": True}, ANSWERED]},
-            "message 1: train asks to learn what the user says; only answers of the assistant are learned",
-        ),
-        (
             {"messages": [ASKED, {**ANSWERED, "weight": 1, "train": False}]},
             "message 2: weight and train say different things",
         ),
@@ -312,3 +309,16 @@ def test_what_is_no_conversation_is_an_error_in_a_line(tmp_path: Path, row: Any,
         chats(tmp_path / "chats.jsonl", {"prompt": "कौन?", "completion": "राम।"}, row)
     assert str(error.value).startswith(f"{tmp_path / 'chats.jsonl'}:2: {said}")
     assert "\n" not in str(error.value)
+
+
+def test_options_of_the_template_and_turns_that_ask_to_be_learned_are_read(tmp_path: Path):
+    rows = [
+        {"messages": [ASKED, ANSWERED], "chat_template_kwargs": {"enable_thinking": False}},
+        {"messages": [ASKED, ANSWERED], "chat_template_kwargs": '{"enable_thinking": false}'},
+        {"system": "s", "messages": [{**ASKED, "weight": 1}, {**ANSWERED, "weight": 0}]},
+        {"messages": [{**ASKED, "train": True}]},
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = list(read_chats(tmp_path / "chats.jsonl", STRICT))
+    assert [one.options for one in found] == [{"enable_thinking": False}] * 2 + [{}] * 2
+    assert [(set(one.asked), set(one.unlearned)) for one in found[2:]] == [({1}, {2}), ({0}, set())]
