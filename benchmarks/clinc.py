@@ -87,11 +87,11 @@ def table(folder: Path, names: list[str]) -> str:
     titles = ("", "parameters", "accuracy", "difference, points (95 %)", "p", "domain", "out-of-scope AUROC")
     lines = [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}"]
     for name in names:
-        model, figures = open_run(folder / name, device="cpu").model, examples[name].figures
+        model, metrics = open_run(folder / name, device="cpu").model, examples[name].figures
         outside = evaluate_run(folder / name, [], [], ["out_of_scope"], "cpu")["metrics"]["out_of_scope_auroc"]
         size = sum(parameter.numel() for parameter in model.parameters())
-        domain = f"{100 * figures['accuracy/domain']:.1f}" if BOTH in MODELS[name].options else "–"
-        cells = [MODELS[name].title, f"{size:,}", f"{100 * figures[METRIC]:.1f}", *_difference(compared.get(name))]
+        domain = f"{100 * metrics['accuracy/domain']:.1f}" if BOTH in MODELS[name].options else "–"
+        cells = [MODELS[name].title, f"{size:,}", f"{100 * metrics[METRIC]:.1f}", *_difference(compared.get(name))]
         lines.append(f"| {' | '.join([*cells, domain, f'{outside:.3f}'])} |")
     return "\n".join(lines)
 

@@ -32,7 +32,7 @@ from vaak.config.metrics import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.scoring.recogniser import Recogniser
-from vaak.scoring.speech_scores import SpeechScores, compute_figures
+from vaak.scoring.speech_scores import SpeechScores, compute_metrics
 from vaak.tasks.tts.data import collate
 from vaak.tasks.tts.task import TtsTask
 
@@ -98,8 +98,8 @@ def copied(folder: Path) -> None:
         samples, rate = soundfile.read(folder / "wavs" / f"{name}.wav", dtype="float32")
         back = reconstruct_waveform(layer(torch.from_numpy(samples)[None])[0], layer, 32).numpy()
         scores.add(samples, back, rate, text)
-    for figure, value in compute_figures(scores.sums).items():
-        print(f"  {figure:<24} {in_words('x_' + figure, value)}")
+    for metric, value in compute_metrics(scores.sums).items():
+        print(f"  {metric:<24} {in_words('x_' + metric, value)}")
 
 
 def main() -> None:

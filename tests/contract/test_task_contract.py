@@ -20,8 +20,8 @@ from vaak.testing import (
     check_accumulation,
     check_evaluation,
     check_failing_batch,
-    check_figures,
     check_learning,
+    check_metrics,
     check_ranks,
     check_replay,
     check_resume,
@@ -135,7 +135,7 @@ def parameters() -> list[Any]:
             kept = kept and not (check is check_replay and name not in REPLAYED)
             kept = kept and not (check is check_resume and name not in RESUMED)
             kept = kept and not (check in (check_learning, check_seeds) and name == "vocoder")  # as "two objectives"
-            kept = kept and not (check is check_figures and name in OF_FIGURES)
+            kept = kept and not (check is check_metrics and name in OF_FIGURES)
             marks = [pytest.mark.slow] if name in SLOW or not kept else []
             found.append(pytest.param(name, check, id=f"{name}-{check.__name__}", marks=marks))
     return found

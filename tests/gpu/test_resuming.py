@@ -72,8 +72,8 @@ def test_processes_that_divide_a_model_resume_with_the_same_bits(
     require_same(killed, divided, last=8)
     for run, others, rtol in ((divided, whole, 1e-2), (offloaded, divided, 1e-4)):
         for mine, theirs in zip(stat_records(run), stat_records(others), strict=True):
-            figures = [name for name in ("loss", "val_loss", "gradient_norm") if name in mine]
-            assert_close([mine[name] for name in figures], [theirs[name] for name in figures], rtol=rtol, atol=1e-5)
+            metrics = [name for name in ("loss", "val_loss", "gradient_norm") if name in mine]
+            assert_close([mine[name] for name in metrics], [theirs[name] for name in metrics], rtol=rtol, atol=1e-5)
     for run in runs[:4]:
         steps = [step for rank in (0, 1) for step in json.loads((run / f"waits-{rank}.json").read_text())[-2:]]
         assert all(len(waits) <= 2 for waits in steps), "\n".join(steps[-1])

@@ -92,7 +92,7 @@ def test_the_rest_imports_and_loads_its_configurations(without: dict[str, str]):
 def test_the_rest_keeps_its_contract(without: dict[str, str]):
     gone = without["GONE"]
     others = " or ".join(f"{name}-check" for name in TASKS if name not in (gone, *CASE_USES.get(gone, ())))
-    wanted = f"({others}) and (check_resume or check_saved or check_figures)"  # training, predicting, evaluating
+    wanted = f"({others}) and (check_resume or check_saved or check_metrics)"  # training, predicting, evaluating
     command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/contract", "-k", wanted, "-p", "no:cacheprovider"]
     done = subprocess.run(command, env=without, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-2000:]

@@ -115,7 +115,7 @@ class WrittenRun:
     def _state(self, step: int, records: Records, there: Records) -> dict[str, Any]:
         evaluations = [one for one in there if one["kind"] == "evaluation"]
         best = min(evaluations, key=lambda one: one["val_loss"], default={})
-        figures = [{"val_loss": one["val_loss"]} for one in evaluations]
+        metrics = [{"val_loss": one["val_loss"]} for one in evaluations]
         return {
             "position": {
                 "step": step,
@@ -124,7 +124,7 @@ class WrittenRun:
                 "duties_pending": False,
             },
             "best": {"metric": "val_loss", "mode": "min", "value": best.get("val_loss"), "step": best.get("step")},
-            "metrics": {"figures": figures[-1], "scheduled": True} if figures else {},
+            "metrics": {"figures": metrics[-1], "scheduled": True} if metrics else {},
             "splits": [],
             "callbacks": [["StepLogCallback", {"epoch": {}, "skipped": 0}], ["OtherCallback", {}]],
             "configuration": {"training": list(self.sessions.values())[self.session_of(step) - 1]},

@@ -279,8 +279,8 @@ def test_the_readme_is_short_and_its_results_are_those_of_the_page_of_results():
     rows = [row for row in table.splitlines() if row.startswith("| ") and "`vaak" in row and "**" in row]
     assert len(rows) >= 6
     for row in rows:
-        for figure in re.findall(r"\d+\.\d+", row):
-            assert re.search(rf"(?<![\d.]){figure}(?!\d)", page), f"{figure}: {row}"
+        for number in re.findall(r"\d+\.\d+", row):
+            assert re.search(rf"(?<![\d.]){number}(?!\d)", page), f"{number}: {row}"
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

@@ -93,8 +93,8 @@ class ConsoleCallback(Callback):
             log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))), extra=shown_already)
         elif record["kind"] == "evaluation":
             # without the parts of parts, such as pairs_accuracy/number
-            figures = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
-            shown = "  ".join(f"{name} {in_words(name, value)}" for name, value in figures.items())
+            metrics = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
+            shown = "  ".join(f"{name} {in_words(name, value)}" for name, value in metrics.items())
             log.info("step %d  %s", record["step"], shown, extra=shown_already)
         elif record["kind"] == "epoch":
             log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"], extra=shown_already)

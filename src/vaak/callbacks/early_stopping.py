@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from vaak.core.errors import UserError
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.engine.callback import Callback, Run
 
 

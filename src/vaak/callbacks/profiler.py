@@ -183,8 +183,8 @@ class InterbatchProfiler(Callback):
             window = Profile(self.steps, seconds, self.counts)
             self.steps, self.counts = 0, {}
             self.whole.add(window)
-            figures = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
-            trainer.record("profile", {"steps": window.steps, "clock": figures})
+            metrics = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
+            trainer.record("profile", {"steps": window.steps, "clock": metrics})
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if not self.works:

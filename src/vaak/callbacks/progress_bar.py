@@ -39,8 +39,8 @@ class Bar(Progress):
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         if self.tasks and self.second:
-            figures = {**self.tasks[0].fields, "speed": _speed(self.tasks[0])}
-            yield Text(_fitting([figures[name] for name in self.second], console().width), no_wrap=True)
+            metrics = {**self.tasks[0].fields, "speed": _speed(self.tasks[0])}
+            yield Text(_fitting([metrics[name] for name in self.second], console().width), no_wrap=True)
 
 
 class Speed(ProgressColumn):
@@ -78,14 +78,14 @@ def _speed(task: Task) -> str:
     return f"{task.speed:.1f} steps/s" if task.speed and task.speed > 0 else "- steps/s"
 
 
-def _fitting(figures: list[str], width: int) -> str:
+def _fitting(metrics: list[str], width: int) -> str:
     """As many of the figures as fit in a line.
 
     >>> _fitting(["val_loss 5.31", "", "0.5 GiB", "3.1 steps/s"], 24)
     'val_loss 5.31  0.5 GiB'
     """
     line = ""
-    for figure in filter(None, figures):
-        longer = f"{line}  {figure}" if line else figure
+    for metric in filter(None, metrics):
+        longer = f"{line}  {metric}" if line else metric
         line = longer if len(longer) <= width else line
     return line

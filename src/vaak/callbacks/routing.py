@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.engine.callback import Callback, Run
 
 log = logging.getLogger("vaak")

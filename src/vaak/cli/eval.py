@@ -139,10 +139,10 @@ def _name_data(run: Path, data: Path | None, splits: list[str]) -> list[str]:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from vaak.cli.output import print_contents, print_figures
+    from vaak.cli.output import print_contents, print_metrics
 
     print(f"{report['checkpoint']}")
-    print_figures(report["metrics"])
+    print_metrics(report["metrics"])
     for name, protocol in report["protocol"].items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))
     print_contents(report["data"])
@@ -195,7 +195,7 @@ def lm_eval(
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
-    from vaak.cli.output import create_folder, print_figures
+    from vaak.cli.output import create_folder, print_metrics
     from vaak.core.errors import optional_import
     from vaak.core.storage.files import write_json
 
@@ -226,7 +226,7 @@ def lm_eval(
         print(json.dumps(report, ensure_ascii=False))
         return
     print(report["checkpoint"])
-    print_figures(report["metrics"])
+    print_metrics(report["metrics"])
     for name, value in report["protocol"].items():
         print(f"{name}: {value}")
 
@@ -276,7 +276,7 @@ def baseline(
         print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below, **about}))
         return
     # figures of the run that no baseline has are left out
-    names = dict.fromkeys(name for method, figures in columns.items() if method != THIS_RUN for name in figures)
+    names = dict.fromkeys(name for method, metrics in columns.items() if method != THIS_RUN for name in metrics)
     rows = [["figure", *columns]]
     for name in names:
         rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])

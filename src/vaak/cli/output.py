@@ -70,7 +70,7 @@ def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -
     if outcome.metrics:
         # None where the run ended after another step than the last evaluation's.
         changes = compare_with_start(outcome.directory, outcome.step)
-        print_figures(outcome.metrics, {one.name: one.cells for one in changes})
+        print_metrics(outcome.metrics, {one.name: one.cells for one in changes})
 
     for line in below_baselines(outcome.directory, outcome.metrics):
         print(line)
@@ -97,7 +97,7 @@ def print_trial(outcome: Outcome, as_json: bool) -> None:
         print_line({"kind": "result", "reason": outcome.reason, "run": None, "step": outcome.step, **outcome.metrics})
         return
     if outcome.metrics:
-        print_figures(outcome.metrics)
+        print_metrics(outcome.metrics)
     _print_samples(outcome)
     how = f"tried: {outcome.step} steps, an evaluation of a few examples, a checkpoint"
     if outcome.reason != "finished":
@@ -139,13 +139,13 @@ def failed_to_json(failed: Mapping[Path, UserError]) -> list[dict[str, str]]:
     return [{"file": str(path), "reason": str(error)} for path, error in failed.items()]
 
 
-def print_figures(figures: dict[str, Any], changes: Mapping[str, tuple[str, str]] | None = None) -> None:
+def print_metrics(metrics: dict[str, Any], changes: Mapping[str, tuple[str, str]] | None = None) -> None:
     """A headed table of names and values, with those of chance, and those before training, where they are known.
 
     ``changes`` has the figure before the first step, and the difference with its interval of 95 %, by name.
     """
     rows = [("figure", "value", "chance", "before", "difference")]
-    for name, value in figures.items():
+    for name, value in metrics.items():
         shown = in_words(name, value) if isinstance(value, float) else str(value)
         rows.append((name, shown, chance_in_words(name), *(changes or {}).get(name, ("", ""))))
     # A column that is empty but for its heading is left out.

@@ -53,7 +53,7 @@ def replay(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    for line in (*_batches(found), *_figures(found), *_non_finite(found), *_debug(found), *_agreement(found)):
+    for line in (*_batches(found), *_metrics(found), *_non_finite(found), *_debug(found), *_agreement(found)):
         print(line)
 
 
@@ -73,7 +73,7 @@ def _examples(examples: Sequence[dict[str, Any]]) -> str:
     return ", ".join(f"{example['index']} ({example['description']})" for example in examples)
 
 
-def _figures(found: dict[str, Any]) -> Iterator[str]:
+def _metrics(found: dict[str, Any]) -> Iterator[str]:
     yield f"loss {_loss(found['loss'])}"
     for name, loss in found["losses"].items():
         unit = found["units"][name]

@@ -12,7 +12,7 @@ import typer
 
 from vaak.cli.arguments import AsJson
 from vaak.core.errors import UserError
-from vaak.core.figures import percent
+from vaak.core.metrics import percent
 from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
@@ -201,13 +201,13 @@ def speech(
 
     Example: vaak score speech wavs spoken --texts metadata.csv
     """
-    from vaak.cli.output import print_figures
+    from vaak.cli.output import print_metrics
     from vaak.scoring.speech_scores import score_folders
 
     scores = score_folders(reference, hypothesis, texts, partial=partial)
     if as_json:
         print(json.dumps({"protocol": scores.protocol, "total": scores.total, "utterances": scores.rows}))
         return
-    print_figures({"utterances": len(scores.rows), **scores.total})
+    print_metrics({"utterances": len(scores.rows), **scores.total})
     for name, value in scores.protocol.items():
         print(f"{name}: {value}")

@@ -191,16 +191,16 @@ def _fold_lines(report: dict[str, Any]) -> list[str]:
     """A row for each fold, and what they say together."""
     from vaak.config.metrics import in_words
 
-    figures = report["figures"]
-    others = [name for name in figures if name != report["metric"] and "/" not in name]
-    names = [*([report["metric"]] if report["metric"] in figures else []), *others[:SHOWN]]
+    metrics = report["figures"]
+    others = [name for name in metrics if name != report["metric"] and "/" not in name]
+    names = [*([report["metric"]] if report["metric"] in metrics else []), *others[:SHOWN]]
     table = [["fold", "examples", *names]]
     for one in report["folds"]:
         shown = [in_words(name, one["metrics"][name]) for name in names]
         table.append([f"{one['repeat']}-{one['fold']:02}", str(one["examples"]), *shown])
-    low, high = ([in_words(name, figures[name]["interval"][end]) for name in names] for end in (0, 1))
-    table.append(["mean", "", *(in_words(name, figures[name]["mean"]) for name in names)])
-    table.append(["deviation", "", *(in_words(name, figures[name]["deviation"]) for name in names)])
+    low, high = ([in_words(name, metrics[name]["interval"][end]) for name in names] for end in (0, 1))
+    table.append(["mean", "", *(in_words(name, metrics[name]["mean"]) for name in names)])
+    table.append(["deviation", "", *(in_words(name, metrics[name]["deviation"]) for name in names)])
     table += [["95 % from", "", *low], ["to", "", *high]]
     return aligned(table, left=0)
 

@@ -76,9 +76,9 @@ class Trainer:
         ``training`` options of ``vaak.fit``.
         """
         self.model, self.directory, self.training = model, Path(directory), training
-        figures = {"accuracy": accuracy} if metrics is None else metrics
+        values = {"accuracy": accuracy} if metrics is None else metrics
         self._task = SimpleTask(
-            data=data, model=lambda: model, loss=loss, metrics=figures, collate=collate, name="research_kit"
+            data=data, model=lambda: model, loss=loss, metrics=values, collate=collate, name="research_kit"
         )
         self._stages, self._done = Stages(), 0
 

@@ -249,7 +249,7 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
     """Names for the trackers that no figure has; nothing where callbacks may log any name."""
     if training.profiling or training.callbacks:
         return
-    names = names_of_figures(training, known)
+    names = metric_names(training, known)
     asked = (name for name in training.logging.log_metrics or () if not name.endswith(("_per_second", "_gib")))
     unknown = [name for name in asked if not is_among(name, names)]
     if unknown:
@@ -260,7 +260,7 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
         )
 
 
-def names_of_figures(training: TrainingConfig, known: Iterable[str]) -> set[str]:
+def metric_names(training: TrainingConfig, known: Iterable[str]) -> set[str]:
     """Return the names that records of a training have, where evaluations give the ``known`` ones."""
     losses = {"loss", training.loss.main.type, "bce", *training.loss.auxiliary}
     names = {name.removeprefix("val_") for name in known} | {*known, *LOGGED, *losses}

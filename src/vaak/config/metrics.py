@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from vaak.config.tasks import TASKS_PACKAGE, built_in, load_name, specs_from_outside
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 
 def find_metric(name: str) -> Metric | None:
@@ -85,12 +85,12 @@ def find_repeats(evaluations: Sequence[Mapping[str, Any]]) -> set[str]:
     set()
     """
     found = set()
-    for name in {name: None for figures in evaluations for name in figures}:
+    for name in {name: None for metrics in evaluations for name in metrics}:
         metric = find_metric(name)
         if metric is None or not metric.same_as:
             continue
         other = re.sub(rf"{metric.name}(?=/|$)", metric.same_as, name, count=1)
-        if all(_is_same(figures.get(name), figures.get(other)) for figures in evaluations):
+        if all(_is_same(metrics.get(name), metrics.get(other)) for metrics in evaluations):
             found.add(name)
     return found
 
@@ -127,10 +127,10 @@ def in_words(name: str, value: float) -> str:
     return f"{100 * value:.2f} %" if unit == "%" else f"{value:.4f} {unit}".rstrip()
 
 
-def percents(figures: Mapping[str, Any]) -> dict[str, float]:
+def percents(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The figures that people read as percent, so.
 
     >>> percents({"test_loss": 2.0, "test_wer": 0.25})
     {'test_wer': 25.0}
     """
-    return {name: round(100 * value, 2) for name, value in figures.items() if is_fraction(name)}
+    return {name: round(100 * value, 2) for name, value in metrics.items() if is_fraction(name)}

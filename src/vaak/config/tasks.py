@@ -25,7 +25,7 @@ from vaak.config.components import resolve_class, unknown_name
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.aliases import SectionShortcuts
 from vaak.core.errors import UserError
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"]
 

@@ -36,8 +36,8 @@ class ExampleLog:
     ([(0, 0), (1, 2)], [[0.0, 2.0], [2.0, 4.0]])
     """
 
-    def __init__(self, figure: str) -> None:
-        self.figure = figure
+    def __init__(self, metric: str) -> None:
+        self.figure = metric
         self.examples: list[dict[str, Any]] = []
         self.scores: list[list[Any]] = []
 
@@ -75,14 +75,14 @@ def chosen(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted([*in_order[:FIRST], *worst], key=lambda one: int(one["index"]))
 
 
-def make_summary(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
+def make_summary(metric: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
     """The examples and the scores of a summary, of what all processes saw."""
     if not seen.get("examples"):
         return {}
     rows = sorted(seen["scores"])[:MOST_SCORES]
     compared = hashlib.sha256(json.dumps([[row[0], row[3]] for row in rows]).encode()).hexdigest()
     groups = [row[4] for row in rows]
-    scores = {"figure": figure, "sums": [row[1:3] for row in rows], "of": compared}
+    scores = {"figure": metric, "sums": [row[1:3] for row in rows], "of": compared}
     return {
         "examples": chosen(seen["examples"]),
         "scores": {**scores, **({"groups": groups} if len(set(groups)) > 1 else {})},

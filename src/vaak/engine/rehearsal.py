@@ -93,11 +93,11 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
         names.append(evaluator.rehearse(model, split, state.chunk_rules.count_for_evaluation(step, split), divide))
     if names and all(names):
         known = set().union(*names)
-        figures = {name.partition("/")[0] for name in known}
+        metrics = {name.partition("/")[0] for name in known}
         # No more than a warning: some figures come of certain examples only (translations, say), and one batch may have
         # none. If it is a mistake, the first evaluation ends the run, and nothing of it is lost.
         for key, metric in watched_metrics(evaluator.config).items():
-            if metric not in known and metric.partition("/")[0] not in figures:
+            if metric not in known and metric.partition("/")[0] not in metrics:
                 log.warning(
                     "%s is %s, which a first batch of evaluation did not give (it gives %s): if no evaluation does, "
                     "the run ends at the first one",

@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.engine.distributed.sharding import Gathering, is_sharded, local
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage

@@ -434,10 +434,10 @@ class Trainer:
 
     def notify_epoch_end(self, epoch: int) -> None:
         """Tell the callbacks that an epoch is over: its means, the last evaluation, and the step of that."""
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for callback in self.callbacks:  # before any of them begins the next epoch
-            figures |= callback.epoch_figures(self)
-        self.notify("on_epoch_end", epoch, figures | self.state.metrics.with_step())
+            metrics |= callback.epoch_figures(self)
+        self.notify("on_epoch_end", epoch, metrics | self.state.metrics.with_step())
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:

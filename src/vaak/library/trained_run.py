@@ -32,7 +32,7 @@ GIVEN = "given"
 """The name of the split that consists of the examples given."""
 
 
-class Figures(dict[str, float]):
+class Metrics(dict[str, float]):
     """Figures by their names; in a notebook a table, in percent where people read them so, with what chance gives."""
 
     def _repr_html_(self) -> str:
@@ -98,10 +98,10 @@ class TrainedRun:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     @property
-    def metrics(self) -> Figures:
+    def metrics(self) -> Metrics:
         """The figures of the last evaluation; none where there was none."""
         last = self.history("evaluation")[-1:]
-        return Figures({name: value for one in last for name, value in one.items() if isinstance(value, float)})
+        return Metrics({name: value for one in last for name, value in one.items() if isinstance(value, float)})
 
     @property
     def history(self) -> History:
@@ -122,7 +122,7 @@ class TrainedRun:
         results = list(self.task.predict(self.model, inputs if several else [inputs], **options))
         return results if several else results[0]
 
-    def evaluate(self, data: Any = "valid") -> Figures:
+    def evaluate(self, data: Any = "valid") -> Metrics:
         """The figures of a split by its name, of a list of examples, of a torch Dataset or of a ``vaak.Dataset``.
 
         In fp32, as ``vaak eval`` does. Those of a split have its prefix (``val_`` for valid, else ``SPLIT_``).
@@ -135,9 +135,9 @@ class TrainedRun:
         with keeping_kernels():
             make_deterministic(training, self.device)
             evaluator = Evaluator(task, training, Ranks(self.device), self.config.skips_bad_examples)
-            figures = evaluator.evaluate(self.model, split)
+            metrics = evaluator.evaluate(self.model, split)
         prefix = "" if split == data else f"{GIVEN}_"
-        return Figures({name.removeprefix(prefix): value for name, value in figures.items()})
+        return Metrics({name.removeprefix(prefix): value for name, value in metrics.items()})
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook: the run, and the figures of its last evaluation."""
@@ -145,8 +145,8 @@ class TrainedRun:
         return f"<p>{where} in <code>{escape(str(self.directory))}</code></p>{self.metrics._repr_html_()}"
 
     def __repr__(self) -> str:
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items() if math.isfinite(value))
-        return f"TrainedRun({str(self.directory)!r}, {self.checkpoint.name}{f': {figures}' if figures else ''})"
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items() if math.isfinite(value))
+        return f"TrainedRun({str(self.directory)!r}, {self.checkpoint.name}{f': {metrics}' if metrics else ''})"
 
 
 def open(

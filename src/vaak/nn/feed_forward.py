@@ -305,7 +305,7 @@ def load_terms(loads: Mapping[str, Tensor], logged_terms: Container[str]) -> dic
     return {name: Term(load, "position") for name, load in loads.items() if name in logged_terms}
 
 
-def load_figures(sums: Mapping[str, float]) -> dict[str, float]:
+def compute_load_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     """Return how evenly tokens are spread over experts, by the loads among ``sums``; empty where there are none.
 
     Each expert's share of a layer's choices; ``max_violation``, how far the largest load is above an equal one, as a

@@ -209,7 +209,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
     memory.reset_peak()
     try:
         with progress_allowed(job.shows_progress):
-            figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs, job.trust_code, job.trusts_runs))
+            metrics = stage.make(StageWork(job.folder, options, job.inputs, job.jobs, job.trust_code, job.trusts_runs))
             outputs = outputs_in(stage, job.folder)
         found = (path.stat() for path in job.folder.rglob("*") if path.is_file())
         # A file with several names (hard links) takes its space once.
@@ -218,7 +218,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             "stage": stage.name,
             "parts": job.parts,
             "outputs": outputs,
-            "figures": dict(figures or {}),
+            "figures": dict(metrics or {}),
             "seconds": round(time.monotonic() - begun, 3),
             "disk_bytes": sum(sizes.values()),
             "memory_bytes": memory.peak(),

@@ -331,11 +331,11 @@ class PipelineRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells below the header."""
-        figures = ", ".join(
+        metrics = ", ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.figures.items()
         )
-        return self.stage, self.state, *took(self.seconds, self.disk_bytes, self.memory_bytes), self.why or figures
+        return self.stage, self.state, *took(self.seconds, self.disk_bytes, self.memory_bytes), self.why or metrics
 
 
 def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | None) -> tuple[str, ...]:

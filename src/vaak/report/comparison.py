@@ -19,11 +19,11 @@ import numpy as np
 from vaak.config.metrics import find_metric, get_unit
 from vaak.core.significance import Test, compute_mean, paired_bootstrap
 from vaak.report.curves import MACHINE, MOST_GROUPS, Panel, panels
-from vaak.report.examples import Scored, scored, title_figure
+from vaak.report.examples import Scored, make_metric_title, scored
 from vaak.report.head import about_run
 from vaak.report.html import Html, code, data_table, element, option_text, render_charts
 from vaak.report.page import render_page
-from vaak.report.run_facts import RunFacts, choose_summary, compared_options, figure_in_words, summaries
+from vaak.report.run_facts import RunFacts, choose_summary, compared_options, format_metric, summaries
 
 NUM_SAMPLES = 2000
 KEPT = ("loss", "parts of the loss", "gradient norm", "throughput", "gap between batches", "memory", "memory pressure")
@@ -42,10 +42,10 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
     differing = [("option", *names), *((name, *map(option_text, values)) for name, values in options)]
     found = _overlaid(runs, names)
     chosen = [one.shown_evaluation for one in runs]
-    figures: list[Sequence[object]] = [("figure", *names)]
+    metrics: list[Sequence[object]] = [("figure", *names)]
     for name in dict.fromkeys(name for _, one, _ in chosen for name in one if "/" not in name):
-        figures.append((name, *(figure_in_words(name, one[name]) if name in one else "" for _, one, _ in chosen)))
-    figures.append(("at step", *(f"{step:,}" if one else "" for step, one, _ in chosen)))
+        metrics.append((name, *(format_metric(name, one[name]) if name in one else "" for _, one, _ in chosen)))
+    metrics.append(("at step", *(f"{step:,}" if one else "" for step, one, _ in chosen)))
     same = element("p", "All options but the name and the folder are the same.")
     directories = " ".join(shlex.quote(str(one.directory)) for one in runs)
     asked = [element("p", "On the test data, and of other figures:"), code(f"vaak compare {directories}")]
@@ -55,7 +55,7 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
         "differences": ("Paired differences", [*_differences(runs, names), *asked]),
         "figures": (
             "Figures",
-            [data_table(figures, "The evaluation of each run's best checkpoint")] if len(figures) > 2 else [],
+            [data_table(metrics, "The evaluation of each run's best checkpoint")] if len(metrics) > 2 else [],
         ),
         "runs": ("Runs", [data_table(rows, "How each came about", folded=30)]),
     }
@@ -73,9 +73,9 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
     first = scores[0]
     if first is None:
         return [element("p", f"{names[0]} kept no scores of single examples.")]
-    title = title_figure(first.figure)
+    title = make_metric_title(first.figure)
     rows: list[Sequence[object]] = [("run", title, f"difference from {names[0]}", "95 %", "p", "examples")]
-    rows.append((names[0], figure_in_words(first.figure, _mean_score(first)), "", "", "", str(len(first.sums))))
+    rows.append((names[0], format_metric(first.figure, _mean_score(first)), "", "", "", str(len(first.sums))))
     remarks = []
     for name, one in zip(names[1:], scores[1:], strict=True):
         if one is None or not _are_pairs(one, first):
@@ -86,7 +86,7 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
         scale, unit = _get_scale(first.figure)
         shown = [f"{scale * value:+.2f}{unit}" for value in (test.statistic, low, high)]
         p_value = "< 0.001" if test.p_value < 0.001 else f"{test.p_value:.3f}"
-        figure = figure_in_words(one.figure, _mean_score(one))
+        figure = format_metric(one.figure, _mean_score(one))
         rows.append((name, figure, shown[0], f"{shown[1]} to {shown[2]}", p_value, str(len(one.sums))))
     what = "Each run's best checkpoint, by paired bootstrap over the examples"
     return [*([data_table(rows, what)] if len(rows) > 2 else []), *remarks]
@@ -124,7 +124,7 @@ def find_best(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
         if (ranked := _rank(scores[0].figure, values)) is not None:
             best, next_best = ranked[:2]
             return _say_best(scores[best], scores[next_best], names[best], names[next_best])
-    return _find_best_by_figure(runs, names)
+    return _find_best_by_metric(runs, names)
 
 
 def _rank(figure: str, values: Sequence[float | None]) -> list[int] | None:
@@ -140,7 +140,7 @@ def _rank(figure: str, values: Sequence[float | None]) -> list[int] | None:
 
 def _say_best(best: Scored, other: Scored, name: str, other_name: str) -> str:
     figure = best.figure
-    title, value = title_figure(figure), figure_in_words(figure, _mean_score(best))
+    title, value = make_metric_title(figure), format_metric(figure, _mean_score(best))
     test, (scale, unit), number = _compare(best, other), _get_scale(figure), len(best.sums)
     if test.statistic == 0:
         return f"{name} and {other_name} are equally good: {title} {value} on the same {number:,} examples."
@@ -158,16 +158,16 @@ def _say_best(best: Scored, other: Scored, name: str, other_name: str) -> str:
     )
 
 
-def _find_best_by_figure(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
+def _find_best_by_metric(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
     """Say which run has the best figure: that which chose each run's checkpoint, or else the first that all have."""
-    figures = [run.shown_evaluation[1] for run in runs]
+    metrics = [run.shown_evaluation[1] for run in runs]
     chosen = [run.summary.best.rpartition(" ")[0] for run in runs]
-    for figure in (*chosen[: len(set(chosen)) == 1], *figures[0]):
-        values = [one.get(figure) for one in figures]
+    for figure in (*chosen[: len(set(chosen)) == 1], *metrics[0]):
+        values = [one.get(figure) for one in metrics]
         if (ranked := _rank(figure, values)) is None:
             continue
         best, next_best = ranked[:2]
-        shown, other = (figure_in_words(figure, values[place]) for place in (best, next_best))
+        shown, other = (format_metric(figure, values[place]) for place in (best, next_best))
         if shown == other:
             return f"{names[best]} and {names[next_best]} are equally good: {figure} {shown}."
         why = "no interval: they kept no scores of the same examples"

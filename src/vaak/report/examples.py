@@ -23,7 +23,7 @@ from vaak.report.html import Html, data_table, element, to_html
 from vaak.report.run_facts import (
     RunFacts,
     choose_summary,
-    figure_in_words,
+    format_metric,
     summaries,
     summaries_at,
     to_number,
@@ -93,7 +93,7 @@ def _names_counted_in(facts: RunFacts, step: int, prefix: str, key: str) -> list
     return [name for name in names if (metric := find_metric(name)) is not None and metric.counts == key]
 
 
-def title_figure(name: str) -> str:
+def make_metric_title(name: str) -> str:
     """How a table calls a figure."""
     metric = find_metric(name)
     return name if metric is None or not metric.title else metric.title
@@ -462,7 +462,7 @@ def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
     found = scored(summary)
     if found is None:
         return
-    name = title_figure(found.figure)
+    name = make_metric_title(found.figure)
     metric = find_metric(found.figure)
     what = "group" if metric is None else metric.grouped_by
     rows: list[Sequence[object]] = [(what, "examples", name, "95 %", "")]
@@ -477,7 +477,7 @@ def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
         value, limits = rate_with_interval(sums)
         if value is None or limits is None:
             continue
-        shown = [figure_in_words(found.figure, one) for one in (value, *limits)]
+        shown = [format_metric(found.figure, one) for one in (value, *limits)]
         drawn = bar(value, limits) if is_fraction(found.figure) else Html("")
         rows.append(("all" if group is None else group, str(len(sums)), shown[0], f"{shown[1]} to {shown[2]}", drawn))
     if len(rows) > 1:

@@ -16,9 +16,9 @@ from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
 from vaak.report.html import Html, element, pairs
 from vaak.report.model_card import read_json_object
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, summaries_at, to_number
+from vaak.report.run_facts import RunFacts, format_metric, is_own, summaries_at, to_number
 
-MOST_FIGURES, MOST_REMARKS = 12, 40
+MOST_TILES, MOST_REMARKS = 12, 40
 MOST_NAMED = 6
 """The labels, languages or corpora that are named one by one."""
 NOTES, MOST_NOTES = "notes.md", 20_000
@@ -41,51 +41,51 @@ def render_head(facts: RunFacts) -> Html:
     summary = facts.summary
     title, notes = title_and_notes(facts.directory)
     state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
-    step, figures, which = facts.shown_evaluation
-    where = f"Figures of the validation data at step {step:,}, {which}." if figures else "Not evaluated yet."
+    step, metrics, which = facts.shown_evaluation
+    where = f"Figures of the validation data at step {step:,}, {which}." if metrics else "Not evaluated yet."
     return Html(
         element("h1", title or facts.name, " ", state)
         + "".join(element("p", one) for one in notes)
         + "".join(element("p", one, css="result") for one in filter(None, [_result(facts)]))
         + "".join(element("p", one, css="lead") for one in _data(facts))
         + (element("p", summary.reason, css="lead") if summary.reason not in ("", summary.state) else "")
-        + _tiles(facts, figures, step)
+        + _tiles(facts, metrics, step)
         + element("p", where, css="lead")
         + _verified(facts.directory)
         + pairs(one for one in about_run(facts) if one[0] != "state")
     )
 
 
-def _tiles(facts: RunFacts, figures: Mapping[str, float | None], step: int) -> Html:
-    shown = [(name, value) for name, value in figures.items() if "/" not in name]
+def _tiles(facts: RunFacts, metrics: Mapping[str, float | None], step: int) -> Html:
+    shown = [(name, value) for name, value in metrics.items() if "/" not in name]
     limits, guesses = intervals(facts, step), chances(facts, step)
     tiles = []
-    for name, value in shown[:MOST_FIGURES]:
+    for name, value in shown[:MOST_TILES]:
         more = [element("span", name)]
         if name in limits:
-            low, high = (figure_in_words(name, limit) for limit in limits[name])
+            low, high = (format_metric(name, limit) for limit in limits[name])
             more.append(element("span", f"95 %: {low} to {high}"))
         if name in guesses:
-            more.append(element("span", f"chance: {figure_in_words(name, guesses[name])}"))
-        tiles.append(element("div", element("b", figure_in_words(name, value)), *more, css="figure"))
+            more.append(element("span", f"chance: {format_metric(name, guesses[name])}"))
+        tiles.append(element("div", element("b", format_metric(name, value)), *more, css="figure"))
     return element("div", *tiles, css="figures") if tiles else Html("")
 
 
 def _result(facts: RunFacts) -> str:
     """The result in a sentence: counted over the examples where the run kept their scores, else its best figure."""
-    step, figures, _ = facts.shown_evaluation
-    if not figures:
+    step, metrics, _ = facts.shown_evaluation
+    if not metrics:
         return ""
     if (counted := _count_examples(facts, step)) is not None:
         return counted
-    name = facts.summary.best.rpartition(" ")[0] if facts.summary.best_value is not None else next(iter(figures))
-    value = figures.get(name)
+    name = facts.summary.best.rpartition(" ")[0] if facts.summary.best_value is not None else next(iter(metrics))
+    value = metrics.get(name)
     first = facts.evaluations[0]
     before = first[1].get(name)
     if value is None:
         return ""
-    said = f"{name} is {figure_in_words(name, value)} after {step:,} steps"
-    return f"{said}; it was {figure_in_words(name, before)} at step {first[0]:,}." if first[0] < step else f"{said}."
+    said = f"{name} is {format_metric(name, value)} after {step:,} steps"
+    return f"{said}; it was {format_metric(name, before)} at step {first[0]:,}." if first[0] < step else f"{said}."
 
 
 def _count_examples(facts: RunFacts, step: int) -> str | None:
@@ -171,7 +171,7 @@ def about_run(facts: RunFacts) -> list[tuple[str, object]]:
     packages = there.get("packages")
     torch = packages.get("torch") if isinstance(packages, dict) else None
     minutes, seconds = divmod(round(to_number(summary.seconds) or 0), 60)
-    best = figure_in_words(summary.best.rpartition(" ")[0], to_number(summary.best_value))
+    best = format_metric(summary.best.rpartition(" ")[0], to_number(summary.best_value))
     trained = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
     of = f" of {summary.total_steps:,}" if summary.total_steps else ""
     parameters = "" if summary.parameters is None else f"{summary.parameters:,}"

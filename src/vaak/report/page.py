@@ -45,7 +45,7 @@ from vaak.report.run_facts import (
     Media,
     RunFacts,
     Table,
-    figure_in_words,
+    format_metric,
     media,
     read_facts,
     read_log_tail,
@@ -136,11 +136,11 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
     found: list[Html] = []
     if facts.evaluations:
         newest = facts.evaluations[-MOST_EVALUATIONS:]
-        names = list(dict.fromkeys(name for _, figures in newest for name in figures if "/" not in name))
+        names = list(dict.fromkeys(name for _, metrics in newest for name in metrics if "/" not in name))
         rows: list[Sequence[object]] = [("step", *names)]
-        for step, figures in reversed(newest):
+        for step, metrics in reversed(newest):
             place = f"{step:,} (best)" if step == facts.best_step else f"{step:,}"
-            rows.append((place, *(figure_in_words(name, figures[name]) if name in figures else "" for name in names)))
+            rows.append((place, *(format_metric(name, metrics[name]) if name in metrics else "" for name in names)))
         found.append(data_table(rows, "Evaluations in training, the newest first"))
         found.append(_changes(facts))
         found.append(_baselines(facts))
@@ -149,30 +149,28 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
 
 def _changes(facts: RunFacts) -> Html:
     """Render what training changed: the figures before the first step, and those of the checkpoint that is used."""
-    step, figures, _ = facts.shown_evaluation
+    step, metrics, _ = facts.shown_evaluation
     changes = [one for one in compare_with_start(facts.directory, step) if "/" not in one.name]
     if not changes:
         return Html("")
     rows: list[Sequence[object]] = [("figure", "before", f"step {step:,}", "difference")]
-    rows += [
-        (one.name, one.cells[0], figure_in_words(one.name, figures.get(one.name)), one.cells[1]) for one in changes
-    ]
+    rows += [(one.name, one.cells[0], format_metric(one.name, metrics.get(one.name)), one.cells[1]) for one in changes]
     return data_table(rows, "Before training and after it; intervals of 95 %, by paired bootstrap over the examples")
 
 
 def _baselines(facts: RunFacts) -> Html:
     """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the run's figure."""
     about = read_json_object(facts.directory / "baselines.json").get("valid")
-    figures = about.get("figures") if isinstance(about, dict) else None
-    if not isinstance(figures, dict) or not isinstance(about, dict):
+    metrics = about.get("figures") if isinstance(about, dict) else None
+    if not isinstance(metrics, dict) or not isinstance(about, dict):
         return Html("")
     name = f"val_{about.get('figure')}"
     step, reached = facts.shown_evaluation[0], facts.shown_evaluation[1].get(name)
     rows: list[Sequence[object]] = [("method", name)]
-    for method, one in figures.items():
+    for method, one in metrics.items():
         value = to_number(one.get(about.get("figure"))) if isinstance(one, dict) else None
-        rows.append((method, "" if value is None else figure_in_words(name, value)))
-    rows.append((f"this run, step {step:,}", "" if reached is None else figure_in_words(name, reached)))
+        rows.append((method, "" if value is None else format_metric(name, value)))
+    rows.append((f"this run, step {step:,}", "" if reached is None else format_metric(name, reached)))
     return data_table(rows, "Without a network (vaak baseline), and this run")
 
 
@@ -203,11 +201,11 @@ class Gallery:
 
     def others(self) -> list[Html]:
         """Return the media that no example has shown, and the notes on omitted ones."""
-        figures = []
+        metrics = []
         for key, one in self.media.items():
             if key not in self.shown:
-                figures.append(element("figure", _shown(one), element("figcaption", _label(one))))
-        parts = [element("div", *figures, css="media")] if figures else []
+                metrics.append(element("figure", _shown(one), element("figcaption", _label(one))))
+        parts = [element("div", *metrics, css="media")] if metrics else []
         if self.left_out:
             listed = "; ".join(self.left_out[:MOST_REMARKS])
             parts.append(element("p", f"Left out, to keep this file small: {listed}.", css="lead"))

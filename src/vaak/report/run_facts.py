@@ -344,16 +344,16 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
     """Figures of groups (``val_wer/GROUP``), a row for each: of the shown evaluation, or the newest that has some."""
     rows: dict[str, dict[str, float | None]] = {}
     candidates = (facts.shown_evaluation[:2], *reversed(facts.evaluations))
-    step, figures = next((one for one in candidates if any("/" in name for name in one[1])), (0, {}))
-    for name, value in figures.items():
-        figure, slash, group = name.partition("/")
+    step, metrics = next((one for one in candidates if any("/" in name for name in one[1])), (0, {}))
+    for name, value in metrics.items():
+        metric, slash, group = name.partition("/")
         if slash:
-            rows.setdefault(group, {})[figure] = value
+            rows.setdefault(group, {})[metric] = value
     if not rows:
         return []
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     cells = [
-        (group, *(figure_in_words(name, row[name]) if name in row else "" for name in names))
+        (group, *(format_metric(name, row[name]) if name in row else "" for name in names))
         for group, row in rows.items()
     ]
     return [Table(f"By group, at step {step:,}", [("group", *names), *cells[: 4 * MOST_ROWS]])]
@@ -380,7 +380,7 @@ def rows_of_tokens(run: Path) -> list[Sequence[str]]:
     return rows if len(rows) > 1 else []
 
 
-def figure_in_words(name: str, value: float | None) -> str:
+def format_metric(name: str, value: float | None) -> str:
     """A figure as people read it: percent, or five digits and its unit."""
     if value is None:
         return "not finite"

@@ -58,11 +58,11 @@ def compare_with_start(run: Path, step: int) -> list[Change]:
     }
     before, after = by_step.get(0, {}), by_step.get(step, {})
     known = dict(_intervals(run, step))
-    both = [name for name, value in after.items() if _is_figure(value) and _is_figure(before.get(name))]
+    both = [name for name, value in after.items() if _is_metric(value) and _is_metric(before.get(name))]
     return [Change(name, before[name], after[name] - before[name], known.get(name)) for name in both]
 
 
-def _is_figure(value: Any) -> bool:
+def _is_metric(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 

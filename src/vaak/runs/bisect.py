@@ -182,7 +182,7 @@ def find_bounds(runs: Sequence[Path]) -> Bounds:
         for records in map(ReplayAgreement.records, runs)
     )
     shared = [key for key in first if key in second]
-    found = [(key[1], what) for key in shared if (what := _differing_figure(first[key], second[key])) is not None]
+    found = [(key[1], what) for key in shared if (what := _differing_value(first[key], second[key])) is not None]
     saved = [{path.name: path for path in list_checkpoints(run / "checkpoints")} for run in runs]
     names = sorted(saved[0].keys() & saved[1].keys())
     same = [0]
@@ -204,7 +204,7 @@ def find_bounds(runs: Sequence[Path]) -> Bounds:
     return Bounds(max(step for step in same if step < differs), differs, what, "")
 
 
-def _differing_figure(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _differing_value(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """Return the first figure that two records both have and that differs, in words."""
     for name in one:
         if name in other and name not in NOT_COMPARED and one[name] != other[name]:
@@ -276,7 +276,7 @@ def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, st
     """Return the first difference between a run's record of a step and the recomputed step."""
     for record in agreement.records(trainer.directory):
         before = agreement.logged_as(record)
-        if record["step"] == step and before is not None and (what := _differing_figure(before, record)) is not None:
+        if record["step"] == step and before is not None and (what := _differing_value(before, record)) is not None:
             return f"{what} when it is computed again"
     try:
         saved = load_checkpoint(directory / "checkpoints" / step_folder(step))

@@ -13,7 +13,7 @@ from vaak.callbacks.profiler import TRACED_BY, InterbatchProfiler, TraceCallback
 from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
 from vaak.config.base import Component
-from vaak.config.checks import names_of_figures
+from vaak.config.checks import metric_names
 from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment
 from vaak.config.resolved import resolved_values
@@ -91,6 +91,6 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
         from vaak.callbacks.trackers import NamesSent
 
         metrics = experiment.spec.metrics
-        awaited = names_of_figures(experiment.training, metrics(experiment) if metrics is not None else ())
+        awaited = metric_names(experiment.training, metrics(experiment) if metrics is not None else ())
         callbacks.append(NamesSent(logging.log_metrics, awaited))
     return callbacks

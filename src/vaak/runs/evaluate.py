@@ -162,7 +162,7 @@ def below_baselines(
         name = f"{PREFIXES.get(split, split + '_')}{about['figure']}"
         if name not in metrics or (data is not None and data(split) != about["data"]):
             continue
-        values = {method: figures[about["figure"]] for method, figures in about["figures"].items()}
+        values = {method: numbers[about["figure"]] for method, numbers in about["figures"].items()}
         best = (max if about["higher"] else min)(values, key=lambda method: values[method])
         if (values[best] > metrics[name]) == about["higher"] and values[best] != metrics[name]:
             reached, of_model = in_words(name, values[best]), in_words(name, metrics[name])

@@ -76,7 +76,7 @@ def replay_step(
                 found["parameters"] = stack.enter_context(updates_of_step(trainer))
             taken = trainer.take_step(data)
         agreement.notify(taken)
-        found |= collect_figures(trainer, taken)
+        found |= collect_values(trainer, taken)
         record = record_path(trainer.directory, data.step, rank=0)
         found["non_finite"] = files.read_json(record) if taken.skipped == "non_finite" else None
         trainer.notify("on_fit_end", "replayed")
@@ -369,7 +369,7 @@ def _rows(trainer: Trainer, microbatch: Microbatch) -> list[dict[str, Any]]:
     ]
 
 
-def collect_figures(trainer: Trainer, report: StepReport) -> dict[str, Any]:
+def collect_values(trainer: Trainer, report: StepReport) -> dict[str, Any]:
     """The numbers of a step: ``loss`` is what is descended on; each of ``losses`` is over the count of its unit."""
     losses = {name: float(total) for name, total in report.losses.items()}
     norm = float(report.gradient_norm)
@@ -506,4 +506,4 @@ def _looked_at(trainer: Trainer) -> dict[str, Any]:
         if one["gradient_norm"] is not None:
             squares[one["name"].rpartition(".")[0] or "model"] += one["gradient_norm"] ** 2
     layers = [{"module": name, "gradient_norm": math.sqrt(total)} for name, total in squares.items()]
-    return {**collect_figures(trainer, report), "parameters": parameters, "layers": layers, "dead_units": dead}
+    return {**collect_values(trainer, report), "parameters": parameters, "layers": layers, "dead_units": dead}

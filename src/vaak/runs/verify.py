@@ -67,7 +67,7 @@ NO_RATIO_BELOW = 1e-6
 """Figures smaller than this are compared by their difference alone."""
 LEAST_SECONDS, TIMES_AS_LONG = 1800.0, 100.0
 """The time limit of a step or evaluation: seconds, or a multiple of the run's slowest record, whichever is longer."""
-NOT_FIGURES = ("kind", "step", "clock")
+NOT_METRICS = ("kind", "step", "clock")
 VALUES = ("position", "loss_scale", "precision", "plateau")
 """The parts of a state without tensors that a replay comes to by itself."""
 
@@ -342,17 +342,17 @@ def _compare_records(
                 found.find(f"step {record['step']}: its evaluation's record in metrics.jsonl is another, or missing")
             continue
         tally = found.evaluations if record["kind"] == "evaluation" else found.figures
-        differences = _compare_figures(found, before, record, tally, tolerance)
+        differences = _compare_metrics(found, before, record, tally, tolerance)
         if record["kind"] == "step" and record["step"] in chosen:
             found.steps.add(max(differences, default=0.0), tolerance)
 
 
-def _compare_figures(
+def _compare_metrics(
     found: Verification, before: Mapping[str, Any], now: Mapping[str, Any], tally: Tally, tolerance: float
 ) -> list[float]:
     """Compare the figures of two records; return by how much each differs."""
     differences = []
-    for name in sorted((before.keys() | now.keys()) - set(NOT_FIGURES)):
+    for name in sorted((before.keys() | now.keys()) - set(NOT_METRICS)):
         difference = relative_difference(before.get(name), now.get(name))
         if name in ("epoch", "scheduled"):  # they say where it is, and aren't figures
             reproduced = difference == 0
@@ -464,7 +464,7 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
         agreement = ReplayAgreement(found.directory, trainer, step, snapshot.state["conditions"])
         trainer.evaluate(trainer.evaluation_due())
         now = _find_evaluation(trainer.directory, step) or {}
-        _compare_figures(found, before, now, found.evaluations, found.allowed(agreement))
+        _compare_metrics(found, before, now, found.evaluations, found.allowed(agreement))
         found.evaluated.add(step)
 
 

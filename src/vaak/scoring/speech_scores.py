@@ -92,7 +92,7 @@ class SpeechScores:
                 found |= {f"{whose}{name}": number for name, number in zip(WORD_COUNTS, numbers, strict=True)}
         for name, value in found.items():
             self.sums[name] += value
-        return compute_figures(found)
+        return compute_metrics(found)
 
     @cached_property
     def _processor(self) -> PhonemeProcessor:
@@ -106,7 +106,7 @@ class SpeechScores:
             return None
 
 
-def compute_figures(sums: dict[str, float]) -> dict[str, float]:
+def compute_metrics(sums: dict[str, float]) -> dict[str, float]:
     """The figures that these sums give, without those that nothing was measured for."""
     divided = {
         "mcd_db": ("distortion", "frames"),
@@ -160,7 +160,7 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None, *, part
             rows[name] = scores.add(_read(ours[name]), _read(theirs[name]), SAMPLING_RATE, text)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-    return ScoredFolders(rows, compute_figures(scores.sums), scores.protocol)
+    return ScoredFolders(rows, compute_metrics(scores.sums), scores.protocol)
 
 
 def _read_texts(path: Path) -> dict[str, str]:

@@ -123,9 +123,9 @@ def compare_scores(
         difference = float(np.mean(scores) - np.mean(first))
         interval = next(test.interval for test in tests if test.interval is not None)
         effect, around = effect_size(scores, first)
-        figure = float(np.mean(scores))
+        value = float(np.mean(scores))
         comparisons.append(
-            Comparison(name, figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(scores))
+            Comparison(name, value, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(scores))
         )
     protocol = {"scores": "independent pairs" if test_share is None else "folds"}
     return ComparisonReport(metric, baseline, float(np.mean(first)), _corrected(comparisons), protocol)
@@ -231,8 +231,8 @@ def _examples_compared(first: Examples, other: Examples, names: Sequence[str], m
         effect, around = np.nan, (np.nan, np.nan)
     interval = tests[1].interval
     assert interval is not None
-    figure, difference = other.figures[metric], other.figures[metric] - first.figures[metric]
-    found = (figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(names))
+    value, difference = other.figures[metric], other.figures[metric] - first.figures[metric]
+    found = (value, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(names))
     return Comparison(str(other.run), *found)
 
 
@@ -377,6 +377,6 @@ def evaluate_examples(
     rows, prefix = seen.rows, f"{'val' if split == 'valid' else split}_"
     if len(rows) < 2:
         raise UserError(f"{run}: {split} has {len(rows)} examples; a comparison requires at least two")
-    figures = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
+    metrics = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
     metric = metric.removeprefix("val_")
-    return Examples(run, figures, report["protocol"][split], metric, seen.meters, rows, seen.counts, seen.contents)
+    return Examples(run, metrics, report["protocol"][split], metric, seen.meters, rows, seen.counts, seen.contents)

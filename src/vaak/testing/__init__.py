@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from vaak.core.errors import UserError
 from vaak.testing.case import Case
-from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_figures
+from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_metrics
 from vaak.testing.learning import check_learning, check_replay, check_resume, check_saved
 from vaak.testing.state import check_examples, check_seeds, check_state, check_step
 from vaak.testing.sums import (
@@ -33,6 +33,7 @@ __all__ = [
     "check_figures",
     "check_learning",
     "check_lengths",
+    "check_metrics",
     "check_padding",
     "check_ranks",
     "check_replay",
@@ -44,6 +45,9 @@ __all__ = [
     "check_step",
     "check_task",
 ]
+
+check_figures = check_metrics
+"""What ``check_metrics`` was called before."""
 
 Check = Callable[[Case], None]
 
@@ -62,7 +66,7 @@ CHECKS: tuple[Check, ...] = (
     check_saved,
     check_resume,
     check_replay,
-    check_figures,
+    check_metrics,
     check_evaluation,
     check_failing_batch,
 )

@@ -27,13 +27,13 @@ class _BrokenError(Exception):
     """Put into a model, to see what changes."""
 
 
-def check_figures(case: Case) -> None:
+def check_metrics(case: Case) -> None:
     """Figures don't depend on the batch size, and carry the conditions they were made under (at least the split)."""
-    figures: list[dict[str, float]] = []
+    metrics: list[dict[str, float]] = []
     for size in BATCH_SIZES:
         with open_trainer(case, validation={"interval": 4, "batch_size": size}) as trainer:
-            figures.append(_figures(trainer))
-            require_close(figures[-1], figures[0], f"figures in batches of {size} against batches of 1", 1e-5)
+            metrics.append(_metrics(trainer))
+            require_close(metrics[-1], metrics[0], f"figures in batches of {size} against batches of 1", 1e-5)
             for split in trainer.task.evaluation_splits:
                 found = trainer.task.meters(split).protocol.get("split")
                 require(found == split, f"the protocol of {split}'s figures says that the split is {found}")
@@ -47,9 +47,9 @@ def check_evaluation(case: Case) -> None:
     with open_trainer(case) as trainer:
         model = trainer.model
         before = _state(model)
-        first = _figures(trainer, show=_make)
+        first = _metrics(trainer, show=_make)
         require_same(_state(model), before, "the model after an evaluation against before")
-        require_same(_figures(trainer), first, "figures of the same model evaluated twice")
+        require_same(_metrics(trainer), first, "figures of the same model evaluated twice")
         model.eval()
         for split in trainer.task.evaluation_splits:
             with torch.no_grad():
@@ -105,14 +105,14 @@ def _make(shown: Callable[[], dict[str, bytes]]) -> None:
         shown()
 
 
-def _figures(
+def _metrics(
     trainer: Trainer, show: Callable[[Callable[[], dict[str, bytes]]], None] | None = None
 ) -> dict[str, float]:
     evaluator = Evaluator(trainer.task, trainer.config, trainer.ranks, show=show)
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for split in trainer.task.evaluation_splits:
-        figures |= evaluator.evaluate(trainer.model, split)
-    return figures
+        metrics |= evaluator.evaluate(trainer.model, split)
+    return metrics
 
 
 def _state(model: nn.Module) -> dict[str, Any]:

@@ -79,8 +79,8 @@ def test_a_narrow_bar_breaks_no_word(monkeypatch: pytest.MonkeyPatch):
         assert max(map(len, text.splitlines())) <= width
         assert ("val_loss 5.3117 (best 5.3117)" in text) == (width >= 30)
         if width >= 80:
-            for figure in ("epoch 1", "20/1000", "loss 5.1234", "left", "elapsed", "lr 1.00e-02", "0.3 GiB", "steps/s"):
-                assert figure in text, (width, figure)
+            for words in ("epoch 1", "20/1000", "loss 5.1234", "left", "elapsed", "lr 1.00e-02", "0.3 GiB", "steps/s"):
+                assert words in text, (width, words)
 
 
 def test_the_loss_of_the_bar_forgets_by_steps_and_not_by_redraws():

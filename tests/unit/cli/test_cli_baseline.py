@@ -65,13 +65,13 @@ def test_a_classifiers_are_those_of_scikit_learn(made: Any):
     )
     model = svm.LinearSVC(random_state=0).fit(vectors.fit_transform(texts["train"]), train.targets[:, 0])
     predicted, true = model.predict(vectors.transform(texts["test"])), test.targets[:, 0]
-    figures = found["figures"]["TF-IDF + linear SVM"]
-    assert figures["accuracy"] == pytest.approx(metrics.accuracy_score(true, predicted))
+    values = found["figures"]["TF-IDF + linear SVM"]
+    assert values["accuracy"] == pytest.approx(metrics.accuracy_score(true, predicted))
     expected = metrics.f1_score(true, predicted, average="macro", zero_division=0)
-    assert figures["macro_f1"] == pytest.approx(expected)
+    assert values["macro_f1"] == pytest.approx(expected)
     commonest = np.bincount(train.targets[:, 0]).argmax()
     assert found["figures"]["most frequent class"]["accuracy"] == pytest.approx(np.mean(true == commonest))
-    assert set(figures) == {"accuracy", "micro_f1", "macro_f1", "weighted_f1"}
+    assert set(values) == {"accuracy", "micro_f1", "macro_f1", "weighted_f1"}
 
 
 def test_a_pretrained_models_embeddings_are_a_baseline(
@@ -93,7 +93,7 @@ def test_a_pretrained_models_embeddings_are_a_baseline(
     )
     code, out, errors = vaak("baseline", "tiny.yml", "--split", "test", "--json")
     assert code == 0, errors
-    figures = json.loads(out)["figures"]["embeddings + logistic regression"]
+    metrics = json.loads(out)["figures"]["embeddings + logistic regression"]
     # Each text alone, by transformers itself: what is in a batch beside it changes nothing.
     tokenizer, model = (one.from_pretrained(bert) for one in (transformers.AutoTokenizer, transformers.AutoModel))
     with torch.inference_mode():
@@ -102,7 +102,7 @@ def test_a_pretrained_models_embeddings_are_a_baseline(
             for split, own in texts.items()
         }
     fitted = linear_model.LogisticRegression(max_iter=1000).fit(means["train"], labels["train"])
-    assert figures["accuracy"] == fitted.score(means["test"], labels["test"])
+    assert metrics["accuracy"] == fitted.score(means["test"], labels["test"])
     loaded = load([Path("tiny.yml")])
     task: Any = task_class("classification")(loaded.experiment, Path("runs/tiny"), loaded.folder)
     base = Pretrained.load(str(bert), task.prepared.tokenizer.vocab_size, task.options)
@@ -118,12 +118,12 @@ def test_a_pretrained_models_embeddings_are_a_baseline(
 
 def test_a_language_models_are_scored_on_the_same_tokens_and_bytes(made: Any):
     task, found = made("lm")
-    (figures,) = found["figures"].values()
+    (metrics,) = found["figures"].values()
     dataset, rng = task.dataset("test"), np.random.default_rng(0)
     batch = dataset.collate([[dataset.example(index, rng)] for index in range(len(dataset.lengths))])
     tokens, num_bytes = (int(batch.counts[unit].sum()) for unit in ("token", "byte"))
-    assert figures["loss"] * tokens == pytest.approx(figures["bits_per_byte"] * num_bytes * math.log(2))
-    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    assert metrics["loss"] * tokens == pytest.approx(metrics["bits_per_byte"] * num_bytes * math.log(2))
+    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["loss"]))
     train = task.dataset("train")
     model = NgramModel([train.ids(index).tolist() for index in range(len(train.lengths))], 5, 300)
     nats = 0.0
@@ -131,7 +131,7 @@ def test_a_language_models_are_scored_on_the_same_tokens_and_bytes(made: Any):
         ids = dataset.ids(index).tolist()
         for place in range(1, len(ids)):
             nats -= math.log(model.probability(ids[:place], ids[place]))
-    assert figures["loss"] == pytest.approx(nats / tokens)
+    assert metrics["loss"] == pytest.approx(nats / tokens)
     for before in ([], [3], [3, 7], dataset.ids(0).tolist()[:6], dataset.ids(1).tolist()[:3]):
         total = sum(model.probability(before, token) for token in range(300))
         assert total == pytest.approx(1.0, abs=1e-9)
@@ -178,8 +178,8 @@ def test_a_model_below_its_baseline_is_named(vaak: Any, made: Any, tmp_path: Pat
     write_json(tmp_path / "texts.json", [{"text": "एक", "label": "gender_agreement"}])
     assert below not in vaak("eval", "runs/tiny", "data.corpus={type: files, valid: [texts.json]}")[1]
     about = read_json(Path("runs/tiny/baselines.json"))
-    for figures in about["valid"]["figures"].values():
-        figures["accuracy"] = 0.0
+    for metrics in about["valid"]["figures"].values():
+        metrics["accuracy"] = 0.0
     write_json(Path("runs/tiny/baselines.json"), about)
     assert below not in vaak("eval", "runs/tiny")[1]
 

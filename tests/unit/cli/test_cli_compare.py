@@ -19,13 +19,13 @@ def checkpoints(run: Path) -> list[Path]:
 @pytest.mark.parametrize(("made", "metric"), [("tiny_run", "perplexity"), ("diarizer_run", "der")])
 def test_the_sums_of_examples_give_the_figures_of_an_evaluation(made: str, metric: str, request: pytest.FixtureRequest):
     run = request.getfixturevalue(made)
-    figures = evaluate_run(run, [], [], ["valid"], "cpu")["metrics"]
+    metrics = evaluate_run(run, [], [], ["valid"], "cpu")["metrics"]
     examples = evaluate_examples(run, [], [], "valid", "cpu")
     names = sorted(examples.rows)
     table = examples.table(names, examples.keys)
     assert len(names) > 2
     together = examples.figure(metric, table.sum(0, keepdims=True), examples.keys)
-    assert float(together[0]) == pytest.approx(figures[f"val_{metric}"], rel=1e-5)
+    assert float(together[0]) == pytest.approx(metrics[f"val_{metric}"], rel=1e-5)
     assert examples.metric == "loss"
 
 

@@ -18,13 +18,13 @@ BINS = [(0.55, 4, 0.5), (0.75, 12, 0.75), (0.97, 24, 1.0)]
 WER = [0.12, 0.31, None]
 
 
-def write_run(folder: Path, figures: dict[str, list[float]]) -> None:
+def write_run(folder: Path, metrics: dict[str, list[float]]) -> None:
     folder.mkdir(parents=True)
     lines: list[dict[str, Any]] = []
-    for number, (loss, *_) in enumerate(zip(*figures.values(), strict=True), 1):
+    for number, (loss, *_) in enumerate(zip(*metrics.values(), strict=True), 1):
         step = 10 * number
         lines.append({"kind": "step", "step": step, "epoch": 0, "loss": loss, "learning_rate": 1e-3 / number})
-        values = {name: own[number - 1] for name, own in figures.items()}
+        values = {name: own[number - 1] for name, own in metrics.items()}
         lines.append({"kind": "evaluation", "step": step, "epoch": 0, "scheduled": True, **values})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -47,8 +47,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     losses, errors = [2.0, 1.0, 0.6, 0.5], [0.9, 0.5, 0.2, 0.15]
     groups = {f"val_wer/{group}": [rate * factor for rate in errors] for group, factor in (("en", 0.8), ("hi", 1.3))}
     write_run(folder / "joint" / "run", {"val_loss": losses, "val_wer": errors, **groups})
-    figures = {"val_expert_wer/0": 0.1, "val_expert_wer/1": 0.2}
-    (folder / "joint" / "joint.json").write_text(json.dumps({"figures": figures, "use": [0.7, 0.3, 0.0]}))
+    metrics = {"val_expert_wer/0": 0.1, "val_expert_wer/1": 0.2}
+    (folder / "joint" / "joint.json").write_text(json.dumps({"figures": metrics, "use": [0.7, 0.3, 0.0]}))
     return folder
 
 

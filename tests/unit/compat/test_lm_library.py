@@ -371,11 +371,11 @@ def test_a_model_called_as_the_original_gives_its_loss(parts):
 def test_the_test_split_of_a_library_run_is_evaluated(parts):
     config, tokenizer, train, valid, model = parts
     HindiLanguageModelTrainer(model, tokenizer, config).train(train, valid, num_epochs=1)
-    figures = evaluate_run(Path("runs/base"), [], [], ["test"])["metrics"]
+    metrics = evaluate_run(Path("runs/base"), [], [], ["test"])["metrics"]
     builder = CorpusBuilder(config)
     loader = builder.create_dataloader(builder.load_splits()["test"], tokenizer, "test")
     expected = HindiLanguageModelTrainer(model, tokenizer, config).evaluate(loader)
-    assert figures["test_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
+    assert metrics["test_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -38,8 +38,8 @@ def test_tasks_that_have_a_metric_of_one_name_declare_the_same() -> None:
         ("", None),
     ],
 )
-def test_a_figure_is_of_the_metric_with_the_longest_name_that_it_ends_with(figure: str, name: str | None) -> None:
-    found = find_metric(figure)
+def test_a_figure_is_of_the_metric_with_the_longest_name_that_it_ends_with(metric: str, name: str | None) -> None:
+    found = find_metric(metric)
     assert (None if found is None else found.name) == name
 
 

@@ -113,14 +113,14 @@ def test_a_wish_at_a_scheduled_step_is_one_evaluation(tmp_path: Path):
 
 def test_figures_are_sums_over_the_set_divided_once(tmp_path: Path):
     """Not a mean of batch means: against one batch of everything."""
-    figures = {}
+    metrics = {}
     for size in (1, 3, 10):
         trainer = toy_trainer(tmp_path, validation={"batch_size": size})
         trainer.evaluate(due=False)
-        figures[size] = trainer.metrics
-    assert figures[1]["val_loss"] == pytest.approx(figures[10]["val_loss"], rel=1e-6)
-    assert figures[3]["val_loss"] == pytest.approx(figures[10]["val_loss"], rel=1e-6)
-    assert figures[1]["val_tokens"] == figures[10]["val_tokens"] == trainer.task.dataset("valid").lengths.sum()
+        metrics[size] = trainer.metrics
+    assert metrics[1]["val_loss"] == pytest.approx(metrics[10]["val_loss"], rel=1e-6)
+    assert metrics[3]["val_loss"] == pytest.approx(metrics[10]["val_loss"], rel=1e-6)
+    assert metrics[1]["val_tokens"] == metrics[10]["val_tokens"] == trainer.task.dataset("valid").lengths.sum()
 
 
 def test_dropout_is_off_and_the_mode_restored(tmp_path: Path):

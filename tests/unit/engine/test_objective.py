@@ -439,8 +439,8 @@ def test_a_past_step_is_taken_again_to_the_bit(tmp_path: Path):
         path = run.checkpoints / f"step-{step - 1:08d}"
         replay.restore(load_checkpoint(path), path)
         report = take_steps(replay)[0]
-        for figures in ("losses", "gradient_norms"):
-            assert same(getattr(report, figures), getattr(reports[step], figures))
+        for metrics in ("losses", "gradient_norms"):
+            assert same(getattr(report, metrics), getattr(reports[step], metrics))
         assert same_bits(weights(replay), load_checkpoint(run.checkpoints / f"step-{step:08d}").model)
 
 

@@ -18,11 +18,11 @@ from vaak.nn.config import (
 from vaak.nn.feed_forward import (
     FEED_FORWARDS,
     MixtureOfExperts,
+    compute_load_metrics,
     counted_loads,
     gated_width,
     inner_width,
     list_mixtures,
-    load_figures,
     load_names,
     make_feed_forward,
 )
@@ -202,7 +202,9 @@ def test_a_bias_evens_out_what_a_router_prefers():
         for _ in range(300):
             with counted_loads(layer) as sums:
                 layer(x)
-            violations.append(load_figures({name: float(total) for name, total in sums.items()})["max_violation"])
+            violations.append(
+                compute_load_metrics({name: float(total) for name, total in sums.items()})["max_violation"]
+            )
             layer.follow_step(sums)
     assert violations[0] > 1.0
     assert violations[-1] < 0.2

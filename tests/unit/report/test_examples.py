@@ -26,12 +26,12 @@ from vaak.scoring.word_errors import rate_with_interval
 WAV = b"RIFF" + bytes(40)
 
 
-def write_run(folder: Path, task: str, summary: dict[str, Any], figures: dict[str, float], name: str = "val") -> Path:
+def write_run(folder: Path, task: str, summary: dict[str, Any], metrics: dict[str, float], name: str = "val") -> Path:
     """A run that was evaluated at step 4 with these figures, and kept this summary."""
     (folder / "pictures" / f"{name}_examples").mkdir(parents=True)
     (folder / "config.yml").write_text(f"task: {task}\nname: {folder.name}\nrun_dir: {folder}\n")
     records = [{"kind": "step", "step": step, "loss": 1 / step} for step in (1, 2, 3, 4)]
-    records.append({"kind": "evaluation", "step": 4, "scheduled": True, **figures})
+    records.append({"kind": "evaluation", "step": 4, "scheduled": True, **metrics})
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
     (folder / "pictures" / f"{name}_examples" / "step-00000004.json").write_text(json.dumps(summary))
     return folder
@@ -58,8 +58,8 @@ def recognised(errors: list[int], words: int = 10) -> dict[str, Any]:
 
 def test_a_recogniser(tmp_path: Path):
     errors = [0, 4] * 20
-    figures = {"val_wer": 0.2, "val_expert_use/0": 0.25, "val_expert_use/1": 0.75, "val_expert_wer/1": 0.5}
-    run = write_run(tmp_path / "asr", "asr", recognised(errors), figures)
+    metrics = {"val_wer": 0.2, "val_expert_use/0": 0.25, "val_expert_use/1": 0.75, "val_expert_wer/1": 0.5}
+    run = write_run(tmp_path / "asr", "asr", recognised(errors), metrics)
     write_sound(run, "val_utterance-2")
     facts = read_facts(run)
     page, limits = run_page(facts), rate_with_interval([(one, 10) for one in errors])[1]
@@ -283,8 +283,8 @@ def test_a_difference_whose_interval_includes_none_is_not_a_best(tmp_path: Path)
 
 def test_without_scores_of_the_same_examples_the_best_is_that_of_a_common_figure(tmp_path: Path):
     runs = {
-        name: write_run(tmp_path / name, task, {}, figures)
-        for name, task, figures in (
+        name: write_run(tmp_path / name, task, {}, metrics)
+        for name, task, metrics in (
             ("one", "classification", {"val_accuracy": 0.5, "val_loss": 1.0}),
             ("two", "classification", {"val_accuracy": 0.75, "val_loss": 2.0}),
             ("other", "asr", {"val_wer": 0.2}),
@@ -302,8 +302,8 @@ def test_without_scores_of_the_same_examples_the_best_is_that_of_a_common_figure
 @pytest.mark.parametrize(("micro", "shown"), [(0.5, False), (0.25, True)])
 def test_a_figure_that_repeats_another_is_shown_once(micro: float, shown: bool, tmp_path: Path):
     """micro F1 is the accuracy, where each text has one label; where it has several, both are shown."""
-    figures = {"val_loss": 1.0, "val_accuracy": 0.5, "val_micro_f1": micro}
-    run = write_run(tmp_path / "run", "classification", {}, figures)
+    metrics = {"val_loss": 1.0, "val_accuracy": 0.5, "val_micro_f1": micro}
+    run = write_run(tmp_path / "run", "classification", {}, metrics)
     page = run_page(read_facts(run))
     assert "val_accuracy" in page
     assert ("val_micro_f1" in page) == shown

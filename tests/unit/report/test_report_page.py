@@ -166,7 +166,7 @@ def hostile(tmp_path: Path) -> Path:
     name = json.dumps(HOSTILE)
     text = f"task: lm\nname: {name}\nrun_dir: {name}\nmodel: {{d_model: {name}, {name}: {name}}}\n"
     (run / "config.yml").write_text(text, encoding="utf-8")
-    figures = {f"val_{HOSTILE}": 0.5, f"val_wer/{HOSTILE}": 0.25, "val_loss": "nan"}
+    metrics = {f"val_{HOSTILE}": 0.5, f"val_wer/{HOSTILE}": 0.25, "val_loss": "nan"}
     records = [
         {"kind": "step", "step": 1, "loss": 1.0, HOSTILE: 2.0, "huge": 10**400, "clock": {f"{HOSTILE}_per_second": 1}},
         {"kind": "step", "step": 2, "loss": "inf", "non_finite_steps": 2, "clock": HOSTILE},
@@ -174,7 +174,7 @@ def hostile(tmp_path: Path) -> Path:
         *({"kind": "step", "step": step, "loss": 0.5, HOSTILE: 2.0} for step in (3, 4)),
         {"kind": "step", "step": 10**300, "loss": 1.0},
         {"kind": "step", "step": -1, "loss": 1.0, "clock": {"seconds": "inf"}},
-        {"kind": "evaluation", "step": 2, "scheduled": True, **figures},
+        {"kind": "evaluation", "step": 2, "scheduled": True, **metrics},
     ]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
     parent = {"id": HOSTILE, "directory": HOSTILE, "step": HOSTILE}

@@ -24,7 +24,7 @@ from vaak.config.metrics import get_unit, in_words
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskSpec, load_name
 from vaak.core.errors import UserError
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 from vaak.report.html import Html, element
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page

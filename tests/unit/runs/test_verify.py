@@ -103,7 +103,7 @@ def _a_lost_record(run: Path) -> str:
     return "step 5: its record is missing"
 
 
-def _a_figure_of_the_best(run: Path) -> str:
+def _a_metric_of_the_best(run: Path) -> str:
     step = int((run / "checkpoints" / "best").read_text().strip()[-8:])
     line = logged(run, "evaluation", step)
     record = json.loads(line)
@@ -184,7 +184,7 @@ def _code(run: Path) -> str:
         [
             _a_logged_loss,
             _a_lost_record,
-            _a_figure_of_the_best,
+            _a_metric_of_the_best,
             _a_flipped_bit,
             _weights_with_a_new_manifest,
             _a_token,
@@ -194,7 +194,7 @@ def _code(run: Path) -> str:
             _a_companion,
             _code,
         ],
-        *(_a_logged_loss, _a_figure_of_the_best, _a_flipped_bit),
+        *(_a_logged_loss, _a_metric_of_the_best, _a_flipped_bit),
         *(_a_token_with_a_new_hash, _a_token_of_one_of_several_tasks, _code),
     ),
 )

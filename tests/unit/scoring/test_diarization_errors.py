@@ -276,15 +276,15 @@ def test_the_figures_of_md_eval(name, vaak_data):
     folder = vaak_data("diarization/scoring") / name
     expected = json.loads((folder / "expected.json").read_text())["results"]
     references, hypotheses = read_rttm(folder / "ref.rttm"), read_rttm(folder / "hyp.rttm")
-    for conditions, figures in expected.items():
+    for conditions, metrics in expected.items():
         options = dict(condition.split("=") for condition in conditions.split(","))
         skip_overlap = options["ignore_overlap"] == "true"
         error = score_recordings(references, hypotheses, None, float(options["collar"]), skip_overlap).total.error
         assert error.rate is not None
-        assert 100 * error.rate == CLOSE(figures["DER_percent"], abs=0.05)
+        assert 100 * error.rate == CLOSE(metrics["DER_percent"], abs=0.05)
         seconds = (error.scored, error.miss, error.false_alarm, error.confusion)
         names = ("scored_speaker_time", "missed", "false_alarm", "speaker_error")
-        assert seconds == CLOSE(tuple(figures[name] for name in names), abs=0.01)
+        assert seconds == CLOSE(tuple(metrics[name] for name in names), abs=0.01)
 
 
 A, B = [Segment(0, 10, "A")], [Segment(0, 30, "B")]

@@ -142,9 +142,9 @@ def test_each_fold_is_a_run_and_the_figures_have_an_interval(vaak, toy: Path, tm
     assert [(one["repeat"], one["fold"], one["examples"]) for one in report["folds"]] == [(1, 1, 15), (1, 2, 15)]
     scores = [one["metrics"]["loss"] for one in report["folds"]]
     assert json.loads((tmp_path / "a" / "scores.json").read_text()) == scores
-    figure = report["figures"]["loss"]
-    assert figure["mean"] == pytest.approx(np.mean(scores))
-    assert tuple(figure["interval"]) == corrected_t_test(scores, [0.0, 0.0], 0.5).interval
+    metric = report["figures"]["loss"]
+    assert metric["mean"] == pytest.approx(np.mean(scores))
+    assert tuple(metric["interval"]) == corrected_t_test(scores, [0.0, 0.0], 0.5).interval
     run = tmp_path / "a" / "runs" / "1-01"
     code, out, _ = vaak("eval", run, "--split", "test", "--device", "cpu", "--json")
     assert json.loads(out)["metrics"]["test_loss"] == scores[0]

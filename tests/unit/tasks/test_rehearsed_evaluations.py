@@ -65,7 +65,7 @@ def test_a_rehearsal_bounds_what_an_untrained_model_writes_and_says_so(
     monkeypatch.setattr("vaak.tasks.base.log.propagate", True)
     trainer = BOTH.prepared(tmp_path).trainer(tmp_path / "run")
     with caplog.at_level(logging.INFO, "vaak"):
-        figures = trainer.evaluator.rehearse(trainer.model, "valid")
+        metrics = trainer.evaluator.rehearse(trainer.model, "valid")
     rehearsed = [len(one.tokens) for one in written]
     assert 0 < max(rehearsed) <= 24, "the longest reference has 12 tokens"
     lines = [one for one in caplog.messages if "were cut off at" in one]
@@ -76,4 +76,4 @@ def test_a_rehearsal_bounds_what_an_untrained_model_writes_and_says_so(
     with caplog.at_level(logging.INFO, "vaak"):
         evaluated = trainer.evaluator.evaluate(trainer.model, "valid")
     assert max(len(one.tokens) for one in written) > 40, "an evaluation is not bounded so"
-    assert (figures, caplog.messages) == (set(evaluated), [])
+    assert (metrics, caplog.messages) == (set(evaluated), [])

@@ -328,8 +328,8 @@ DEFECTS = [
     ("check_saved", PredictsByLot, "predictions"),
     ("check_resume", with_model(CountsItsCalls), "weights of a resumed run"),
     ("check_replay", with_model(CountsItsCalls), "losses of step 3, run again"),
-    ("check_figures", with_meters(MeanOfMeans), "figures in batches of 5"),
-    ("check_figures", with_meters(WithoutProtocol), "the protocol of valid's figures says that the split is None"),
+    ("check_metrics", with_meters(MeanOfMeans), "figures in batches of 5"),
+    ("check_metrics", with_meters(WithoutProtocol), "the protocol of valid's figures says that the split is None"),
     ("check_evaluation", with_meters(ChangesWeights), "the model after an evaluation against before: head.bias"),
     ("check_evaluation", with_meters(DrawsOnWeights), "the model after an evaluation against before: head.bias"),
     ("check_evaluation", with_meters(Freezes), "requires_grad of embedding.weight"),
@@ -363,10 +363,10 @@ def test_all_that_is_broken_is_said_at_once():
         def meters(self, split):
             return WithoutProtocol(split)
 
-    checks = [testing.check_counts, testing.check_figures, testing.check_lengths]
+    checks = [testing.check_counts, testing.check_metrics, testing.check_lengths]
     with pytest.raises(AssertionError) as raised:
         check_task(case(Broken), checks)
-    assert [line.partition(":")[0] for line in str(raised.value).splitlines()] == ["check_counts", "check_figures"]
+    assert [line.partition(":")[0] for line in str(raised.value).splitlines()] == ["check_counts", "check_metrics"]
 
 
 def test_one_mistake_is_said_once():

@@ -24,9 +24,9 @@ from vaak.cli.arguments import (
 )
 from vaak.cli.output import create_folder, failed_to_json, print_contents
 from vaak.core.errors import UserError
-from vaak.core.figures import percent
 from vaak.core.left_out import ReadFiles, files_to_json, noting_files
 from vaak.core.matching import pair_names, quote_names, rename_like
+from vaak.core.metrics import percent
 from vaak.core.progress import track
 from vaak.core.storage.files import scratch_folder
 from vaak.tasks.diarization.config import InferenceConfig

@@ -155,9 +155,9 @@ class HindiLanguageModelTrainer:
         split, model = dataloader.split, self.model.to(ranks.device)
         with keeping_kernels():
             make_deterministic(training, ranks.device)
-            figures = Evaluator(dataloader.task, training, ranks, dataloader.reader.skip_bad).evaluate(model, split)
+            metrics = Evaluator(dataloader.task, training, ranks, dataloader.reader.skip_bad).evaluate(model, split)
         prefix = PREFIXES.get(split, f"{split}_")
-        return {"val_loss": figures[f"{prefix}loss"], "perplexity": figures[f"{prefix}perplexity"]}
+        return {"val_loss": metrics[f"{prefix}loss"], "perplexity": metrics[f"{prefix}perplexity"]}
 
     def save_checkpoint(self, epoch: int, val_loss: float) -> Path:
         """Write a checkpoint of this step, the best one if ``val_loss`` is the least so far; return its folder."""
@@ -302,10 +302,10 @@ class _EpochHistory(Callback):
         if record["kind"] == "evaluation":
             self.evaluation = record
         elif record["kind"] == "epoch" and self.evaluation:
-            figures = (record["train_loss"], self.evaluation["val_loss"], self.evaluation["val_perplexity"])
-            for name, value in zip(HISTORY, (*figures, self.learning_rate), strict=True):
+            metrics = (record["train_loss"], self.evaluation["val_loss"], self.evaluation["val_perplexity"])
+            for name, value in zip(HISTORY, (*metrics, self.learning_rate), strict=True):
                 self.metrics[name].append(float(value))
-            print(f"Train Loss: {figures[0]:.4f}\nVal Loss: {figures[1]:.4f}\nPerplexity: {figures[2]:.2f}", flush=True)
+            print(f"Train Loss: {metrics[0]:.4f}\nVal Loss: {metrics[1]:.4f}\nPerplexity: {metrics[2]:.2f}", flush=True)
             self._announce_epoch()
 
     def on_checkpoint(self, trainer: Run, path: Path) -> None:

@@ -31,7 +31,7 @@ from vaak.config.components import check_options, resolve_component
 from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.core.names import list_names, nearest_name, require_known
 
 Schedule = Callable[[int], float]

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.core.storage.files import read_json
 from vaak.core.storage.json_lines import parse_json_lines
 from vaak.engine.checkpoint.bundled_files import STATE
@@ -136,7 +136,7 @@ def check_log(found: Inventory) -> LogAudit:
             if state is not None:
                 about = f"{checkpoint.name}/{name}"
                 found.compare(path, *_wrong_length(log, content, state, about, parse_step(checkpoint) or 0))
-                found.compare(checkpoint / name, *_wrong_figures(log, state, about))
+                found.compare(checkpoint / name, *_wrong_metrics(log, state, about))
         found.compare(checkpoint / STATE, _lost_completion(log, checkpoint))
     _name_what_is_not_computed(found, log, content)
     return log
@@ -223,7 +223,7 @@ def _off_schedule(log: LogAudit) -> Iterator[str]:
 
 def _missing(log: LogAudit, found: Inventory) -> Iterator[str]:
     yield from _named_missing("record", [step for step in _due_steps(log) if ("step", step) not in log.logged])
-    if not log.of_kind("evaluation") and not any(_collect_figures(read_state(one)) for one in found.sound):
+    if not log.of_kind("evaluation") and not any(_collect_metrics(read_state(one)) for one in found.sound):
         return  # the task evaluates nothing
     done = {parse_step(one) for one in found.sound if not read_state(one)["position"].get("duties_pending")}
     due = {step for span in log.spans for step in _due_evaluations(log, span)}
@@ -299,12 +299,12 @@ def _wrong_length(log: LogAudit, content: bytes, state: Mapping[str, Any], about
         yield f"{before} wasn't there when {about} was written"
 
 
-def _collect_figures(state: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
     metrics = state.get("metrics") or {}
     return dict(metrics.get("figures", {}) if "scheduled" in metrics else metrics)
 
 
-def _wrong_figures(log: LogAudit, state: Mapping[str, Any], about: str) -> Iterator[str]:
+def _wrong_metrics(log: LogAudit, state: Mapping[str, Any], about: str) -> Iterator[str]:
     """Yield which figures of a state aren't those of the evaluation before it, and a best that isn't the best."""
     position = state["position"]
     # With duties pending, the evaluation after this very step isn't in the state yet.
@@ -313,11 +313,11 @@ def _wrong_figures(log: LogAudit, state: Mapping[str, Any], about: str) -> Itera
     # A run that began from another run's checkpoint has figures of evaluations that its own log never had.
     begins_here = log.spans[0].first == 1
     if evaluations or begins_here:
-        figures = {name: _as_logged(value) for name, value in _collect_figures(state).items()}
+        metrics = {name: _as_logged(value) for name, value in _collect_metrics(state).items()}
         logged = evaluations[-1].figures if evaluations else {}
-        for name in sorted(figures.keys() | logged.keys()):
-            if figures.get(name) != logged.get(name):
-                yield f"{about}: {name} is {figures.get(name)} there, and {logged.get(name)} in {METRICS_FILE}"
+        for name in sorted(metrics.keys() | logged.keys()):
+            if metrics.get(name) != logged.get(name):
+                yield f"{about}: {name} is {metrics.get(name)} there, and {logged.get(name)} in {METRICS_FILE}"
     yield from _wrong_best(log, state.get("best") or {}, evaluations, about)
 
 

@@ -1,7 +1,7 @@
 """Speech recognition: a transformer that listens and writes, and mixtures of experts on it (README.md)."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=("model.base", "model.scratch", "model.lora", "model.experts", "whisper_model", "data.normaliser"),

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from vaak.report.examples import MOST_CELLS, bar, heat_table, read_list, read_rows
 from vaak.report.html import Html, data_table, element
 from vaak.report.model_card import read_json_object
-from vaak.report.run_facts import RunFacts, figure_in_words, is_own, to_number
+from vaak.report.run_facts import RunFacts, format_metric, is_own, to_number
 
 
 def show_routing(facts: RunFacts) -> Iterator[Html]:
     """Yield how much each expert is used and how well it does in the shown evaluation."""
-    step, figures, _ = facts.shown_evaluation
-    uses = {name.rpartition("/")[2]: value for name, value in figures.items() if name.startswith("val_expert_use/")}
+    step, metrics, _ = facts.shown_evaluation
+    uses = {name.rpartition("/")[2]: value for name, value in metrics.items() if name.startswith("val_expert_use/")}
     rows: list[Sequence[object]] = [("expert", "use", "", "mean weight", "WER of its utterances")]
     for expert, use in sorted(uses.items(), key=lambda one: (len(one[0]), one[0]))[:MOST_CELLS]:
-        weight, errors = (figures.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
+        weight, errors = (metrics.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
         cells = (f"{100 * (use or 0):.1f} %", bar(use or 0.0), "" if weight is None else f"{weight:.3f}")
-        rows.append((expert, *cells, "" if errors is None else figure_in_words("val_expert_wer", errors)))
+        rows.append((expert, *cells, "" if errors is None else format_metric("val_expert_wer", errors)))
     if len(rows) > 1:
         yield element("h3", f"Routing, step {step:,}")
         yield data_table(rows, "Experts that the gate chooses", folded=30)

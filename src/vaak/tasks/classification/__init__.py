@@ -1,7 +1,7 @@
 """Text classification: labelled texts in, a model that labels texts out (README.md)."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(

@@ -53,7 +53,7 @@ DECIMALS = 6
 
 
 @dataclass(frozen=True)
-class ClassFigures:
+class ClassMetrics:
     """Counts of one class, with the rates computed from them."""
 
     name: str
@@ -74,7 +74,7 @@ class ClassFigures:
         return 2 * self.right / (self.predicted + self.occurs) if self.predicted + self.occurs else 0.0
 
 
-def f1_scores(classes: list[ClassFigures]) -> dict[str, float]:
+def f1_scores(classes: list[ClassMetrics]) -> dict[str, float]:
     """Micro, macro and weighted F1; macro is the mean over the classes that occur or are predicted.
 
     >>> f1_scores([ClassFigures("a", 1, 2, 2), ClassFigures("b", 1, 1, 1)])
@@ -190,7 +190,7 @@ class ClassMeters(Meters):
         columns = {
             column: {
                 "accuracy": sums[f"exact\t{index}"] / sums["texts"],
-                **f1_scores(self._figures(index, sums)),
+                **f1_scores(self._metrics(index, sums)),
                 "ece": ece(get_bins(index, sums)),
             }
             for index, column in enumerate(self.classes)
@@ -202,10 +202,10 @@ class ClassMeters(Meters):
         own = {f"{name}/{column}": value for column, one in columns.items() for name, value in one.items()}
         return {"loss": sums["loss"] / sums["texts"], **mean, **(own if len(columns) > 1 else {})}
 
-    def _figures(self, place: int, sums: dict[str, float]) -> list[ClassFigures]:
+    def _metrics(self, place: int, sums: dict[str, float]) -> list[ClassMetrics]:
         names, keys = list(self.classes.values())[place], ("right", "predicted", "occurs")
         return [
-            ClassFigures(name, *(sums.get(f"{key}\t{place}\t{number}", 0.0) for key in keys))
+            ClassMetrics(name, *(sums.get(f"{key}\t{place}\t{number}", 0.0) for key in keys))
             for number, name in enumerate(names)
         ]
 
@@ -262,7 +262,7 @@ class ClassMeters(Meters):
         for place, end in enumerate(self._endings().values()):
             rows = [
                 (one.name, one.precision, one.recall, one.f1, int(one.occurs), int(one.predicted))
-                for one in self._figures(place, self.sums())
+                for one in self._metrics(place, self.sums())
             ]
             found[f"classes{end}"] = csv_text(CLASS_COLUMNS, rows, DECIMALS)
         heads = [(column, f"predicted_{column}", f"confidence{end}") for column, end in self._endings().items()]
@@ -354,7 +354,7 @@ class Scores(nn.Module):
         return found
 
 
-def compute_figures(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
+def compute_metrics(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
     """The figures of a dataset that scores ``(text, class)`` give, by the meters of a model."""
     model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
     for start in range(0, size, ROWS):

@@ -55,7 +55,7 @@ from vaak.tasks.classification.metrics import (
     ScopeMeters,
     baseline_scores,
     by_column,
-    compute_figures,
+    compute_metrics,
     embed_texts,
     targets_by_column,
 )
@@ -331,7 +331,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         embeddings = self._embeddings(dataset)
         scores = baseline_scores(prepared.stores("train"), texts, prepared.classes, self.multi_label, embeddings)
         for name, one in scores:
-            found[name] = compute_figures(one, dataset, self.meters(split))
+            found[name] = compute_metrics(one, dataset, self.meters(split))
         return Baselines("accuracy", True, found)
 
     def _embeddings(self, dataset: TextDataset) -> tuple[np.ndarray, np.ndarray] | None:

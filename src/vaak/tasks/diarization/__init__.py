@@ -1,7 +1,7 @@
 """Speaker diarization: who spoke when."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(

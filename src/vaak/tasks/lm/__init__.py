@@ -1,7 +1,7 @@
 """Language models: a text corpus in, a model that continues text out."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=("model.preset", "model.model_type=decoder", "model.model_type=encoder", "data.minimal_pairs"),

@@ -202,14 +202,14 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
             log_samples=False,
             confirm_run_unsafe_code=questions.trust_code,
         )
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     errors: dict[str, float] = {}
     for task, values in found["results"].items():
         for key, value in values.items():
             metric, _, which = key.partition(",")
             # Other values are names of the task and its groups.
             if which and isinstance(value, int | float):
-                own = errors if metric.endswith("_stderr") else figures
+                own = errors if metric.endswith("_stderr") else metrics
                 name = metric.removesuffix("_stderr") + (f" ({which})" if which != "none" else "")
                 own[f"{name}/{task}"] = float(value)
     protocol = {
@@ -219,7 +219,7 @@ def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
         "samples": {task: counts["effective"] for task, counts in found["n-samples"].items()},
         "max_length": model.max_length,
     }
-    return {"metrics": figures, "standard_errors": errors, "protocol": protocol}
+    return {"metrics": metrics, "standard_errors": errors, "protocol": protocol}
 
 
 @contextlib.contextmanager

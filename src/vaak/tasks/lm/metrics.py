@@ -38,7 +38,7 @@ from vaak.core.storage.archives import open_file
 from vaak.core.summaries import LONGEST_TEXT, MOST_SCORES
 from vaak.core.task import Dataset, Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
-from vaak.nn.feed_forward import counted_loads, load_figures
+from vaak.nn.feed_forward import compute_load_metrics, counted_loads
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.readers import find_files
@@ -89,7 +89,7 @@ class TextMeters(Meters):
             results[ACCURACY] = sums["right"] / sums["token"]
         if sums["byte"] and self.protocol["objective"] == "causal":
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
-        return results | load_figures(sums)
+        return results | compute_load_metrics(sums)
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
         samples = [] if self._model is None else self._samples(self._model)
@@ -302,7 +302,7 @@ class NgramModel:
         return found
 
 
-def ngram_figures(
+def ngram_metrics(
     train: TextDataset | StreamDataset, evaluated: TextDataset | StreamDataset, vocab_size: int
 ) -> dict[str, float]:
     """The loss, the perplexity and, where bytes are counted, the bits per byte of an n-gram model of ``train``."""

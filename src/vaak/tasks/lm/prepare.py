@@ -202,7 +202,7 @@ def _make(
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {
-        split: figures.to_json() | {CONTENTS: figures.contents().to_json()} for split, figures in statistics.items()
+        split: metrics.to_json() | {CONTENTS: metrics.contents().to_json()} for split, metrics in statistics.items()
     }
     return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
 

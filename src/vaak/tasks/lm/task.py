@@ -60,7 +60,7 @@ from vaak.tasks.lm.metrics import (
     PairMeters,
     TextMeters,
     get_visibility,
-    ngram_figures,
+    ngram_metrics,
     read_pairs,
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
@@ -366,9 +366,9 @@ class LanguageModelTask(ExportableTask):
         pairs = PairDataset | PreferenceDataset
         if not self.causal or isinstance(train, pairs) or isinstance(evaluated, pairs):
             raise UserError("an n-gram model predicts each token from those before it: a decoder's baseline, of texts")
-        figures = ngram_figures(train, evaluated, self.tokenizer.vocab_size)
-        figure = "bits_per_byte" if "bits_per_byte" in figures else "loss"
-        return Baselines(figure, False, {f"{ORDER}-gram, modified Kneser-Ney": figures})
+        metrics = ngram_metrics(train, evaluated, self.tokenizer.vocab_size)
+        metric = "bits_per_byte" if "bits_per_byte" in metrics else "loss"
+        return Baselines(metric, False, {f"{ORDER}-gram, modified Kneser-Ney": metrics})
 
     def meters(self, split: str) -> TextMeters | PairMeters | PreferenceMeters:
         protocol = {"split": split, "objective": "causal" if self.causal else "masked"}

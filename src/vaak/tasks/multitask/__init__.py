@@ -1,7 +1,7 @@
 """Several tasks at once: one encoder with several heads, or a model for each (README.md)."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=("tasks", "data.tasks"),

@@ -34,15 +34,15 @@ class JointMeters(Meters):
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         """Return the metrics of the tasks that have examples; ``loss`` only where all have."""
-        figures, losses = dict[str, float](), list[float]()
+        metrics, losses = dict[str, float](), list[float]()
         for name, one in self.meters.items():
             own = {key.removeprefix(f"{name}/"): sums[key] for key in sums if key.startswith(f"{name}/")}
             if not any(own.values()):
                 continue
             results = one.results(own)
             losses.append(self.weights.get(name, 1.0) * results.get("loss", 0.0))
-            figures |= {f"{name}/{figure}": value for figure, value in results.items()}
-        return {"loss": sum(losses), **figures} if len(losses) == len(self.meters) else figures
+            metrics |= {f"{name}/{metric}": value for metric, value in results.items()}
+        return {"loss": sum(losses), **metrics} if len(losses) == len(self.meters) else metrics
 
     def pictures(self) -> dict[str, bytes]:
         return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.pictures().items()}

@@ -1,7 +1,7 @@
 """Text from text: translation, and any other task that turns one sequence into another."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(

@@ -33,7 +33,7 @@ from vaak.core.progress import track
 from vaak.core.summaries import LONGEST_TEXT, ExampleLog, make_summary
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
-from vaak.nn.feed_forward import counted_loads, load_figures
+from vaak.nn.feed_forward import compute_load_metrics, counted_loads
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
 
@@ -133,7 +133,7 @@ class TranslationMeters(Meters):
             for name, metric in self.scores.items():
                 places = range(sum(key.startswith(f"{name}/") for key in sums))
                 results[name] = compute_score(metric, [int(sums[f"{name}/{place}"]) for place in places])
-        return results | load_figures(sums)
+        return results | compute_load_metrics(sums)
 
 
 def sacrebleu_scores() -> dict[str, Metric]:

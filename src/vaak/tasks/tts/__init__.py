@@ -1,7 +1,7 @@
 """Speech from text: phonemes to mel spectrograms to audio."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=(

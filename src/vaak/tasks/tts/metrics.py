@@ -37,7 +37,7 @@ from vaak.nn.speech.masks import length_mask, masked_sum
 from vaak.nn.speech.variance_adaptor import to_frames
 from vaak.report.audio import Alignment, Spectrogram, speech_png
 from vaak.scoring.recogniser import Recogniser
-from vaak.scoring.speech_scores import SpeechScores, compute_figures
+from vaak.scoring.speech_scores import SpeechScores, compute_metrics
 from vaak.tasks.base import LossMeters
 from vaak.tasks.tts.config import EvaluationConfig
 from vaak.tasks.tts.data import TtsDataset
@@ -233,7 +233,7 @@ class SpokenMeters(Meters):
         return {**self._scores.sums, **self._seconds}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        found = compute_figures(sums)
+        found = compute_metrics(sums)
         if sums["spoken seconds"]:
             found["real_time_factor"] = sums["seconds taken"] / sums["spoken seconds"]
         return found

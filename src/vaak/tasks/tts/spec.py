@@ -45,8 +45,8 @@ ALIGNMENT = "alignment"
 LOSSES = (MEL, DURATION, STOP, ALIGNMENT, "pitch", "voicing", "energy", "flow", "norm_reg")
 """All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
 
-SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
-WORD_FIGURES = tuple(
+SPOKEN_METRICS = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+WORD_METRICS = tuple(
     f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
 )
 """Figures of what is spoken (speech_scores.py)."""
@@ -169,7 +169,7 @@ def metrics(experiment: TtsExperiment) -> list[str]:
     absent, evaluation = dict(_without_loss(experiment.model)), experiment.data.evaluation
     names = ["loss", *(name for name in LOSSES if name not in absent), "duration_error_ms"]
     if evaluation.speak != 0:
-        names += [*SPOKEN_FIGURES, *(WORD_FIGURES if evaluation.recogniser else ())]
+        names += [*SPOKEN_METRICS, *(WORD_METRICS if evaluation.recogniser else ())]
     return [f"val_{name}" for name in names]
 
 

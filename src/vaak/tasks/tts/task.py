@@ -160,8 +160,8 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         spoken = None
         if self.data.evaluation.speak != 0:
             spoken = SpokenMeters(self.dataset(split), self.audio, self.data.evaluation, speaker)
-        figures = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations, spoken)
-        return ShownMeters(figures, self.dataset(split), self.score, speaker, self.data.samples, self.audio)
+        metrics = TtsMeters(split, self.score, numbers, self.audio.frame_shift, self.options.durations, spoken)
+        return ShownMeters(metrics, self.dataset(split), self.score, speaker, self.data.samples, self.audio)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the text of each row."""

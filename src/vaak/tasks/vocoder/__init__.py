@@ -1,7 +1,7 @@
 """Audio from mel spectrograms, by a network that is trained with discriminators."""
 
 from vaak.config.tasks import RecognisedBy
-from vaak.core.figures import Metric
+from vaak.core.metrics import Metric
 
 RECOGNISED_BY = RecognisedBy(
     own=("model.discriminators", "data.crop_frames"),

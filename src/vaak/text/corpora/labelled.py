@@ -118,9 +118,9 @@ class LabelStatistics:
     def to_json(self) -> dict[str, Any]:
         """The values for a JSON file."""
         counts = self.text.to_json()
-        figures = {name: counts[name] for name in ("words", "characters", "bytes", "longest_document")}
+        metrics = {name: counts[name] for name in ("words", "characters", "bytes", "longest_document")}
         labels = [dict(counts.most_common()) for counts in self.labels]
-        return {"texts": len(self), **figures, "labels": labels, "dropped": dict(self.dropped)}
+        return {"texts": len(self), **metrics, "labels": labels, "dropped": dict(self.dropped)}
 
 
 class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):

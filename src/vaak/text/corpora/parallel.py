@@ -291,9 +291,9 @@ class PairStatistics:
         """The values for a JSON file."""
         names = ("words", "characters", "bytes", "longest_document", "devanagari_share")
         sides = {"source": self.source.to_json(), "target": self.target.to_json()}
-        figures = {side: {name: counts[name] for name in names} for side, counts in sides.items()}
+        metrics = {side: {name: counts[name] for name in names} for side, counts in sides.items()}
         others = {"references": self.references, "replaced_bytes": self.replaced_bytes, "dropped": self.dropped}
-        return {"pairs": self.pairs, **figures, **others, "shared_targets": self.shared_targets}
+        return {"pairs": self.pairs, **metrics, **others, "shared_targets": self.shared_targets}
 
 
 class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):

@@ -130,8 +130,8 @@ def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]
     shown = [name for name in _COLUMNS if name not in absent]
     rows = [["split", *(_COLUMNS[name] for name in shown), "Devanagari"]]
     for split, counts in statistics.items():
-        figures = [f"{getattr(counts, name):,}" for name in shown]
-        rows.append([split, *figures, f"{counts.devanagari_share:.1%}"])
+        metrics = [f"{getattr(counts, name):,}" for name in shown]
+        rows.append([split, *metrics, f"{counts.devanagari_share:.1%}"])
     return rows
 
 

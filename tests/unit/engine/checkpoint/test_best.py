@@ -8,7 +8,7 @@ import pytest
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.core.figures import improves
+from vaak.core.metrics import improves
 from vaak.engine.state import Best
 
 NAN = float("nan")

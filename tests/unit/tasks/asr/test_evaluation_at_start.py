@@ -42,8 +42,8 @@ def test_it_comes_first_and_changes_no_step(adapted: Path, corpus: Path, whisper
     without = _train(corpus, whisper_folder, tmp_path / "run", "training.validation.at_start=false")
     assert (_evaluated(adapted), _evaluated(without)) == ([0, 1, 2], [1, 2])
     assert _losses(adapted) == _losses(without)
-    figures = [[one for one in read_history(run) if one["kind"] == "evaluation"][-1] for run in (adapted, without)]
-    assert figures[0]["val_loss"] == figures[1]["val_loss"]
+    metrics = [[one for one in read_history(run) if one["kind"] == "evaluation"][-1] for run in (adapted, without)]
+    assert metrics[0]["val_loss"] == metrics[1]["val_loss"]
 
 
 def test_a_resumed_run_is_not_evaluated_at_its_start_again(

@@ -32,11 +32,11 @@ def measured(meters: Any, logits: np.ndarray, targets: np.ndarray, cuts: list[in
 
 
 def scores(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    figures = {
+    metrics = {
         f"{name}_f1": f1_score(true, predicted, average=name, zero_division=0)
         for name in ("macro", "micro", "weighted")
     }
-    return {"accuracy": accuracy_score(true, predicted), **figures}
+    return {"accuracy": accuracy_score(true, predicted), **metrics}
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.lists(st.integers(0, 60), max_size=4))

@@ -78,18 +78,18 @@ def test_names_are_in_figures_labels_and_exports(
     assert config["label2id"] == {"fine": 0, "terrible": 1}
 
 
-def figures_on(run: Path, data: Path, output: Path) -> dict[str, float]:
+def evaluate_on(run: Path, data: Path, output: Path) -> dict[str, float]:
     evaluate(run, ["data.corpus.train=[]", f"data.corpus.test=[{data}]"], ["test"], output, "cpu")
-    figures: dict[str, float] = json.loads((output / "evaluation.json").read_text())["metrics"]
-    return figures
+    metrics: dict[str, float] = json.loads((output / "evaluation.json").read_text())["metrics"]
+    return metrics
 
 
 def test_a_run_of_numbers_is_evaluated_on_the_set_with_names(
     trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    expected = figures_on(trained / "numbers", trained / "set.jsonl", tmp_path / "1")
+    expected = evaluate_on(trained / "numbers", trained / "set.jsonl", tmp_path / "1")
     assert "have names" not in caplog.text
-    found = figures_on(trained / "numbers", trained / "set.parquet", tmp_path / "2")
+    found = evaluate_on(trained / "numbers", trained / "set.parquet", tmp_path / "2")
     assert "label: the classes of this run are numbers, those of its data have names: 0 is terrible, 1 is fine" in (
         caplog.text
     )
@@ -100,13 +100,13 @@ def test_a_run_of_numbers_is_evaluated_on_the_set_with_names(
 def test_names_that_are_other_numbers_are_no_numbers_of_classes(trained: Path, tmp_path: Path):
     """Classes 0 and 1 called 1 and 2 (stars): 1 must not be taken for the number of the second."""
     write_set(tmp_path / "stars.parquet", ("1", "2"))
-    assert figures_on(trained / "numbers", tmp_path / "stars.parquet", tmp_path / "out")["test_accuracy"] == 1.0
+    assert evaluate_on(trained / "numbers", tmp_path / "stars.parquet", tmp_path / "out")["test_accuracy"] == 1.0
 
 
 def test_a_run_of_other_numbers_is_refused_in_one_line(trained: Path, tmp_path: Path):
     write_set(tmp_path / "three.parquet", (*NAMES, "great"))
     with pytest.raises(UserError, match=r"three.parquet: row 0: the label 'terrible' occurs in no training text"):
-        figures_on(trained / "numbers", tmp_path / "three.parquet", tmp_path / "out")
+        evaluate_on(trained / "numbers", tmp_path / "three.parquet", tmp_path / "out")
 
 
 def test_a_set_that_was_saved_to_disk_is_trained_on_by_its_names(

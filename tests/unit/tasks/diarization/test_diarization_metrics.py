@@ -148,11 +148,11 @@ def test_frames_are_right_where_every_label_is(label_type: str):
         results = measured(model, [example])
         if collator.orders and sign < 0:
             continue  # the opposite of two speakers in turn is the other order
-        figures = results.results(results.sums())
-        assert figures["frame_accuracy"] == expected
+        metrics = results.results(results.sums())
+        assert metrics["frame_accuracy"] == expected
         if sign > 0:
-            assert figures["loss"] < 1e-4
-            assert figures["der"] < 0.15 if label_type == "speaker_id" else figures["der"] < 0.02
+            assert metrics["loss"] < 1e-4
+            assert metrics["der"] < 0.15 if label_type == "speaker_id" else metrics["der"] < 0.02
 
 
 def test_speakers_that_training_never_had_are_no_frames():

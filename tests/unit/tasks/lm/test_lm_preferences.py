@@ -188,9 +188,9 @@ def test_dpo_prefers_what_it_is_shown_and_resumes_to_the_same_bits(
     evaluations = logged("preferred", "evaluation")
     assert evaluations[-1]["val_loss"] < 0.6
     assert evaluations[-1]["val_accuracy"] == 1
-    figures = {name: evaluations[-1][f"val_{name}"] for name in ("margin", "chosen_reward", "rejected_reward")}
-    assert figures["margin"] == pytest.approx(figures["chosen_reward"] - figures["rejected_reward"])
-    assert figures["margin"] > 0.2
+    metrics = {name: evaluations[-1][f"val_{name}"] for name in ("margin", "chosen_reward", "rejected_reward")}
+    assert metrics["margin"] == pytest.approx(metrics["chosen_reward"] - metrics["rejected_reward"])
+    assert metrics["margin"] > 0.2
 
     shutil.copytree("runs/preferred", "runs/cut")
     shutil.rmtree("runs/cut/checkpoints/step-00000012")

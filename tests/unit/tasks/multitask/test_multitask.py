@@ -225,9 +225,9 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
     steps = [json.loads(line) for line in (folder / "runs/tiny/metrics.jsonl").read_text().splitlines()]
     losses = [one for one in steps if one["kind"] == "step"]
     assert {"word/cross_entropy", "kind/cross_entropy"} <= {name for one in losses for name in one}
-    figures = outcome.metrics
-    assert figures["val_loss"] == pytest.approx(figures["val_word/loss"] + 0.5 * figures["val_kind/loss"])
-    assert figures["val_word/accuracy"] > 0.6
+    metrics = outcome.metrics
+    assert metrics["val_loss"] == pytest.approx(metrics["val_word/loss"] + 0.5 * metrics["val_kind/loss"])
+    assert metrics["val_word/accuracy"] > 0.6
     assert "test_kind/macro_f1" in vaak("eval", "runs/tiny", "--split", "test", "--output", "out")[1]
     assert {"word_predictions.csv", "kind_predictions.csv"} <= {
         path.name.removeprefix("test_") for path in Path("out").iterdir()

@@ -241,12 +241,12 @@ def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Pat
     with caplog.at_level(logging.INFO, "vaak"):
         prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert set(prepared.cut_splits) == {"valid", "test"}
-    for split, figures in prepared.about["statistics"].items():
+    for split, metrics in prepared.about["statistics"].items():
         dataset = PairDataset(prepared, split, data)
         long = [len(pair.source) >= 10 for pair in dataset.pairs]
         assert 0 < sum(long) < len(long)
         assert dataset.indices.tolist() == np.flatnonzero(np.logical_not(long)).tolist()
-        assert figures["dropped"] == {"source longer than max_source_length (10)": sum(long)}
+        assert metrics["dropped"] == {"source longer than max_source_length (10)": sum(long)}
         (record,) = (record for record in caplog.records if record.message.startswith(f"{split}: dropped"))
         assert record.levelname == ("INFO" if split == "train" else "WARNING")
     assert sum(len(prepared.stores(split).pairs) for split in ("train", "valid", "test")) == len(train)

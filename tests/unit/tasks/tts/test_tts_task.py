@@ -137,17 +137,17 @@ def test_an_evaluation_speaks_and_compares_with_the_recordings(voice_run: Path):
 
     plain = evaluate_run(voice_run, [], [], ["valid"])
     report = evaluate_run(voice_run, [], ["data.evaluation=3"], ["valid"])
-    figures, protocol = report["metrics"], report["protocol"]["valid"]
-    assert {name: figures[name] for name in plain["metrics"]} == plain["metrics"]
-    assert set(figures) - set(plain["metrics"]) == {
+    metrics, protocol = report["metrics"], report["protocol"]["valid"]
+    assert {name: metrics[name] for name in plain["metrics"]} == plain["metrics"]
+    assert set(metrics) - set(plain["metrics"]) == {
         f"val_{name}" for name in ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
     }
     assert protocol["spoken"] == "3 utterances"
     assert "cepstra 1 to 24" in protocol["speech"]
-    assert 0 < figures["val_mcd_db"] < 30
-    assert 0 <= figures["val_voicing_error"] <= 1
+    assert 0 < metrics["val_mcd_db"] < 30
+    assert 0 <= metrics["val_voicing_error"] <= 1
     assert (
-        evaluate_run(voice_run, [], ["data.evaluation=2"], ["valid"])["metrics"]["val_mcd_db"] != figures["val_mcd_db"]
+        evaluate_run(voice_run, [], ["data.evaluation=2"], ["valid"])["metrics"]["val_mcd_db"] != metrics["val_mcd_db"]
     )
 
 

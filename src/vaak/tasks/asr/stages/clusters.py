@@ -66,9 +66,9 @@ def clusters(work: StageWork) -> dict[str, Any]:
         raise UserError("all utterances are in one cluster, and a mixture needs two experts: use --algorithm spectral")
     if options.mode == "full" and (too_few := few_utterances(expected_sizes(options, quality.sizes))):
         log.warning("%s", too_few)
-    figures = {"clusters": len(quality.sizes), "noise": quality.noise_share, "silhouette": quality.silhouette}
-    figures |= {"smallest": min(quality.sizes), "largest": max(quality.sizes)}
-    return {**figures, "stability": quality.stability, "agreement with groups": quality.agreement}
+    metrics = {"clusters": len(quality.sizes), "noise": quality.noise_share, "silhouette": quality.silhouette}
+    metrics |= {"smallest": min(quality.sizes), "largest": max(quality.sizes)}
+    return {**metrics, "stability": quality.stability, "agreement with groups": quality.agreement}
 
 
 FILE, PICTURE = "clusters.json", "clusters.png"
@@ -184,14 +184,14 @@ class Quality:
 
     def lines(self) -> list[str]:
         """The figures for a reader."""
-        figures = {
+        metrics = {
             "silhouette": self.silhouette,
             "stability (adjusted Rand)": self.stability,
             "agreement with groups (adjusted Rand)": self.agreement,
             "homogeneity of clusters": self.homogeneity,
         }
         said = [f"{len(self.sizes)} clusters of {', '.join(map(str, self.sizes))} rows; noise {self.noise_share:.1%}"]
-        said += [f"{name} {'not measured' if value is None else f'{value:.3f}'}" for name, value in figures.items()]
+        said += [f"{name} {'not measured' if value is None else f'{value:.3f}'}" for name, value in metrics.items()]
         return said + [f"degenerate: {problem}" for problem in self.problems]
 
 

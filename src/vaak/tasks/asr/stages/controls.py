@@ -22,7 +22,7 @@ from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     NOT_LORA,
     Values,
-    best_figures,
+    best_metrics,
     get_metric,
     make_data_section,
     make_model_section,
@@ -106,7 +106,7 @@ def one_lora(work: StageWork) -> dict[str, Any]:
         steps["pretraining_steps"] = _train(work, "experts", of_experts, PRETRAINING).step
     outcome = _train(work, "joint", for_one(options.asr_config), "run")
     share_between_runs([work.folder / PRETRAINING, outcome.directory])
-    best = best_figures(outcome.directory)
+    best = best_metrics(outcome.directory)
     about = {"rank": sizes["rank"], "parameters": sizes["one_lora"], "steps": outcome.step, **steps}
     write_json(work.folder / RESULTS, {**about, "step": best.pop("step"), "figures": best})
     return {"wer": best["val_wer"], **about}

@@ -29,7 +29,7 @@ from vaak.tasks.asr.stages.embeddings import EMBEDDINGS_FILE, ROWS, Embedder, li
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
-    best_figures,
+    best_metrics,
     get_metric,
     make_data_section,
     make_model_section,
@@ -74,7 +74,7 @@ def gate(work: StageWork) -> dict[str, Any]:
     splits, model = opened.task.splits, opened.model
     found = {split: (probabilities(model, rows.vectors), rows.clusters) for split, rows in splits.items()}
     calibration = measure_calibration(*found["valid"])
-    best = best_figures(outcome.directory)
+    best = best_metrics(outcome.directory)
     about = {
         "accuracy": best["val_accuracy"],
         "loss": best["val_loss"],
@@ -237,8 +237,8 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
     # Each run keeps the base: on disk it is there once.
     share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))
     export_adapter(work, outcome.directory, work.folder / ADAPTERS / str(expert))
-    best = best_figures(outcome.directory)
-    figures = {name: best[f"val_{name}"] for name in ("wer", "cer", "loss")}
+    best = best_metrics(outcome.directory)
+    metrics = {name: best[f"val_{name}"] for name in ("wer", "cer", "loss")}
     groups = {name.removeprefix("val_wer/"): value for name, value in best.items() if name.startswith("val_wer/")}
     weights = load_checkpoint(resolve_checkpoint(outcome.directory), weights_only=True).model
     tensors = {
@@ -247,7 +247,7 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
         for theirs, ours in LORA.items()
         if name.endswith(theirs)
     }
-    return {**figures, "groups": groups, "best_step": best["step"], "steps": outcome.step}, tensors
+    return {**metrics, "groups": groups, "best_step": best["step"], "steps": outcome.step}, tensors
 
 
 def export_adapter(work: StageWork, run: Path, folder: Path) -> None:
@@ -303,7 +303,7 @@ def joint(work: StageWork) -> dict[str, Any]:
     """Train gate and experts together; write the results."""
     warn_fallbacks(work.options)
     outcome = work.train(joint_values(work), work.options.asr_config)
-    best = best_figures(outcome.directory)
+    best = best_metrics(outcome.directory)
     uses = {name: value for name, value in best.items() if name.startswith("val_expert_use/")}
     about = {
         "step": best.pop("step"),

@@ -210,7 +210,7 @@ def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mappin
     return task
 
 
-def best_figures(directory: Path) -> dict[str, float]:
+def best_metrics(directory: Path) -> dict[str, float]:
     """The figures of a run's best checkpoint, with its ``step``."""
     from vaak.engine.checkpoint.files import resolve_checkpoint
     from vaak.engine.checkpoint.names import parse_step
@@ -340,4 +340,4 @@ def base(work: StageWork) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)  # a file of it may have been lost
     opened = open_run(outcome.directory, device="cpu")
     opened.task.export_hf(opened.model, folder)
-    return {"wer": best_figures(outcome.directory)["val_wer"]}
+    return {"wer": best_metrics(outcome.directory)["val_wer"]}

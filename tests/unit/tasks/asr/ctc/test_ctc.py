@@ -145,8 +145,8 @@ def test_the_weights_of_an_ngram_model_are_tuned_and_then_used(run: Path, vaak: 
     assert found["decoding"]["method"] == "beam"
     assert found["decoding"]["ngram"] == str(words.resolve()), "the run is used in other folders, too"
     report = json.loads(vaak("eval", str(own), "--split", "valid", "--json")[1])
-    figures = report.get("metrics", report)
-    assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
+    metrics = report.get("metrics", report)
+    assert metrics["valid_wer" if "valid_wer" in metrics else "val_wer"] == pytest.approx(found["after"]["wer"])
     code, _, errors = vaak("tune", str(run))
     assert (code, errors) == (
         2,
@@ -214,8 +214,8 @@ def test_the_weights_of_a_run_are_tuned_and_then_used(
     assert found["after"]["wer"] < found["before"]["wer"]
     assert found["decoding"]["lm"] == str(lm.resolve())
     report = json.loads(vaak("eval", str(own), "--split", "valid", "--json")[1])
-    figures = report.get("metrics", report)
-    assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
+    metrics = report.get("metrics", report)
+    assert metrics["valid_wer" if "valid_wer" in metrics else "val_wer"] == pytest.approx(found["after"]["wer"])
     file = str(corpus / "test0.wav")
     beam = ("--method", "beam", "--beam-size", "50")
     plain = vaak("transcribe", str(run), file, *beam)
