@@ -29,10 +29,10 @@ class PipelineGroup(TyperGroup):
     """A command for each pipeline; it is made from the pipeline's options when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
-        from vaak.pipeline.stage import PIPELINES
+        from vaak.config.tasks import list_pipelines
 
         super().__init__(**attributes)
-        self.commands = {name: _command(name) for name in PIPELINES}
+        self.commands = {name: _command(name) for name in list_pipelines()}
 
     def get_command(self, context: Any, name: str) -> Any:
         """The command of a pipeline that has a name, or of one that a user names by its place."""

@@ -88,6 +88,17 @@ class ExportedFolder:
         return value_at(self.options, key)
 
 
+class TaskPipeline(NamedTuple):
+    """A pipeline that a task brings, for ``vaak pipeline NAME``.
+
+    ``where`` it is, as ``module:NAME``. ``shown`` is the folder, below the pipeline's own, of the run that
+    ``vaak report`` shows of it; empty: none.
+    """
+
+    where: str
+    shown: str = ""
+
+
 @dataclass(frozen=True)
 class ExportFormat:
     """A format in which a task writes its models, by the method ``export_NAME`` (a hyphen becomes an underscore).
@@ -229,6 +240,11 @@ class TaskSpec:
     uses
         The commands, besides those for runs of any task, that use its runs: ``transcribe``. Its class has the methods
         that they call.
+    tunes
+        The ``key=value`` of which an experiment must have one so that ``vaak tune`` chooses options for its runs; its
+        class then has the method ``tune``. Empty: any experiment does. None: none does.
+    pipelines
+        The pipelines that it brings, by name.
     """
 
     task: str | None = None
@@ -271,6 +287,8 @@ class TaskSpec:
     hub_tag: str | None = None
     opens: Callable[[Mapping[str, Any], str], Mapping[str, Any] | str | None] = lambda about, source: None
     uses: tuple[str, ...] = ()
+    tunes: tuple[str, ...] | None = None
+    pipelines: Mapping[str, TaskPipeline] = field(default_factory=dict)
 
     @property
     def stand_ins(self) -> SectionShortcuts:
@@ -417,6 +435,11 @@ def specs_from_outside() -> list[TaskSpec]:
     return [*map(load_spec, REGISTERED_TASKS), *looked_up]
 
 
+def list_pipelines() -> dict[str, TaskPipeline]:
+    """Return the pipelines of all tasks that have a name, by their own names; every spec is imported."""
+    return {name: pipeline for spec in TASKS.values() for name, pipeline in spec.pipelines.items()}
+
+
 def spec_by_name(task: object) -> TaskSpec:
     """Return the spec of a task that has a name here; for any other a spec without facts, so that no code is executed.
 
@@ -458,10 +481,15 @@ def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
 def _choose_class(others: Mapping[str, str], experiment: Any, usual: Any) -> Any:
     """Return the first of the other classes of a task whose ``key=value`` an experiment has; else the usual one."""
     for condition, reference in others.items():
-        key, _, value = condition.partition("=")
-        if str(attrgetter(key)(experiment)) == value:
+        if has_value(experiment, condition):
             return load_name(reference)
     return usual
+
+
+def has_value(experiment: Any, condition: str) -> bool:
+    """Return whether an experiment has the value of a condition, ``key=value``."""
+    key, _, value = condition.partition("=")
+    return str(attrgetter(key)(experiment)) == value
 
 
 def _find_class(task: str) -> Any:

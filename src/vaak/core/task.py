@@ -256,6 +256,9 @@ class Task:
         Weights of its losses that no option gives; 1 where neither does.
     begins_pretrained
         Whether its model begins with the weights of a pretrained one, so that it is evaluated before the first step.
+    predict_files
+        For a task whose inputs are files: ``predict_files(model, paths, batch_size)`` yields each path with its
+        prediction, or with the UserError that says why it can't be read. None: ``predict`` gets the inputs themselves.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
@@ -267,6 +270,7 @@ class Task:
     objectives: tuple[Objective, ...] = ()
     loss_weights: Mapping[str, float] = MappingProxyType({})
     begins_pretrained: bool = False
+    predict_files: Any = None
 
     # Data.
 

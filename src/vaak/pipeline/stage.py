@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.config.base import Section
 from vaak.config.components import resolve_class
+from vaak.config.tasks import list_pipelines
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.names import nearest_name
 from vaak.core.storage.files import compute_fingerprint
@@ -222,19 +223,16 @@ class Pipeline:
         return (stage for stage in self.stages if stage.wanted is None or stage.wanted(options))
 
 
-PIPELINES: dict[str, str] = {"moe-asr": "vaak.tasks.asr.stages.pipeline:PIPELINE"}
-"""Name → where the pipeline is; it is imported when it is asked for."""
-
-
 def find_pipeline(reference: str, folder: Path) -> Pipeline:
     """The pipeline that a name or reference, seen from ``folder``, stands for; its module is imported.
 
     Raises UserError where there is none.
     """
-    if ":" not in reference and reference not in PIPELINES:
-        known = ", ".join([*PIPELINES, "./file.py:NAME", "package.module:NAME"])
+    pipelines = {} if ":" in reference else {name: one.where for name, one in list_pipelines().items()}
+    if ":" not in reference and reference not in pipelines:
+        known = ", ".join([*pipelines, "./file.py:NAME", "package.module:NAME"])
         raise UserError(f"unknown pipeline {reference}; expected one of {known}")
-    found = resolve_class(reference, PIPELINES, folder)
+    found = resolve_class(reference, pipelines, folder)
     if not isinstance(found, Pipeline):
         raise UserError(f"{reference} is not a pipeline (vaak.pipeline.stage.Pipeline)")
     return found

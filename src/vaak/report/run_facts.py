@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from vaak.config.changes import NOT_GIVEN, changes_between
 from vaak.config.metrics import find_repeats, get_unit
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import built_in, spec_by_name
+from vaak.config.tasks import built_in, list_pipelines, spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
@@ -36,8 +36,6 @@ PICTURE_BYTES, AUDIO_BYTES = 1_300_000, 3_000_000
 LOG_BYTES, LOG_LINES = 4 << 20, 40
 MOST_ROWS = 100
 OF_EVERY_RECORD = ("kind", "step", "epoch", "clock", "scheduled")
-JOINT = Path("joint/run")
-"""Where a pipeline of mixtures of experts has its last training."""
 SUMMARY_BYTES = 1_000_000
 PICTURE = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
 
@@ -141,11 +139,16 @@ class RunFacts:
         return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
+def _find_run_of_pipeline(folder: Path) -> Path | None:
+    """Return the run in a folder of a pipeline that its task has declared to be shown; None where there is none."""
+    runs = (folder / pipeline.shown for pipeline in list_pipelines().values() if pipeline.shown)
+    return next((run for run in runs if (run / "config.yml").is_file()), None)
+
+
 def read_facts(run: Path) -> RunFacts:
     """Read the folder of a run, or of a pipeline that trained one. Raises UserError where it is neither."""
-    joint = run / JOINT
-    if not (run / "config.yml").is_file() and (joint / "config.yml").is_file():
-        return replace(read_facts(joint), pipeline=run)
+    if not (run / "config.yml").is_file() and (shown := _find_run_of_pipeline(run)) is not None:
+        return replace(read_facts(shown), pipeline=run)
     if not any((run / name).is_file() for name in ("config.yml", "metrics.jsonl")):
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
     options = read_options(run) if is_own(run, run / "config.yml") else {}

@@ -14,7 +14,8 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from vaak.config.tasks import ExportFormat, TaskSpec, value_at
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, has_value, value_at
 from vaak.core.errors import UserError
 from vaak.core.names import nearest_name, require_known
 from vaak.core.task import Task
@@ -118,9 +119,22 @@ def _of_task(spec: TaskSpec, options: Mapping[str, Any], splits: Sequence[str]) 
             yield EVAL
 
 
+def require_tunable(run: Path, experiment: Experiment[Any, Any], task: Task) -> None:
+    """Raise UserError where a run's task doesn't declare that ``vaak tune`` chooses options for it (``tunes``)."""
+    tunes = find_spec(task).tunes
+    if tunes is None or (tunes and not any(has_value(experiment, condition) for condition in tunes)):
+        kinds = [_describe_tunable(name, spec.tunes) for name, spec in TASKS.items() if spec.tunes is not None]
+        raise UserError(f"{run} is a run of task {experiment.task}; vaak tune requires a run {', or '.join(kinds)}")
+
+
+def _describe_tunable(task: str, conditions: tuple[str, ...]) -> str:
+    named = " or ".join(condition.replace("=", ": ") for condition in conditions)
+    return f"of {task} with {named}" if named else f"of {task}"
+
+
 def reads_files(task: Task) -> bool:
     """Return whether a task's inputs are files of audio."""
-    return hasattr(task, "predict_files")
+    return task.predict_files is not None
 
 
 def predict_inputs(task: Any, model: Any, inputs: Iterable[Any], batch_size: int | None = None) -> Iterator[Any]:

@@ -28,7 +28,7 @@ def test_tasks_that_have_a_metric_of_one_name_declare_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("figure", "name"),
+    ("metric", "name"),
     [
         ("val_recorded_wer", "recorded_wer"),
         ("test_wer/a_b/c", "wer"),

@@ -19,12 +19,14 @@ import tiny_listener
 import vaak.config.tasks as vaak_tasks
 import vowels
 from vaak.cli.table import imported
+from vaak.config.base import Section, option
 from vaak.config.load import load
 from vaak.config.metrics import get_unit, in_words
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskSpec, load_name
+from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskPipeline, TaskSpec, load_name
 from vaak.core.errors import UserError
 from vaak.core.metrics import Metric
+from vaak.pipeline.stage import Pipeline, Stage, StageWork
 from vaak.report.html import Html, element
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
@@ -216,6 +218,8 @@ class Sorter(vowels.VowelTask):
         drawings={"letters": f"{__name__}:draw_letters"},
         sections=(f"{__name__}:show_letters",),
         uses=("translate",),
+        tunes=("name=tunable",),
+        pipelines={"sort-letters": TaskPipeline(f"{__name__}:SORTING", shown="learn/run")},
     )
 
     def meters(self, split: str) -> Any:
@@ -224,12 +228,33 @@ class Sorter(vowels.VowelTask):
     def decoding(self, **options: Any) -> None:
         raise UserError("a sorter is asked for its decoding")
 
+    def tune(self, model: Any, split: str = "valid") -> None:
+        raise UserError(f"a sorter is asked to tune itself on {split}")
+
     def refused_exports(self) -> dict[str, str]:
         return {"table": "this sorter has no table"}
 
     def export_width(self, model: Any, folder: Path) -> None:
         folder.mkdir()
         (folder / "width.txt").write_text(str(self.experiment.model.width))
+
+
+class SortingOptions(Section):
+    max_steps: int = option("Steps of training.", 2)
+
+
+def learn(work: StageWork) -> None:
+    """Train a sorter, as the only stage of its pipeline."""
+    short = {"max_steps": work.options.max_steps, "batch_size": 4, "device": "cpu"}
+    work.train({"task": "sorter", "training": {**short, "logging": {"tensorboard": False, "progress_bar": False}}})
+
+
+SORTING = Pipeline(
+    "sort-letters",
+    "Sort letters.",
+    SortingOptions,
+    (Stage("learn", learn, "A sorter is trained.", options=("max_steps",), outputs=("run/checkpoints",)),),
+)
 
 
 def show_letters(facts: RunFacts) -> Iterator[Html]:
@@ -276,6 +301,33 @@ def test_an_installed_task_has_all_that_vaaks_own_have(vaak: Vaak, tmp_path: Pat
         assert said in card
     code, _, err = vaak("export", run, "--format", "table")
     assert (code, err) == (2, "--format table: this sorter has no table; use --format width\n")
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_an_installed_task_brings_its_pipeline_which_runs_and_whose_run_is_reported(vaak: Vaak, tmp_path: Path) -> None:
+    """Only Vaak's own pipeline had a name, and only its folder had a report."""
+    assert "sort-letters" in vaak("pipeline", "--help")[1]
+    code, _, err = vaak("pipeline", "sort-letters", "--output-dir", tmp_path / "sorted")
+    assert code == 0, err
+    facts = read_facts(tmp_path / "sorted")
+    assert (facts.directory, facts.pipeline) == (tmp_path / "sorted" / "learn" / "run", tmp_path / "sorted")
+    assert "unknown pipeline sort; expected one of moe-asr, sort-letters, " in vaak("pipeline", "sort")[2]
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_an_installed_task_declares_which_of_its_runs_are_tuned(vaak: Vaak, tmp_path: Path) -> None:
+    """Any task with a method of this name was tuned, and the message named two of Vaak's own."""
+    (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
+    for name, said in (
+        ("tunable", "a sorter is asked to tune itself on valid"),
+        (
+            "other",
+            f"{tmp_path / 'other'} is a run of task sorter; vaak tune requires a run of asr with "
+            "model.architecture: ctc, or of diarization, or of sorter with name: tunable",
+        ),
+    ):
+        assert vaak("train", tmp_path / "sorter.yml", f"name={name}", f"run_dir={tmp_path / name}")[0] == 0
+        assert vaak("tune", tmp_path / name)[::2] == (2, f"{said}\n")
 
 
 @pytest.mark.usefixtures("installed_sorter")

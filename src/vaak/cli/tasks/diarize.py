@@ -360,15 +360,14 @@ def tune(
     """
     from vaak.runs.evaluate import contents_of_splits
     from vaak.runs.open_run import write_tuned
+    from vaak.runs.use import require_tunable
     from vaak.tasks.asr.ctc.predict import Weighed
 
     files, overrides = files_and_overrides(arguments or [])
     with scratch_folder("tune") as temporary_folder, noting_files() as noted:
         data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
         opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
-        if not hasattr(opened.task, "tune"):
-            required = "vaak tune requires a run of diarization, or of asr with model.architecture: ctc"
-            raise UserError(f"{chosen.run} is a run of task {opened.experiment.task}; {required}")
+        require_tunable(chosen.run, opened.experiment, opened.task)
         tuned = opened.task.tune(opened.model, split)
         data_read = contents_of_splits(opened.task, [split])
     about_data = {"data": data_read, "files": files_to_json(noted)}

@@ -15,6 +15,7 @@ from vaak.config.tasks import (
     ExportedFolder,
     ExportFormat,
     StarterData,
+    TaskPipeline,
     TaskSpec,
     impossible,
     no_effect,
@@ -439,6 +440,8 @@ SPEC = TaskSpec(
         "transcribe",
         "align",
     ),
+    tunes=(f"model.architecture={CTC}",),
+    pipelines={"moe-asr": TaskPipeline("vaak.tasks.asr.stages.pipeline:PIPELINE", shown="joint/run")},
     endpoints=lambda get: (
         "transcriptions",
         *(() if get("model.architecture") in (CTC, DECODER) else ("translations",)),

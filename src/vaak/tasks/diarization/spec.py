@@ -280,6 +280,7 @@ SPEC = TaskSpec(
     example="vaak.tasks.diarization.starter:write_example",
     commands=lambda get: ("tune {run}", "eval {run}", "diarize {run} recording.wav --output rttm"),
     uses=("diarize",),
+    tunes=(),
     endpoints=lambda get: ("diarize",),
     exports={"onnx": ONNX, "peft": PEFT},
     hub_tag="voice-activity-detection",
