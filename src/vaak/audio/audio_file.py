@@ -147,7 +147,8 @@ class AudioFile:
         """Samples at the file's own rate, mixed to one channel."""
         import soundfile
 
-        if self._from_start is not None:  # it can't be read from the middle
+        if self._from_start is not None:
+            # It can't be read from the middle.
             try:
                 decoded = self._from_start.read(first, last)
             except soundfile.LibsndfileError as error:

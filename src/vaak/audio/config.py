@@ -436,5 +436,6 @@ class DatasetConfig(DividedSection):
     def _splits_share_no_speakers(self) -> DatasetConfig:
         shares_none = self.conversations is not None or self.type in BY_SPEAKER
         if shares_none and "split_by" not in self.model_fields_set:
-            object.__setattr__(self, "split_by", "speaker")  # a default, before anyone has read it
+            # A default, before anyone has read it.
+            object.__setattr__(self, "split_by", "speaker")
         return self

@@ -43,7 +43,8 @@ class ParquetCell(NamedTuple):
                 if self.row < first + batch.num_rows:
                     return io.BytesIO(value_in(batch, self.column, self.row - first))
                 first += batch.num_rows
-        except (KeyError, TypeError, OSError, ValueError) as error:  # pyarrow's errors are ValueError and OSError
+        except (KeyError, TypeError, OSError, ValueError) as error:
+            # Pyarrow's errors are ValueError and OSError.
             raise DataError(f"{self}: can't be read: {error}; was the file replaced?") from error
         raise DataError(f"{self}: the file has no such row; was it replaced?")
 

@@ -29,7 +29,8 @@ def find_speech(samples: np.ndarray, sampling_rate: int) -> list[tuple[float, fl
     # ``loud`` is relative to the peak; adding the peak's level gives decibels of full scale.
     if loud + 20.0 * np.log10(peak) < -80.0:
         return []
-    if loud - quiet < 15.0:  # no pause is long enough to be found
+    if loud - quiet < 15.0:
+        # No pause is long enough to be found.
         return [(0.0, len(samples) / sampling_rate)]
     regions = find_runs(level > quiet + (loud - quiet) / 4)
     # Join before dropping short regions: a short burst next to speech belongs to it, a lone one is a click. The margins

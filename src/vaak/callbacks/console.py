@@ -56,11 +56,13 @@ class ConsoleCallback(Callback):
             from vaak.callbacks.progress_bar import start_progress
 
             self.progress = start_progress(self.first_step, self.total_steps, self.evaluated)
-        watched = weakref.ref(trainer)  # a run that is over is freed at once
+        # A run that is over is freed at once.
+        watched = weakref.ref(trainer)
         trainer.records.subscribe(lambda record: self.say(record, watched()))
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
-        if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
+        if self.progress is not None and time.monotonic() >= self.next_redraw:
+            # A step can be quicker than the bar.
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
             loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
             self.loss = smooth_loss(self.loss, loss, report.step - self.seen_step)
@@ -79,7 +81,8 @@ class ConsoleCallback(Callback):
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.curves is not None:
-            self.curves.update(0, completed=trainer.position.step, evaluated=self.evaluated)  # and it stays
+            # The bar stays on the screen.
+            self.curves.update(0, completed=trainer.position.step, evaluated=self.evaluated)
         elif self.progress is not None:
             hide(self.progress)
 

@@ -37,7 +37,8 @@ from vaak.engine.memory import (
 log = logging.getLogger("vaak")
 
 GIBIBYTE = 2**30
-LEAST_EFFECT = 0.01  # how much a split must lower the pressure to be worth another
+# How much a split must lower the pressure to be worth another.
+LEAST_EFFECT = 0.01
 
 
 class AdaptiveMemoryManager(Callback):
@@ -73,7 +74,8 @@ class AdaptiveMemoryManager(Callback):
         self.pressure, self.highest, self.band = 0.0, 0.0, Band.LOW
         self.peak, self.limit, self.looks = 0, 0, 0
         self.begun, self.spent = 0.0, 0.0
-        self.last_cut: tuple[int, float] | None = None  # chunks and pressure when a finer cut was asked for
+        # Chunks and pressure when a finer cut was asked for.
+        self.last_cut: tuple[int, float] | None = None
 
     @property
     def may_cut(self) -> bool:
@@ -98,11 +100,13 @@ class AdaptiveMemoryManager(Callback):
             free_memory(self.device)
             self.spent += self.clock() - now
             now = self.clock()
-        if not self.looks or self.spent <= self.overhead * (now - self.begun):  # the first is what short runs report
+        if not self.looks or self.spent <= self.overhead * (now - self.begun):
+            # The first is what short runs report.
             self.look(trainer, report.step)
             self.spent += self.clock() - now
         if report.step == trainer.total_steps:
-            trainer.record("memory", {"clock": self.figures()})  # as with time: no two runs have the same
+            # Like times, these differ between any two runs.
+            trainer.record("memory", {"clock": self.figures()})
 
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
         """The peak of an evaluation isn't caused by the microbatches."""

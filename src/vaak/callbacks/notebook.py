@@ -83,7 +83,8 @@ def curves_svg(curves: dict[str, list[tuple[int, float]]]) -> str:
         placed, style = [place(*point) for point in found], f'stroke="{COLOURS[name]}" fill="none" stroke-width="1.5"'
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         drawn.append(f'<polyline points="{line}" {style}/>')
-        if len(placed) < MOST_POINTS / 10:  # a single point draws no line
+        if len(placed) < MOST_POINTS / 10:
+            # A single point draws no line.
             drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" {style}/>' for x, y in placed]
         drawn.append(_text(WIDTH - 10, 22 + 16 * number, "end", name, COLOURS[name]))
     drawn += [_text(MARGIN - 6, 14, "end", f"{high:.4g}"), _text(MARGIN - 6, HEIGHT - 27, "end", f"{low:.4g}")]

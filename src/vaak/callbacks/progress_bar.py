@@ -52,7 +52,8 @@ class Speed(ProgressColumn):
 
 def start_progress(step: int, total_steps: int, evaluated: str = "") -> Progress:
     """A running bar whose task 0 is the run, for a console that is a terminal: on a narrow one it has two lines."""
-    width, whole = console().width, Column(no_wrap=True)  # a word is left out at the edge, never broken
+    # A word is left out at the edge, never broken.
+    width, whole = console().width, Column(no_wrap=True)
     shown: list[ProgressColumn] = [MofNCompleteColumn(table_column=whole)]
     shown += [TextColumn("loss {task.fields[loss]}", markup=False, table_column=whole)]
     shown += [TimeRemainingColumn(table_column=whole), TextColumn("left", markup=False, table_column=whole)]

@@ -22,7 +22,8 @@ from vaak.engine.callback import Callback, Run, StepReport, rate_name
 from vaak.engine.memory import read_memory
 from vaak.nn.nf4 import num_weights
 
-MOST_UNREAD = 256  # reports that are kept back; each holds tensors
+# Reports that are kept back; each holds tensors.
+MOST_UNREAD = 256
 
 
 def is_logged(trainer: Run, step: int, every: int) -> bool:
@@ -69,7 +70,8 @@ class StepLogCallback(Callback):
             self.gap, self.steps = 0.0, 0
             if report.step == 1:
                 all_weights = list(trainer.model.parameters())
-                trained = [weights for weights in all_weights if weights.requires_grad]  # at first
+                # These are the parameters that are trained at first.
+                trained = [weights for weights in all_weights if weights.requires_grad]
                 sizes = {"parameters": num_weights(all_weights), "trained_parameters": num_weights(trained)}
                 trainer.record("model", sizes)
         elif len(self.unread) == MOST_UNREAD:
@@ -104,7 +106,8 @@ class StepLogCallback(Callback):
                 self.counts[unit] = self.counts.get(unit, 0.0) + count
             if report.skipped is not None:
                 self.skipped[report.skipped] += 1
-            if report.skipped == "non_finite":  # counted; in a mean it would hide all others
+            if report.skipped == "non_finite":
+                # Counted; in a mean it would hide all others.
                 continue
             for name, unit in report.units.items():
                 count = report.counts.get(unit, 0.0)
@@ -209,7 +212,8 @@ class SystemMetricsCallback(Callback):
             return
         try:
             values = self.machine() | self._device(trainer.ranks.device) | self._disk(trainer)
-        except Exception as error:  # missing readings are not a reason to stop
+        except Exception as error:
+            # Missing readings are not a reason to stop.
             self.works = False
             log.warning("system metrics are left out from now on: %s", describe_error(error))
         else:

@@ -42,7 +42,8 @@ from vaak.engine.metrics_file import Record, read_newest_records, read_records
 
 log = logging.getLogger("vaak")
 GROUPS = {"step": "train", "evaluation": "evaluation", "epoch": "epoch", "learning_rates": "learning_rates"}
-NO_NUMBERS = ("nan", "inf", "-inf")  # as metrics.jsonl writes them
+# metrics.jsonl writes them so.
+NO_NUMBERS = ("nan", "inf", "-inf")
 LONGEST_REASON = 200  # characters
 
 
@@ -190,7 +191,8 @@ class AccelerateTrackerCallback(Tracker):
 
     def open(self, trainer: Run) -> None:
         folder = {"logging_dir": str(trainer.directory)} if self.kind.requires_logging_directory else {}
-        if self.name == "wandb":  # it writes into the current folder otherwise
+        if self.name == "wandb":
+            # It writes into the current folder otherwise.
             folder = {"dir": str(trainer.directory)}
         self.tracker = self.kind(trainer.directory.name, **folder)
         if hasattr(self.tracker, "start"):
@@ -239,7 +241,8 @@ class TrackioCallback(Tracker):
         with contextlib.redirect_stdout(sys.stderr):
             import trackio
 
-            with contextlib.suppress(ValueError):  # the project doesn't exist yet
+            with contextlib.suppress(ValueError):
+                # The project doesn't exist yet.
                 earlier = [one for one in trackio.Api().runs(about["project"]) if one.name == about["run"]]
                 # A copied run directory has the same trackio.json as its original, whose points must stay.
                 if any((one.config or {}).get(DIRECTORY) != directory for one in earlier):
@@ -340,8 +343,10 @@ class TensorBoardCallback(Tracker):
 
 
 SESSION_START = 1  # SessionLog.START
-CASTAGNOLI = 0x82F63B78  # the polynomial of CRC-32C, reflected
-RGBA = 4  # what summary.proto calls colour with transparency
+# The polynomial of CRC-32C, reflected.
+CASTAGNOLI = 0x82F63B78
+# What summary.proto calls colour with transparency.
+RGBA = 4
 
 
 class EventFile:
@@ -373,7 +378,8 @@ class EventFile:
         """Write the pictures of a step, PNG files, by their tags."""
         values = {}
         for tag, content in pictures.items():
-            width, height = struct.unpack(">II", content[16:24])  # of the first chunk, IHDR
+            # Width and height are in the first chunk, IHDR.
+            width, height = struct.unpack(">II", content[16:24])
             sizes = encode_whole(1, height) + encode_whole(2, width) + encode_whole(3, RGBA)
             values[tag] = encode_bytes(4, sizes + encode_bytes(4, content))
         self._add(step, values)

@@ -78,7 +78,8 @@ class CheckpointUploads:
 
         try:
             for path, is_best in ready:
-                if self.run is None or not path.is_dir():  # given up, or removed as superfluous
+                if self.run is None or not path.is_dir():
+                    # Given up, or removed as superfluous.
                     continue
                 step = int(path.name.removeprefix("step-"))
                 artifact = wandb.Artifact(f"checkpoint-{self.run.id}", "model", metadata={"step": step})
@@ -91,7 +92,8 @@ class CheckpointUploads:
 
 BOUNDS = {"init_timeout": 30.0, "finish_timeout": 120.0, "login_timeout": 30.0}
 """Seconds that W&B may take; a variable such as WANDB_INIT_TIMEOUT in the environment overrides it."""
-UPLOAD_SECONDS = 3600.0  # finish_timeout where checkpoints are uploaded
+# finish_timeout where checkpoints are uploaded.
+UPLOAD_SECONDS = 3600.0
 SUPERSEDED = "a later session has all of this\n"
 
 
@@ -123,8 +125,10 @@ class WandbCallback(Tracker):
         import wandb
 
         folder = trainer.directory.resolve() / "wandb"
-        with contextlib.suppress(FileNotFoundError):  # a new run has no such folder yet
-            require_no_link(folder / "wandb")  # what W&B itself writes there
+        with contextlib.suppress(FileNotFoundError):
+            # A new run has no such folder yet.
+            # What W&B itself writes there.
+            require_no_link(folder / "wandb")
         offline = (self.settings.get("mode") or wandb.setup().settings.mode) == "offline"
         bounds: dict[str, Any] = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
         bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}
@@ -165,7 +169,8 @@ class WandbCallback(Tracker):
             self.run.finish(exit_code=self.exit_code)
 
     def on_exception(self, trainer: Run, error: BaseException) -> None:
-        self.exit_code = 1  # W&B then shows the run as failed
+        # W&B then shows the run as failed.
+        self.exit_code = 1
 
     def on_checkpoint(self, trainer: Run, path: Path) -> None:
         if self.works:

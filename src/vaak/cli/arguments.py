@@ -117,7 +117,8 @@ def run_argument(about: str, metavar: str | None = None, *, or_model: bool = Fal
     """
 
     def looked_at(context: typer.Context, path: Path | None) -> Path | None:
-        if path is not None and not context.resilient_parsing:  # completion parses what isn't whole yet
+        if path is not None and not context.resilient_parsing:
+            # Completion parses what isn't whole yet.
             (require_model if or_model else require_run)(path)
         return path
 
@@ -384,9 +385,11 @@ def add_options(
 def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
     field = section.model_fields[name]
     kind: Any = field.annotation
-    if get_origin(kind) in (types.UnionType, Union):  # the command line doesn't read None
+    if get_origin(kind) in (types.UnionType, Union):
+        # The command line doesn't read None.
         (kind,) = (one for one in get_args(kind) if one is not type(None))
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind  # the section validates a Place
+    # The section validates a Place.
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
     shown = str(field.default) if show_default else False
     annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]
@@ -403,7 +406,8 @@ def read_texts(text: str) -> tuple[list[str], Callable[[int], str]]:
     """
     if text == "-":
         return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
-    if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
+    if os.path.isfile(text):
+        # Unlike Path.is_file it takes a text of any length.
         return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
     if _names_a_file(text):
         raise UserError(f"file {text} does not exist")

@@ -111,7 +111,8 @@ def show(
 
     Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
     """
-    if all_of is not None or all_options:  # --all-options --task TASK: its former name
+    if all_of is not None or all_options:
+        # --all-options --task TASK: its former name.
         from vaak.config.reference import all_options as get_text
 
         print(get_text(_require_task(task) if all_of is None else _require_task(all_of, "--all")), end="")

@@ -446,7 +446,8 @@ def preprocess(
         visible = [path for path in Path(input_dir).iterdir() if path.is_file() and not path.name.startswith(".")]
         if not visible:
             raise UserError(f"--input-dir: {input_dir} has no files (those in folders below it aren't read)")
-        patterns = sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})  # one for each ending
+        # One for each ending.
+        patterns = sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})
         overrides.append(f"data.corpus.train={json.dumps(patterns)}")
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")

@@ -87,11 +87,13 @@ def evaluate(
     Example: vaak eval openai/whisper-base --data test.jsonl data.language=hi
     """
     given = [*(data_config or []), *(arguments or [])]
-    if model_path is not None:  # so that the first argument is data
+    if model_path is not None:
+        # The first argument is data then.
         run, given = model_path, [*([] if run is None else [str(run)]), *given]
     if run is None:
         raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
-    require_model(run)  # before torch is imported
+    # This comes before torch is imported.
+    require_model(run)
 
     from vaak.cli.output import create_folder
     from vaak.config.metrics import percents
@@ -170,7 +172,8 @@ def _write_tables(folder: Path, split: str, meters: Meters) -> None:
     try:
         for name, picture in meters.pictures().items() if tables else ():
             write_bytes(folder / f"{split}_{name}.png", picture)
-    except UserError as error:  # matplotlib is an extra
+    except UserError as error:
+        # matplotlib is an extra.
         print(f"warning: no pictures: {error}", file=sys.stderr)
 
 

@@ -195,7 +195,8 @@ def _write(
     from vaak.nn.lora import merged
     from vaak.runs.use import declared_formats, find_writer
 
-    with whole_folder(folder, named=True) as made:  # writers name it in what they write
+    with whole_folder(folder, named=True) as made:
+        # Writers name it in what they write.
         is_unmerged = declared_formats(opened.task)[format].is_unmerged
         find_writer(opened.task, format)(opened.model if is_unmerged else merged(opened.model), made, **options)
         # An adapter's writer makes the card itself, which says how the adapter is loaded.

@@ -60,7 +60,8 @@ def guarded(function: Callable[[], Any]) -> None:
     A reader that closes the pipe (``| head``) is not an error.
     """
     join_slurm_step()
-    end_with_launcher()  # before the seconds that importing torch takes
+    # This comes before the seconds that importing torch takes.
+    end_with_launcher()
     _open_closed_streams()
     _escape_what_has_no_bytes()
     try:
@@ -168,7 +169,8 @@ def _message_of_missing(error: ModuleNotFoundError, name: str) -> str | None:
 
     if find_extra(name) is None:
         return None
-    frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.whisper.model asks for the extra asr
+    # vaak.tasks.asr.whisper.model asks for the extra asr.
+    frames = traceback.walk_tb(error.__traceback__)
     asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
     return f"this requires {name}, which is not installed: {how_to_install(name, asking)}"
 
@@ -213,7 +215,8 @@ def _end(message: str) -> None:
         os._exit(2)
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # what was printed can't be written
+    except (OSError, ValueError):
+        # What was printed can't be written.
         _write_to_nowhere()
     sys.exit(2)
 
@@ -224,7 +227,8 @@ def _open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            # The lowest free number: this one.
+            os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             mode = "r" if descriptor == 0 else "w"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115

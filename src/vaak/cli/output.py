@@ -109,7 +109,8 @@ def _print_samples(outcome: Outcome) -> None:
     if outcome.samples:
         print("\nsamples")
     for sample in outcome.samples:
-        print("  " + " / ".join(split_lines(sample)))  # one line each
+        # Each sample is printed on one line.
+        print("  " + " / ".join(split_lines(sample)))
 
 
 def _print_next(outcome: Outcome, how: str) -> None:

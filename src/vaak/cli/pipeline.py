@@ -97,7 +97,8 @@ def _command(reference: str) -> Any:
         from vaak.pipeline.run import Request
 
         path, colon, name = reference.rpartition(":")
-        absolute = f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference  # as from the root
+        # A stage's process may start elsewhere, so the path is absolute.
+        absolute = f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference
         finding = partial(find_pipeline, absolute) if separate_processes else None
         request = Request(
             resume=resume,

@@ -362,7 +362,8 @@ def _serve(reports: Reports, port: int) -> None:
 
     first = reports.find("/")
     assert first is not None
-    first[0]()  # a mistake in the arguments is reported here
+    # A mistake in the arguments is reported here.
+    first[0]()
     with make_server(reports, port) as server:
         print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

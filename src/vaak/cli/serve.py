@@ -81,7 +81,8 @@ def serve(
     how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
     batching, metrics = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000), Metrics()
     with (
-        listen(host, port, token) as listening,  # before the seconds that opening models takes
+        # It listens before the seconds that opening models takes.
+        listen(host, port, token) as listening,
         scratch_folder("serve") as folder,
     ):
         opened = [(run, open_run(run, device=device, **how)) for run in runs]

@@ -62,7 +62,8 @@ class TellingStream:
             yield
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())  # for what is still to be flushed
+                # What is still to be flushed goes nowhere.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
             if isinstance(error, OSError):
                 log.warning("standard output can't be written (%s): the work continues without it", error.strerror)
 

@@ -98,7 +98,8 @@ def sweep(
     if as_json:
         print(json.dumps({"trials": table, "files": [str(path) for path in written]}))
         return
-    names = [name for name in table[0] if name != "problem"] if table else []  # problems are in trials.csv
+    # Problems are in trials.csv.
+    names = [name for name in table[0] if name != "problem"] if table else []
     lines = aligned([names, *([_format_value(row[name]) for name in names] for row in table)], left=0)
     print("\n".join(lines if table else ["no trial was started"]))
     print(", ".join(map(str, written)))

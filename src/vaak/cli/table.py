@@ -121,7 +121,8 @@ class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]
     def invoke(self, callback: Callable[..., Any], /, *arguments: Any, **values: Any) -> Any:
         values = {name: _from_home(value) for name, value in values.items()}
         is_told = is_written(self.command_path.partition(" ")[2], values)
-        with telling("stderr", *(["stdout"] if is_told else [])):  # on standard error, nothing is a result
+        with telling("stderr", *(["stdout"] if is_told else [])):
+            # On standard error nothing is a result.
             return super().invoke(callback, *arguments, **values)
 
 

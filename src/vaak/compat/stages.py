@@ -44,7 +44,8 @@ class Stages(Callback):
         if not changed:
             return None
         scales = [group["lr"] / group["base_lr"] for group in changed]
-        whole = len(changed) == len(groups) or changed[0] is optimizer.param_groups[0]  # the first stands for all
+        # The first stands for all.
+        whole = len(changed) == len(groups) or changed[0] is optimizer.param_groups[0]
         if not whole or not all(math.isclose(scale, scales[0], rel_tol=1e-6) for scale in scales):
             raise UserError(
                 "the groups of optimizer.param_groups were given different rates, but a training has one rate; "
@@ -60,7 +61,8 @@ class Stages(Callback):
     def on_fit_start(self, trainer: Run) -> None:
         assert isinstance(trainer, Trainer)
         self.peak = trainer.config.optimizer.lr
-        if not trainer.position.step:  # one that is resumed has its moments
+        if not trainer.position.step:
+            # One that is resumed has its moments.
             known = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
             for optimizer in trainer.state.optimizers:
                 for parameter in (one for group in optimizer.param_groups for one in group["params"]):

@@ -303,7 +303,8 @@ def register_loss(name: str, loss: Any) -> None:
     """
     before = REGISTERED["training.loss.main"].get(name)
     _register("training.loss.main", name, loss, LOSSES)
-    if REGISTERED["training.loss.auxiliary"].get(name) is before:  # not one of register_auxiliary_loss
+    if REGISTERED["training.loss.auxiliary"].get(name) is before:
+        # It isn't one of register_auxiliary_loss.
         _register("training.loss.auxiliary", name, loss, AUXILIARY_LOSSES)
 
 

@@ -202,7 +202,8 @@ def _build_experiment(
     if experiment is not None and task.reference:
         found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
         found += wrong_options_of_components(experiment, folder)
-    wrong = tuple(f"{problem.key}." for problem in invalid)  # defaults stand in their place
+    # Defaults stand in their place.
+    wrong = tuple(f"{problem.key}." for problem in invalid)
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
     problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
     # After a mistake, an option may have its default in place of the given value.
@@ -289,7 +290,8 @@ def _find_task(
         task, place = given[-1]
         if isinstance(task, str) and task in TASKS:
             return _Task(task, task)
-        if isinstance(task, str) and task in installed():  # but not among TASKS: it can't be imported
+        if isinstance(task, str) and task in installed():
+            # It isn't among TASKS: it can't be imported.
             try:
                 load_spec(task)
             except UserError as error:
@@ -525,6 +527,7 @@ def _is_due(tree: PlacedDict, one: CheckFinding, experiment: Any) -> bool:
     given, section = find(tree, path), experiment
     for part in path[:-1]:
         section = section[int(part)] if isinstance(section, tuple) else getattr(section, str(part), None)
-    field = getattr(type(section), "model_fields", {}).get(path[-1])  # none in a list, or in a user's own options
+    # None in a list, or in a user's own options.
+    field = getattr(type(section), "model_fields", {}).get(path[-1])
     nothing = one.kind != "remark" and (field is None or field.default is not True)
     return given is not None and given.value not in ((None, False) if nothing else (None,))

@@ -128,7 +128,8 @@ class _Writer:
         kind = get_section(field.annotation) or get_section(get_item_annotation(field.annotation))
         takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
         reading = types_reading(section, name)
-        types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)  # else no type is named
+        # Where all types read it, none is named.
+        types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)
         others = ", ".join(self.names.get(path, ()))
         return (
             f"{field.description}{takes}"

@@ -59,7 +59,8 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
         value, field = getattr(section, name), type(section).model_fields.get(name)
         default = getattr(untouched, name, None)
         if default is None and not hasattr(untouched, name) and field is not None and not field.is_required():
-            default = field.get_default(call_default_factory=True)  # in a section of a list, where nobody gave it
+            # It may be missing in a section of a list, where nobody gave it.
+            default = field.get_default(call_default_factory=True)
         unused = value == default or (is_users and name != "options")
         if unused and not applies(type(section), name, section_type):
             continue

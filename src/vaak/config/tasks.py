@@ -512,7 +512,8 @@ def _imported(point: EntryPoint) -> Any:
     except (Exception, SystemExit) as error:
         try:
             package = f"the package {point.dist.name}" if point.dist and point.dist.name else "an installed package"
-        except Exception:  # its METADATA is missing or malformed
+        except Exception:
+            # Its METADATA is missing or malformed.
             package = "an installed package"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"the task {point.name} of {package} ({point.value}) can't be imported: {reason}") from error

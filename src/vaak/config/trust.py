@@ -87,7 +87,8 @@ def _folder_of_a_run(file: Path) -> Path | None:
 
 def _judge_place(file: Path, said: Path) -> Doubt | None:
     for one in (file, file.resolve()):
-        by_name = one.with_name(one.name.lower())  # some file systems find CONFIG.YML by either name
+        # Some file systems find CONFIG.YML by either name.
+        by_name = one.with_name(one.name.lower())
         if by_name.name == TUNED or _folder_of_a_run(by_name) is not None:
             return Doubt(str(said), "belongs to a run, by its name")
     return _judge_folder(file)

@@ -219,7 +219,8 @@ def settle_component(
     key = ".".join(path).rstrip(".0123456789")
     key = key if key in short_names else key.rpartition(".")[0]
     by_class = {one.rpartition(":")[2]: name for name, one in short_names.get(key, {}).items()}
-    if reference not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
+    if reference not in REGISTERED[key]:
+        # ``EarlyStoppingCallback`` by its short name.
         reference = by_class.get(reference, reference)
     reference = seen_from(reference, get_folder(place) if place else folder, folder)
     if issubclass(kind, ExtensibleSection) and kind.is_users(reference):

@@ -31,7 +31,8 @@ from vaak.core.storage.lock import describe_holder, locked
 
 LOCK = ".lock"
 SIZES_KEY, HASHES = "sizes", "sha256"
-ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
+# Listing runs holds the lock for a moment, too.
+ASKING_SECONDS = 0.5
 MOST_SHOWN = 200
 """Characters of a value in a message; one of some options is a whole section."""
 

@@ -57,7 +57,8 @@ def read_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
     >>> read_together(torch.tensor([1.5]), torch.tensor(True))
     [tensor([1.5000]), tensor(True)]
     """
-    import torch  # the package does without it
+    # The package does without it.
+    import torch
 
     away = [one.detach() for one in tensors if one.device.type != "cpu"]
     if not away:
@@ -77,7 +78,8 @@ def find_places(mask: torch.Tensor, count: float) -> torch.Tensor:
     >>> find_places(torch.tensor([[False, True], [True, False]]), 2)
     tensor([1, 2])
     """
-    import torch  # the package does without it
+    # The package does without it.
+    import torch
 
     return torch.searchsorted(mask.flatten().cumsum(0), torch.arange(1, round(count) + 1, device=mask.device))
 

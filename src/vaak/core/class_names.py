@@ -31,7 +31,8 @@ def class_names_in(schema: Any) -> dict[str, tuple[str, ...]]:
     try:
         about = json.loads((schema.metadata or {}).get(_METADATA, b"{}"))
         return get_class_names(about.get("info", {}).get("features"))
-    except (ValueError, AttributeError):  # another's metadata under this name
+    except (ValueError, AttributeError):
+        # Another's metadata under this name.
         return {}
 
 

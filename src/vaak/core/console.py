@@ -131,7 +131,8 @@ def show(renderable: Any) -> None:
     with _changing:
         _shown.append(renderable)
         if not _displays:
-            together, own = (lambda: Group(*_shown)), sys.stdout.isatty()  # standard output in a file stays there
+            # Standard output in a file stays there.
+            together, own = (lambda: Group(*_shown)), sys.stdout.isatty()
             _displays.append(Live(console=console(), get_renderable=together, redirect_stdout=own, transient=True))
             streams = sys.stdout, sys.stderr
             with contextlib.suppress(OSError, ValueError):

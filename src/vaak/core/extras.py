@@ -28,7 +28,8 @@ def requirements() -> tuple[tuple[str | None, Requirement], ...]:
     for one in map(Requirement, about.get_all("Requires-Dist") or []):
         if one.marker is None or one.marker.evaluate({"extra": ""}):
             found.append((None, one))
-        else:  # that of an extra, or for another system
+        else:
+            # That of an extra, or for another system.
             found += [(extra, one) for extra in extras if one.marker.evaluate({"extra": extra})]
     return tuple(found)
 

@@ -14,7 +14,8 @@ from typing import Any
 STOPPING = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
-    if hasattr(signal, name)  # Windows has two of them
+    # Windows has two of them.
+    if hasattr(signal, name)
 )
 """Signals that ask a run to end: a person's, a closed terminal's, those by which clusters say that time is over."""
 
@@ -39,10 +40,12 @@ def begin_as_worker() -> None:
     """Leave ``STOPPING`` to the process that started this one, and end with it, even when it is killed."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
-    from multiprocessing import parent_process  # slow to import, and a worker has
+    # Slow to import, and a worker has.
+    from multiprocessing import parent_process
 
     starter = parent_process()
-    if starter is not None and starter.pid != os.getppid():  # a forkserver's: the system knows that one as our parent
+    if starter is not None and starter.pid != os.getppid():
+        # A forkserver's: the system knows that one as our parent.
         threading.Thread(target=_end_with, args=(starter,), daemon=True, name="end with the run").start()
     if sys.platform == "linux":
         parent = os.getppid()

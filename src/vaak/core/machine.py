@@ -86,13 +86,15 @@ def _quota(folder: Path) -> float | None:
         else:
             quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return float(quota) / float(period) if float(quota) > 0 else None
-    except (OSError, ValueError):  # no such group here, or "max"
+    except (OSError, ValueError):
+        # No such group here, or "max".
         return None
 
 
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 V2 = ("memory.max", "memory.current", "")
-KIBIBYTE = 1024  # the unit of /proc
+# The unit of /proc.
+KIBIBYTE = 1024
 
 
 class OpenFile:
@@ -121,7 +123,8 @@ class ControlGroup:
 
     def __init__(self, folder: Path, names: tuple[str, str, str]) -> None:
         limit, usage, prefix = names
-        self.limit = int((folder / limit).read_text())  # "max" is not a number: no limit
+        # "max" is not a number: no limit.
+        self.limit = int((folder / limit).read_text())
         self.usage, self.stat = OpenFile(folder / usage), OpenFile(folder / "memory.stat")
         self.file_pages = [f"{prefix}{kind}_file " for kind in ("inactive", "active")]
 
@@ -149,7 +152,8 @@ def control_groups(root: Path, own: str, machine: int) -> list[ControlGroup]:
                 break
             try:
                 group = ControlGroup(level, names)
-            except (OSError, ValueError):  # a container sees no folder of the path that it has outside
+            except (OSError, ValueError):
+                # A container sees no folder of the path that it has outside.
                 continue
             if group.limit < machine:
                 found.append(group)

@@ -31,7 +31,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError | HostMemoryError):
         return True
-    if isinstance(error, OSError):  # a file that can't be mapped
+    if isinstance(error, OSError):
+        # A file that can't be mapped.
         return error.errno == errno.ENOMEM
     text = str(error)
     return isinstance(error, RuntimeError) and TEXTS.search(text) is not None and "NCCL" not in text

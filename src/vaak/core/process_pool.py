@@ -32,7 +32,8 @@ def in_processes(
             assert function is not None
             yield task, function(task)
         return
-    context = multiprocessing.get_context("spawn")  # a fork would share what torch's threads and CUDA hold
+    # A fork would share what torch's threads and CUDA hold.
+    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_jobs, context, _begin, (begin,)) as pool:
         rest, running = iter(tasks), dict[Future[Result], Task]()
         try:
@@ -46,7 +47,8 @@ def in_processes(
         except BrokenProcessPool as error:
             raise UserError(f"a process was killed, often because memory ran out; {remedy}") from error
         finally:
-            pool.shutdown(cancel_futures=True)  # waits for what is being made: files are ours that long
+            # Waits for what is being made: files are ours that long.
+            pool.shutdown(cancel_futures=True)
 
 
 _functions: list[Callable[[Any], Any]] = []
@@ -57,7 +59,8 @@ def _begin(begin: Callable[[], Callable[[Any], Any]]) -> None:
     begin_as_worker()
     _functions.append(begin())
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)  # the processes share the cores
+        # The processes share the cores.
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _run_function(task: Any) -> Any:

@@ -81,7 +81,8 @@ def paired_bootstrap(
         drawn = rng.multinomial(number, np.full(number, 1 / number), size)
         found.append(statistic(drawn @ first) - statistic(drawn @ second))
     differences, observed = np.concatenate(found), compute_difference(first, second, statistic)
-    if not np.isnan(differences).all():  # where a draw has none of what a figure is of, there is none
+    if not np.isnan(differences).all():
+        # A draw that has none of what is counted has no value.
         differences = differences[~np.isnan(differences)]
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     beyond = np.abs(differences - observed) >= abs(observed) - _rounding(observed)

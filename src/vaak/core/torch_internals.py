@@ -131,9 +131,11 @@ def _end_half_made(error: Exception) -> None:
         half_made: Any = frame.f_locals.get("self")
         if hasattr(half_made, "_shutdown_workers"):
             for worker in getattr(half_made, "_workers", ()):
-                with contextlib.suppress(AssertionError):  # one that wasn't started
+                with contextlib.suppress(AssertionError):
+                    # One that wasn't started.
                     worker.kill()
-            half_made._shutdown = True  # it has nothing left to do
+            # It has nothing left to do.
+            half_made._shutdown = True
 
 
 def end_workers(batches: Iterator[Any], workers: Collection[BaseProcess]) -> None:
@@ -142,7 +144,8 @@ def end_workers(batches: Iterator[Any], workers: Collection[BaseProcess]) -> Non
         batches._shutdown_workers()
         return
     for worker in workers:
-        worker.kill()  # they ignore SIGTERM
+        # Workers ignore SIGTERM.
+        worker.kill()
         worker.join()
 
 

@@ -67,7 +67,8 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     num_epochs: float = config.epochs
     if options.num_epochs is not None:
         num_epochs = options.num_epochs
-    elif config.max_steps is not None:  # in passes over the whole data, the last of which may be a fraction
+    elif config.max_steps is not None:
+        # Passes are over the whole data; the last may be a fraction.
         num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
 
@@ -121,7 +122,8 @@ def _make_planner(
     shares, stretch = dataset.shares, None
     if shares is not None and epoch is not None and not isinstance(shares, StepWeights):
         shares = SharesOf(shares, epoch)
-    if examples.largest is not None:  # a stretch may have microbatches of any one part
+    if examples.largest is not None:
+        # A stretch may have microbatches of any one part.
         rows = max(size / planner.num_microbatches for size, planner in zip(examples.sizes, planners, strict=True))
         stretch = max(1, int(examples.largest / rows))
     return MixedPlanner(planners, shares, seed, stretch)
@@ -234,7 +236,8 @@ class StratifiedPlanner:
         class_order = smallest_integers(rng.permutation(self._num_classes))
         cards = shuffled_within_groups(class_order[self._classes], rng)
         rounds = -(-len(cards) // self.num_microbatches)
-        dealt = np.full(rounds * self.num_microbatches, -1)  # -1: no card, in the last round
+        # -1: no card, in the last round.
+        dealt = np.full(rounds * self.num_microbatches, -1)
         dealt[: len(cards)] = cards
         # A round gives each batch one card, so a batch is a column.
         batches = dealt.reshape(rounds, self.num_microbatches).T[rng.permutation(self.num_microbatches)]

@@ -49,7 +49,8 @@ class BucketedPlanner:
         rows = np.full(len(ends), batch_size)
         if budget is not None:
             rows = np.floor(budget / longest).astype(np.int64)
-            rows = rows - (rows * longest > budget)  # rows × longest ≤ budget, also in floating point
+            # Rows × longest ≤ budget, also in floating point.
+            rows = rows - (rows * longest > budget)
         # every table here is (first cut, last cut)
         num_examples = np.maximum(ends[None, :] - np.concatenate(([0], ends[:-1]))[:, None], 0)
         full = -(-num_examples // rows) * rows
@@ -92,7 +93,8 @@ def cheapest_cuts(cost: np.ndarray, most: int) -> np.ndarray:
         through = best[:-1, None] + cost[1:]
         before = through.argmin(axis=0)
         cheaper = through[before, np.arange(size)] < best
-        if not cheaper.any():  # then another bucket wouldn't help either
+        if not cheaper.any():
+            # Then another bucket wouldn't help either.
             break
         best = np.where(cheaper, through[before, np.arange(size)], best)
         came_from.append(np.where(cheaper, before, -1))
@@ -128,7 +130,8 @@ class PackedPlanner:
     def __init__(self, lengths: np.ndarray, row_capacity: float, batch_size: int, seed: int) -> None:
         if np.issubdtype(lengths.dtype, np.integer):
             sizes, capacity = lengths, int(row_capacity)
-        else:  # rounded up to a fraction of the row
+        else:
+            # Rounded up to a fraction of the row.
             sizes, capacity = np.ceil(lengths * (UNITS_PER_ROW / row_capacity)).astype(np.int64), UNITS_PER_ROW
             sizes = np.minimum(sizes, UNITS_PER_ROW)
         shapes = pack_histogram(np.bincount(sizes), capacity)
@@ -161,8 +164,10 @@ def pack_histogram(histogram: np.ndarray, capacity: int) -> list[RowShape]:
         remaining = int(histogram[length])
         while remaining:
             shape, space = rows.take_tightest(length) or (RowShape(remaining, ()), capacity)
-            copies = min(space // length, remaining)  # in each row of this shape
-            used = min(shape.num_rows, remaining // copies)  # rows; the others keep their shape and space
+            # Copies are counted in each row of this shape.
+            copies = min(space // length, remaining)
+            # Rows; the others keep their shape and space.
+            used = min(shape.num_rows, remaining // copies)
             rows.put(RowShape(used, (*shape.lengths, *(length,) * copies)), space - copies * length)
             if shape.lengths and used < shape.num_rows:
                 rows.put(RowShape(shape.num_rows - used, shape.lengths), space)

@@ -106,7 +106,8 @@ class CurriculumPlanner:
         self.num_microbatches = whole.num_microbatches
 
     def plan(self, epoch: int) -> Plan:
-        if self._pool_size(epoch) == self._num_examples:  # all are open: the plan without a curriculum
+        if self._pool_size(epoch) == self._num_examples:
+            # All are open: the plan without a curriculum.
             return self._whole.plan(epoch)
         # The scheduler is in the key, so that a run can't be resumed under another one: its plans would look alike.
         seed = draw_key(Purpose.CURRICULUM, self._seed, epoch, str(self._scheduler))
@@ -142,7 +143,8 @@ class EasiestFirst:
 
     def __init__(self, examples: Selection, difficulties: np.ndarray, strata: np.ndarray | None) -> None:
         self._examples, self._orders = examples, list[list[np.ndarray]]()
-        sizes = list[Counter[Any]]()  # of each part, the examples of each class
+        # For each part, the number of examples of each class.
+        sizes = list[Counter[Any]]()
         for part, num_pieces in enumerate(examples.num_pieces.tolist()):
             self._orders.append([])
             sizes.append(Counter() if strata is not None else Counter({None: int(examples.sizes[part])}))
@@ -164,7 +166,8 @@ class EasiestFirst:
 
         def members(part: int, piece: int) -> np.ndarray:
             part = int(present[part])
-            size = -(-(int(of_parts[part]) - piece) // int(steps[part]))  # as of a part's every n-th example
+            # As many as every n-th example of a part.
+            size = -(-(int(of_parts[part]) - piece) // int(steps[part]))
             chosen, own = self._orders[part][piece][:size], self._examples.members(part, piece)
             return chosen if isinstance(own, slice) else own[chosen]
 

@@ -146,7 +146,8 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
             if self.skip_bad:
                 skipped.append(Skip(epoch, index, self.dataset.describe(index), reason, occurrence))
                 return None
-            if isinstance(error, DataError):  # it names the file
+            if isinstance(error, DataError):
+                # It names the file.
                 raise DataError(f"{error}; or leave such examples out by data.on_bad_example: skip") from error
             if isinstance(error, UserError):
                 raise
@@ -275,15 +276,18 @@ def load(
         num_workers=num_processes,
         collate_fn=_as_read,  # type: ignore[arg-type]
         pin_memory=pin_memory,
-        generator=torch.Generator(),  # separate: the loader draws a seed that must not come from the model's generator
+        # Separate: the loader draws a seed that must not come from the model's generator.
+        generator=torch.Generator(),
         prefetch_factor=options.prefetch_factor,
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError):  # also of the process that forks them
+    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError):
+        # The process that forks workers can be lost, too.
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
-    for worker in started:  # schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved
+    for worker in started:
+        # Schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved.
         terminate_by_kill(worker)
     _raise_only_while_fetching()
     try:
@@ -299,7 +303,8 @@ def load(
         # At once: an exception keeps this frame, and what it holds, as long as somebody has it. And freed with it
         # by the garbage collector, the queues to the workers close first, so that these never hear of the end.
         end_workers(batches, started)
-        found = None  # else the exception and its frame would hold each other
+        # Otherwise the exception and its frame would hold each other.
+        found = None
 
 
 def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:
@@ -372,11 +377,13 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         is_lost = str(error).startswith("DataLoader worker")
-        limit = workers.name_limit(error) if is_lost or signs else None  # elsewhere, limits are others' to name
+        # Elsewhere, limits are others' to name.
+        limit = workers.name_limit(error) if is_lost or signs else None
         if limit is None and not (is_lost or isinstance(error, signs)):
             raise
         for worker in _workers:
-            worker.kill()  # the lost one may have held the queue's lock, which the others would wait for without end
+            # The lost one may have held the queue's lock, which the others would wait for without end.
+            worker.kill()
         if limit is not None:
             raise HostMemoryError(limit) from error
         raise UserError(

@@ -104,7 +104,8 @@ class MixedPlanner:
             due / np.where(due[-1] > 0, due[-1], 1) * whole
         )  # what each part should have had, up to each stretch's end
         shares, had = [], np.zeros_like(whole)
-        for size, until in zip(sizes, due, strict=True):  # so what is rounded in one stretch is made good in the next
+        for size, until in zip(sizes, due, strict=True):
+            # What is rounded in one stretch is made good in the next.
             shares.append(apportioned(np.maximum(until - had, 0), size))
             had = had + shares[-1]
         return np.stack(shares)
@@ -133,7 +134,8 @@ class MixedPlanner:
         ``firsts`` are the passes that an epoch begins with: passes are counted within it, so that an example gets other
         draws each time.
         """
-        rng = plan_generator(self._seed, epoch, skip=stretch[0])  # each microbatch of the epoch has one draw
+        # Each microbatch of the epoch has one draw.
+        rng = plan_generator(self._seed, epoch, skip=stretch[0])
         plans, places = [], []
         due: np.ndarray | None = None  # which part of its microbatches each part should have had, before each place
         if isinstance(self._exponent, StepWeights):

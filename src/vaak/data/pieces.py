@@ -44,7 +44,8 @@ def all_examples(num_examples: int, parts: np.ndarray | None, largest: int) -> S
     """All the examples, which are of the ``parts`` ``(example,)``; in pieces where they are more than ``largest``."""
     in_pieces = num_examples > largest
     sizes = np.array([num_examples]) if parts is None else count_parts(parts)
-    present = np.flatnonzero(sizes) if num_examples else np.zeros(1, np.int64)  # an empty part, which none can plan
+    # An empty part, which none can plan.
+    present = np.flatnonzero(sizes) if num_examples else np.zeros(1, np.int64)
     sizes = sizes[present]
     num_pieces = -(-sizes // max(largest // len(sizes), 1)) if in_pieces else np.ones_like(sizes)
 

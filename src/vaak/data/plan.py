@@ -105,7 +105,8 @@ class BatchPlan:
         """
         row_lengths = self._row_lengths(lengths)
         padded = float(np.sum(self.padded_sizes(lengths, multiple), dtype=np.float64))
-        return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / padded)  # sums are rounded
+        # Rounded sums may be a little larger than the whole.
+        return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / padded)
 
     def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
         row_lengths: np.ndarray = np.asarray(lengths)[self.indices]
@@ -234,7 +235,8 @@ class PiecewisePlan:
 
     def _made(self, number: int) -> BatchPlan:
         if self._last is None or self._last[0] != number:
-            self._last = None  # its memory is for the next
+            # Its memory is for the next.
+            self._last = None
             piece = self.pieces[number]
             self._last = number, piece.make().part(0, piece.size)
         return self._last[1]
@@ -337,7 +339,8 @@ def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) 
 
 def shuffled_within_groups(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Example indices group by group, in ascending order of the group and shuffled inside each."""
-    order = rng.permutation(len(groups))  # a stable sort by group keeps this order inside each
+    # A stable sort by group keeps this order inside each.
+    order = rng.permutation(len(groups))
     return order[np.argsort(groups[order], kind="stable")]
 
 

@@ -63,7 +63,8 @@ class Sent:
             pickler.dump(content)
         except NotSendableError:
             raise
-        except Exception as error:  # whatever a class of the user's raises
+        except Exception as error:
+            # Whatever a class of the user's raises.
             raise NotSendableError(f"{type(error).__name__}: {error}") from error
         self.files, self.modules = sorted(pickler.files), sorted(pickler.modules)
         self.content = buffer.getvalue()
@@ -213,7 +214,8 @@ def name_limit(error: BaseException) -> str | None:
         )
     if number == errno.EAGAIN:
         return f"no more processes that load data can be started: raise the limit (ulimit -u, a container's), {remedy}"
-    no_file = isinstance(error, OSError) and error.filename is None  # a semaphore, which has no name
+    # A semaphore, which has no name.
+    no_file = isinstance(error, OSError) and error.filename is None
     if (no_file and number in (errno.ENOSPC, errno.EROFS, errno.EACCES)) or any(one in text for one in SHARED_MEMORY):
         size = ""
         with contextlib.suppress(OSError):
@@ -238,7 +240,8 @@ def send_what_fails() -> None:
 
     def send_error(queue: Any, error: BaseException, content: Any) -> None:
         said = name_limit(error)
-        if not isinstance(content, tuple):  # it was half-written: the queue can't carry an error any more
+        if not isinstance(content, tuple):
+            # It was half-written: the queue can't carry an error any more.
             os._exit(1)
         reason = f"a batch can't be sent by the process that read it ({type(error).__name__}: {error})"
         queue.put((content[0], HostMemoryError(said or f"{reason}; set training.performance.num_workers: 0")))
@@ -250,7 +253,8 @@ def start_early(dataset: Any, options: PerformanceConfig) -> None:
     """Have the forkserver of ``how_to_start`` import what workers need while this process makes a model on a GPU."""
     named = options.multiprocessing_context
     if named == "forkserver" or (named is None and sys.platform == "linux"):
-        with contextlib.suppress(NotSendableError):  # how_to_start says why
+        with contextlib.suppress(NotSendableError):
+            # how_to_start says why it can't be sent.
             _start_server(Sent(dataset, LARGEST_SENT).modules)
 
 
@@ -270,7 +274,8 @@ def _start_server(modules: Sequence[str]) -> None:
     _CONTEXTS["forkserver"].set_forkserver_preload(["vaak.data.loader", *modules])
     before = signal.pthread_sigmask(signal.SIG_BLOCK, set(STOPPING) - {signal.SIGINT, signal.SIGTERM})
     try:
-        resource_tracker.ensure_running()  # before SIGTERM is blocked, which it unblocks
+        # The tracker starts before SIGTERM is blocked, because it unblocks that signal.
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
         with _without_main():
             ensure_running()

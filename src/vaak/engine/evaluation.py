@@ -154,7 +154,8 @@ class Evaluator:
             sums.update(measured.sums())
         try:
             results = measured.meters.results(dict(sums))
-        except ZeroDivisionError:  # a mean over something that these few batches lack
+        except ZeroDivisionError:
+            # A mean over something that these few batches lack.
             return set()
         return {PREFIXES.get(split, f"{split}_") + name for name in results}
 
@@ -178,7 +179,8 @@ class Evaluator:
                     num_chunks *= 2
                     divide(num_chunks, f"out of memory while {split} was evaluated")
         finally:
-            for module in training:  # a part that was kept in evaluation mode stays in it
+            for module in training:
+                # A part that was kept in evaluation mode stays in it.
                 module.training = True
         return measured
 
@@ -207,7 +209,8 @@ class Evaluator:
                 if microbatch is None:
                     continue
                 measured.skipped += len(microbatch.skipped)
-                if measured.by_batch and measured.parts:  # the first batch has the first meters
+                if measured.by_batch and measured.parts:
+                    # The first batch has the first meters.
                     meters = self._meters(split, share.is_rehearsal)
                 for index, batch in enumerate(microbatch.batch.split(num_chunks) if microbatch.batch else ()):
                     seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, index), device)

@@ -110,7 +110,8 @@ def count_work(
         places = {"step": position.step, "epoch": position.epoch, "place": position.place}
         address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
         with keeping_generators(data.ranks.device):
-            batch = data.reader[address].batch  # None where nothing in it can be read
+            # None where nothing in it can be read.
+            batch = data.reader[address].batch
         flops = count_flops(task, model, batch, precision) if batch else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

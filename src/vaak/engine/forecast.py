@@ -134,5 +134,6 @@ def _steps(examples: float, training: TrainingConfig, rows: int) -> int:
     """Return the most steps for ``examples``, in microbatches of at least ``rows``, except the last ones."""
     number = math.ceil(examples)
     buckets = training.batching.num_buckets if training.batching.type == "bucketed" else 0
-    microbatches = min(number, math.ceil(number / rows) + buckets)  # each bucket has one that isn't full
+    # Each bucket has one that isn't full.
+    microbatches = min(number, math.ceil(number / rows) + buckets)
     return training.epochs * math.ceil(microbatches / training.gradient_accumulation_steps)

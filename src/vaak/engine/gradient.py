@@ -81,7 +81,8 @@ class LossSums:
                 # d(weight * sum / count) = (weight / count) * d sum: so every chunk is divided alike
                 factor = self.weights.get(name, 1.0) * scale / get_divisor(self.counts, term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
-            if total.requires_grad:  # others are only logged
+            if total.requires_grad:
+                # Others are only logged.
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
@@ -198,7 +199,8 @@ class GradientPass:
                 losses = LossSums(self.weights, data.counts)
 
                 def compute(chunk: MicrobatchChunk) -> _Failure | None:
-                    if chunk is chunks[-1] and not self.recovery:  # else this rank may have to compute all again
+                    if chunk is chunks[-1] and not self.recovery:
+                        # With recovery, this rank may have to compute everything again.
                         gradients.start_when_full()
                     failure = self._backward(chunk, data.step, losses, scale)
                     # exact sums are of whole microbatches, whichever rank has them, so not of chunks
@@ -269,7 +271,8 @@ class GradientPass:
             clear()
             free_memory(self.forward.precision.device)
             if isinstance(found, _NotASum):
-                if chunk_rules.proposed:  # this step has just been out of memory
+                if chunk_rules.proposed:
+                    # This step has just been out of memory.
                     raise DoesNotFitError(
                         f"out of memory, and the loss {found.loss} is not a sum over examples, so batches can't be "
                         "split: lower training.batch_size (and raise training.gradient_accumulation_steps)"
@@ -305,12 +308,14 @@ class GradientPass:
         """Run a chunk forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
             terms = self.forward.terms(step, chunk)
-            if chunk.is_filler:  # it only meets the others: the derivative of the step's loss by it is 0
+            if chunk.is_filler:
+                # It only meets the others: the derivative of the step's loss by it is 0.
                 roots = [term.total for term in terms.values() if term.total.requires_grad]
                 factors = [torch.zeros_like(root) for root in roots]
             else:
                 roots, factors = losses.add(terms, scale)
-        if chunk.num_chunks > 1 and losses.unsplittable:  # known only now, from the term itself
+        if chunk.num_chunks > 1 and losses.unsplittable:
+            # Known only now, from the term itself.
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
             backward(roots, factors)
@@ -338,13 +343,15 @@ class GradientPass:
             )
             chunk_rules.whole.discard(self.forward.number)
             chunk_rules.propose(rule, f"out of memory in step {step} ({shortage.error})")
-            if self.rounds is not None:  # the others wait in the middle of the step, for what this one can't give
+            if self.rounds is not None:
+                # The others wait in the middle of the step, for what this one can't give.
                 chunk_rules.confirm()
                 raise DoesNotFitError(
                     f"out of memory in step {step} ({shortage.error}); the model is divided over processes, so all of "
                     "them end here. Smaller chunks are recorded for it: resume with --resume auto"
                 )
-        elif last_try or self.rounds is not None:  # once the caches are empty, it may yet fit
+        elif last_try or self.rounds is not None:
+            # It doesn't fit, even with empty caches.
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
             raise UserError(
                 f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten "
@@ -510,7 +517,8 @@ class Undo:
                 values = {name: _copy_value(value) for name, value in group.items() if name not in ("params", "names")}
                 self._groups.append((group, values))
                 for parameter in group["params"]:
-                    state = optimizer.state.get(parameter)  # none before its first update
+                    # None before its first update.
+                    state = optimizer.state.get(parameter)
                     moments = None if not state else {name: _copy_value(value) for name, value in state.items()}
                     self._kept.append((optimizer, parameter, parameter.detach().clone(), moments))
 

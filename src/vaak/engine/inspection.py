@@ -96,7 +96,8 @@ class Watch:
         self.model = model
         self._names = {module: name or ROOT for name, module in model.named_modules()}
         self._calls: list[_Call] = []
-        self._makers: Any = WeakTensorKeyDictionary()  # of a tensor: the outermost call that gave it
+        # For each tensor, the outermost call that gave it.
+        self._makers: Any = WeakTensorKeyDictionary()
 
     def backward(self, descend: Callable[[], None]) -> None:
         """Run a backward pass and note where a gradient is first not finite."""
@@ -127,7 +128,8 @@ class Watch:
             self.first = ModulePlace(call.name, "output")
         for tensor in tensors_in(output):
             if tensor.requires_grad:
-                if tensor not in self._makers:  # before the hooks of inputs: a module may give what it was given
+                if tensor not in self._makers:
+                    # This comes before the hooks of inputs: a module may return what it was given.
                     tensor.register_hook(partial(self._note_gradient_of_output, made := [call]))
                     self._makers[tensor] = made
                 self._makers[tensor][0] = call

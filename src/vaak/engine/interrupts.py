@@ -58,11 +58,13 @@ def acknowledged(says: bool = True) -> Iterator[None]:
     before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     _leave_signals_of_children_alone()
     _ending.clear()
-    _answers[:] = [] if says else [""]  # those of an earlier command in this process are forgotten
+    # Those of an earlier command in this process are forgotten.
+    _answers[:] = [] if says else [""]
     thread = threading.Thread(target=_answer, args=(reading, own), daemon=True, name="interrupts")
     thread.start()
     handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # else it is ignored, as under nohup
+    if handler is signal.default_int_handler:
+        # Otherwise it is ignored, as under nohup.
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
@@ -70,7 +72,8 @@ def acknowledged(says: bool = True) -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if os.getpid() == own:
             signal.set_wakeup_fd(before)
-            writing.shutdown(socket.SHUT_RDWR)  # closing alone isn't enough: forked processes have the socket, too
+            # Closing alone isn't enough: forked processes have the socket, too.
+            writing.shutdown(socket.SHUT_RDWR)
             writing.close()
             thread.join()
             reading.close()

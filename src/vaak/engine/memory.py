@@ -23,7 +23,7 @@ import torch
 
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS, Thresholds, host_memory
-from vaak.core.out_of_memory import is_out_of_memory as is_out_of_memory  # for users of the library
+from vaak.core.out_of_memory import is_out_of_memory as is_out_of_memory
 
 
 def free_memory(device: torch.device) -> None:
@@ -69,7 +69,8 @@ def read_memory(device: torch.device) -> MemoryReading:
         free, total = torch.cuda.mem_get_info(device)
         stats = torch.cuda.memory_stats(device)
         own = stats.get("allocated_bytes.all.peak", 0)
-        others = total - free - stats.get("reserved_bytes.all.current", 0)  # with the drivers' own part
+        # What others hold includes the drivers' own part.
+        others = total - free - stats.get("reserved_bytes.all.current", 0)
         return MemoryReading(others + own, total, own)
     if device.type == "mps":
         used = torch.mps.driver_allocated_memory()
@@ -139,7 +140,8 @@ def classify_pressure(pressure: float, thresholds: Thresholds, before: Band = Ba
     return max(band, before)
 
 
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # names of options in glibc's malloc.h
+# Names of options in glibc's malloc.h.
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 NEVER = 2**31 - 1
 
 
@@ -151,4 +153,5 @@ def keep_freed_memory(device: torch.device) -> None:
     if set_option is not None:
         set_option(MMAP_MAX, 0)
         set_option(TRIM_THRESHOLD, NEVER)
-        set_option(TOP_PAD, 64 << 20)  # ask the kernel for more at a time
+        # Ask the kernel for more at a time.
+        set_option(TOP_PAD, 64 << 20)

@@ -19,7 +19,8 @@ Record = Mapping[str, Any]
 
 log = logging.getLogger("vaak")
 
-TAIL_BYTES = 1 << 20  # more than the records of one step take
+# More than the records of one step take.
+TAIL_BYTES = 1 << 20
 
 
 class Records:
@@ -82,7 +83,8 @@ def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
         return []
     with open(path, "rb") as file:
         begin = path.stat().st_size - TAIL_BYTES
-        file.seek(max(0, begin - 1))  # with the byte before, which tells whether a line begins here
+        # The byte before tells whether a line begins here.
+        file.seek(max(0, begin - 1))
         content = file.read()
     whole = content if begin <= 0 else content.partition(b"\n")[2]
     return [record for record in _records_in(whole, path) if record["step"] >= step]

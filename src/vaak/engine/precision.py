@@ -141,7 +141,8 @@ def supported(name: str, device: torch.device) -> str:
                 "(training.mixed_precision=no)"
             )
         return name
-    if os.environ.get("RANK", "0") == "0":  # the others have the same device
+    if os.environ.get("RANK", "0") == "0":
+        # The others have the same device.
         log.warning("mixed_precision: %s can't be used (%s); fp32 is used instead", name, reason)
     return "no"
 

@@ -43,7 +43,8 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     first step of a run, a term that looks like a mean is reported.
     """
     epoch = state.position.epoch
-    if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
+    if data.config.curriculum is not None:
+        # Its hard examples, which may be the long ones, come last.
         epoch = max(epoch, last_epoch)
     plan = data.planner.plan(epoch)
     padded_sizes = plan.padded_sizes(data.dataset.lengths, data.multiple)
@@ -76,7 +77,8 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
         chosen = largest if batch is not None and batch.num_rows > 1 else smallest
         batch = chosen.microbatches[0].batch
         is_whole = all(len(one.gradient.split(state.chunk_rules, chosen)) == 1 for one in step.objectives)
-        if batch is not None and is_whole:  # one that had to be split may not fit whole
+        if batch is not None and is_whole:
+            # One that had to be split may not fit whole.
             warn_of_means(step.objectives, replace(state, model=Weights(model)), batch, step.seed)
 
 
@@ -236,7 +238,8 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
                 name: _reason_for_mean(term, [part[name] for part in parts], halves)
                 for name, term in splittable.items()
             }
-            if any(found.values()):  # unless the loss is random
+            if any(found.values()):
+                # They may differ because the loss is random.
                 others = _terms(objective, state, batch, seed + 1)
                 found = {
                     name: why

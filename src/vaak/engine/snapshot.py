@@ -65,7 +65,8 @@ next snapshot has the same buffers, without the time that it takes to page-lock 
 
 def _stage(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.device) -> None:
     """Copy the second tensor of each pair, all of them on ``device``, into the first, by two staging buffers."""
-    stream = torch.cuda.current_stream(device)  # in which the tensors were last written
+    # The tensors were last written in the current stream.
+    stream = torch.cuda.current_stream(device)
     size = min(STAGING_BYTES, sum(copy.nbytes for copy, _ in pairs))
     buffer, other = _StagingBuffer(size), _StagingBuffer(size)
     for copy, tensor in pairs:
@@ -75,8 +76,10 @@ def _stage(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], device: torch.dev
             place, source = place[count:], source[count:]
             if buffer.is_full:
                 buffer, other = other, buffer
-                buffer.empty()  # while the device fills the other
-        del source  # of a tensor that isn't contiguous, a copy on the device: gone before the next one is made
+                # While the device fills the other.
+                buffer.empty()
+        # The source may be a copy of a tensor that isn't contiguous: it goes before the next one is made.
+        del source
     other.empty()
     buffer.empty()
 
@@ -117,7 +120,8 @@ class _StagingBuffer:
 def _view_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, of any type and shape, in the order of a contiguous one; of such a one, a view."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # reshape(-1) leaves a single number its stride
+    # reshape(-1) leaves a single number its stride.
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ class FileLayout:
     @classmethod
     def of(cls, name: str, tensors: Mapping[str, torch.Tensor]) -> FileLayout:
         """The layout that the library gives a file of these tensors; of divided ones, their whole shapes count."""
-        order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # aligned
+        # The largest types come first, so all are aligned.
+        order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
         entries, end = dict[str, object](), 0
         for one in order:
             tensor = tensors[one]

@@ -384,7 +384,8 @@ class State:
     def changing(self) -> Iterator[None]:
         """Weights are being updated: where this is left by an exception, the state is no longer one of a step."""
         self.is_whole = False
-        yield  # not within try: after an exception it stays False
+        # It isn't within try: after an exception the value stays False.
+        yield
         self.is_whole = True
 
     def parts(self) -> dict[str, StatePart]:

@@ -117,7 +117,8 @@ class Step:
             counts=data.counts,
             learning_rate=state.optimizers[0].param_groups[0]["lr"],
             gradient_norm=norm,
-            gradient_norms=dict(zip(names, norms, strict=False)) if len(names) > 1 else {},  # a skipped step has fewer
+            # A skipped step has fewer.
+            gradient_norms=dict(zip(names, norms, strict=False)) if len(names) > 1 else {},
             loss_scale=scale,
             skipped=skipped,
             seconds=seconds,
@@ -140,13 +141,15 @@ class Step:
                     put_back(buffers)
                     with state.precision.of_last_try(), state.loss_scale.off():
                         results[-1] = replace(self._descend(number, state, data, undo), in_fp32=True)
-                if results[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
+                if results[-1].skipped == "non_finite":
+                    # Looked into while the weights are those it happened with.
                     with state.precision.of_last_try(), self.independent_model() as model:
                         found = self.diagnosis.of(objective, state, data, model)
                 if results[-1].skipped:
                     undo.take_back()
                     break
-        except Exception:  # what is saved then is the state before the step, whole
+        except Exception:
+            # What is saved then is the state before the step, whole.
             undo.take_back()
             raise
         return results, found
@@ -156,7 +159,8 @@ class Step:
         if self.freezing is not None:
             self.freezing.apply(step, state.position.epoch)
         model = state.model.module
-        if not model.training:  # walking the modules in every step would take a tenth of a small one
+        if not model.training:
+            # Walking the modules in every step would take a tenth of a small one.
             model.train()
         if state.precision.fell_back:
             state.loss_scale.disable()
@@ -168,11 +172,13 @@ class Step:
         losses = self._gradient(number, state, data)
         with self.phases.measure("optimizer"):
             tensors = gradients.gradients
-            state.loss_scale.unscale(tensors)  # before the norm: options bound the gradient itself
+            # Unscaling comes before the norm: options bound the gradient itself.
+            state.loss_scale.unscale(tensors)
             norm = gradients.norm()
             # a step without a single term, all of whose examples were left out, isn't one for momentum and decay either
             optimizers = state.optimizer.by_objective[number] if losses.sums else []
-            if objective is not self.objectives[-1]:  # the last one changes nothing where it is skipped
+            if objective is not self.objectives[-1]:
+                # The last one changes nothing where it is skipped.
                 undo.keep(optimizers)
             ahead = None
             # on CUDA, by kernels that look for numbers that aren't finite: the device needn't be idle until the
@@ -208,14 +214,16 @@ class Step:
                     if reduced is not None:
                         losses.sums, losses.units = reduced
                         return losses
-                    put_back(buffers)  # exact sums met numbers too large for their scale: again, with a larger one
+                    # Exact sums met numbers too large for their scale: again, with a larger one.
+                    put_back(buffers)
         except BaseException:
             gradients.clear()
             raise
 
     def _sum_over_ranks(self, sums: dict[int, Sums]) -> Sums:
         """Add up what a first pass has found in each microbatch of this rank, and over ranks."""
-        if self.gradients[0].may_repeat:  # exact: in the order of microbatches
+        if self.gradients[0].may_repeat:
+            # Exact: in the order of microbatches.
             own = [(number, {name: float(value) for name, value in one.items()}) for number, one in sums.items()]
             totals = sum_in_order(part for parts in self.ranks.gather(own) for part in parts)
         elif self.ranks.world_size == 1:
@@ -232,16 +240,19 @@ class Step:
         if self.redraw_interval is not None and step % self.redraw_interval == 0:
             for number, module in enumerate(state.model.module.modules()):
                 redraw = getattr(module, "redraw_features", None)
-                if redraw is not None:  # seeded, not drawn from where a generator stands: a resume draws the same
+                if redraw is not None:
+                    # Seeded, not drawn from where a generator stands: a resume draws the same.
                     redraw(draw_key(Purpose.RANDOM_FEATURES, self.seed, step, number))
-        if state.average is not None:  # last: it averages what is evaluated and saved
+        if state.average is not None:
+            # Last: it averages what is evaluated and saved.
             state.average.update(step)
 
     def _count_as_skipped(self, state: State, found: NonFinite) -> None:
         """Count a step that is not finite as skipped. Raises NonFiniteError, on every rank, beyond the maximum."""
         # the finding is on the rank whose batch has it; the others raise, or skip, with the same sentence
         every = self.ranks.gather((found.finding is None, found.sentence(self.diagnosis.directory)))
-        said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
+        # The first rank that found anything decides.
+        said = min(every, key=lambda entry: entry[0])[1]
         if state.loss_scale.enabled and state.loss_scale.fixed is not None:
             said += "; if it is an overflow of fp16, lower training.amp_loss_scale or leave it out"
         if state.position.non_finite_steps >= self.max_skipped:

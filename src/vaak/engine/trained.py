@@ -131,14 +131,16 @@ def make_trained(
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
     is_sharded, parts = config.distributed.strategy == "fsdp" and ranks.world_size > 1, None
-    if is_sharded:  # it may not fit anywhere whole
+    if is_sharded:
+        # It may not fit anywhere whole.
         num_parts = config.distributed.shard_size or ranks.world_size
         model, parts, why = made_in_parts(partial(make_model, task), ranks.rank % num_parts, num_parts)
         if parts is None and ranks.is_main:
             log.info("at the start, each process has the whole model for a moment: %s", why)
     else:
         model = make_model(task).to(device)
-    model.train()  # what from_pretrained gives is in evaluation mode, without dropout
+    # What from_pretrained gives is in evaluation mode, without dropout.
+    model.train()
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
@@ -268,7 +270,8 @@ def make_step(
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
         descents.append(ObjectiveRunner(objective.name, gradient, own, others))
     scheduler = config.scheduler
-    if scheduler.first_cycle_epochs is not None:  # given in epochs: as one of steps
+    if scheduler.first_cycle_epochs is not None:
+        # Given in epochs: as one of steps.
         first_cycle = scheduler.first_cycle_epochs * data.steps_per_epoch
         scheduler = scheduler.model_copy(update={"first_cycle_steps": first_cycle})
     return Step(
@@ -365,7 +368,8 @@ def _arrange_rows(
     said: set[str] = set()
     names: dict[int, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        names.setdefault(id(tensor), name)  # of tied ones the first, as in a checkpoint
+        # Tied tensors have the name of the first, as in a checkpoint.
+        names.setdefault(id(tensor), name)
     for wanted, kind in rows.weights:
         name = names.get(id(wanted), "")
         ours, theirs = rows.own.get(kind), rows.source.get(kind)
@@ -390,7 +394,8 @@ def _arrange_rows(
 def tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Path | str) -> None:
     """Log which rows of a ``source``, whose names of a ``kind`` are ``theirs``, become those of ``ours``."""
     new, left = ([one for one in side if one not in set(other)] for side, other in ((ours, theirs), (theirs, ours)))
-    say = log.warning if os.environ.get("RANK", "0") == "0" else log.info  # the other processes do the same
+    # The other processes do the same.
+    say = log.warning if os.environ.get("RANK", "0") == "0" else log.info
     say(
         "%s: its %s are others: %d of %d rows are taken by name%s%s",
         *(source, kind, len(ours) - len(new), len(ours)),

@@ -73,13 +73,15 @@ class Trainer:
         ``ranks`` are the processes that train, started here if not given. ``skip_bad_examples`` leaves out what can't
         be read, instead of ending the run.
         """
-        for callback in callbacks:  # first of all, since a profiler or a memory manager changes how a step is computed
+        for callback in callbacks:
+            # First of all, since a profiler or a memory manager changes how a step is computed.
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
         is_divided = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
-        fp32_after = None if is_divided else config.fp32_fallback  # its weights are gathered in 16 bits
+        # Its weights are gathered in 16 bits.
+        fp32_after = None if is_divided else config.fp32_fallback
         self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
         examples = task.dataset("train")
         require_dataset(examples, f"{type(task).__name__}.dataset('train')")
@@ -95,7 +97,8 @@ class Trainer:
         self._around = StepContext(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
         self._set_horizon()
         self.pictures = Pictures(directory / "pictures")
-        pictures, state = self.pictures, self.state  # by self, a trainer would hold itself in memory
+        # Closing over self, a trainer would hold itself in memory.
+        pictures, state = self.pictures, self.state
         self.evaluator = Evaluator(
             task,
             config,
@@ -206,14 +209,16 @@ class Trainer:
                 rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
                 with self._trained.independent() as model:
                     rehearse_evaluations(self.evaluator, self.state, model)
-            self.clock.lap()  # the first step's time is its own
+            # The first step's time is its own.
+            self.clock.lap()
 
     def upcoming(self) -> Generator[StepData, None, None]:
         """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
         position, writer = self.position, self.saving.writer
         with closing(self.data.microbatches(position)) as microbatches:
             while True:
-                if writer.failure is not None:  # checkpoints are written on another thread
+                if writer.failure is not None:
+                    # Checkpoints are written on another thread.
                     writer.raise_failure()
                 with self.phases.measure("loading"), self.clock.gap():
                     # after the last step nothing is read, but ranks still agree on what is due there
@@ -228,7 +233,8 @@ class Trainer:
 
         An error may save the state before the loop comes to the new boundary, so what is due there is found here.
         """
-        with self.ranks.naming_lost_ranks():  # a divided model meets the others all along
+        with self.ranks.naming_lost_ranks():
+            # A divided model meets the others all along.
             report = self.step(self.state, data)
         self.position.schedule_pending = self.evaluation_due() or self.position.place == 0
         self.last = data, report
@@ -256,13 +262,15 @@ class Trainer:
             if epoch_ended:
                 self.notify_epoch_end(position.epoch - 1)
             position.schedule_pending = False
-        self.exchange([])  # a callback may have asked for something, on one rank alone
+        # A callback may have asked for something, on one rank alone.
+        self.exchange([])
         if self.saving.saved_step == position.step:
             self.saving.complete()
         elif self.saving.is_best or self.stop_reason or self.agreed.save:
             self._save(is_periodic=self.stop_reason is not None or self.agreed.save)
         if self.agreed.evaluate:
-            self.request_evaluate()  # after the next step: the one here is done
+            # It follows the next step: this one is done.
+            self.request_evaluate()
 
     def _save(self, is_periodic: bool = True) -> None:
         with self.phases.measure("saving"):
@@ -290,7 +298,8 @@ class Trainer:
         """
         step, options = self.position.step, self.config.validation
         metrics: dict[str, float] = {}
-        with self.evaluated_weights() as model:  # once for all splits: it exchanges weights and averages, and back
+        with self.evaluated_weights() as model:
+            # Once for all splits, because it exchanges weights and averages, and back.
             for split in self.task.evaluation_splits:
                 num_chunks = self.state.chunk_rules.count_for_evaluation(step, split)
                 divide = partial(self.state.chunk_rules.divide_evaluation, step, split)
@@ -349,7 +358,8 @@ class Trainer:
         """Wait for the checkpoint in flight, and report all that were not reported yet."""
         self.saving.writer.finish()
         self.exchange([], self.saving.newly_written())
-        while self.agreed.saved:  # one at a time, on all ranks alike
+        while self.agreed.saved:
+            # One at a time, on all ranks alike.
             self._notify_saved()
             self.exchange([], self.saving.newly_written())
 
@@ -407,10 +417,12 @@ class Trainer:
         mine.chunk_rules += [[rule.to_json(), reason] for rule, reason in self.state.chunk_rules.take_fresh()]
         self.agreed = self.ranks.exchange(mine)
         self.stop_reason = self.stop_reason or self.agreed.stop
-        for rule, reason in self.agreed.chunk_rules:  # for the coming step, which no rank has begun
+        for rule, reason in self.agreed.chunk_rules:
+            # The rules are for the coming step, which no rank has begun.
             later = ChunkRule(self.position.step + 1, rule["pieces"], padded_size=rule["cells"])
             self.state.chunk_rules.adopt(later, reason)
-        ours, agreed = mine.counts, self.agreed.counts  # in the order of the task, which puts its main unit first
+        # The order is the task's, which puts its main unit first.
+        ours, agreed = mine.counts, self.agreed.counts
         return {unit: agreed[unit] for unit in (*ours, *sorted(agreed.keys() - ours.keys()))}
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
@@ -435,7 +447,8 @@ class Trainer:
     def notify_epoch_end(self, epoch: int) -> None:
         """Tell the callbacks that an epoch is over: its means, the last evaluation, and the step of that."""
         metrics: dict[str, float] = {}
-        for callback in self.callbacks:  # before any of them begins the next epoch
+        for callback in self.callbacks:
+            # All callbacks end the epoch before any begins the next one.
             metrics |= callback.epoch_figures(self)
         self.notify("on_epoch_end", epoch, metrics | self.state.metrics.with_step())
 
@@ -445,13 +458,15 @@ class Trainer:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, Exception):  # who presses Ctrl-C twice won't wait for a checkpoint
+            if isinstance(error, Exception):
+                # Who presses Ctrl-C twice won't wait for a checkpoint.
                 self.saving.save_after(error)
             self.saving.writer.wait()
             for event, argument in (("on_exception", error), ("on_fit_end", type(error).__name__)):
                 try:
                     self.notify(event, argument)
-                except Exception as another:  # it must not hide the first
+                except Exception as another:
+                    # It must not hide the first.
                     error.add_note(f"then {another!r} {' '.join(getattr(another, '__notes__', ()))}")
             raise
 

@@ -72,7 +72,8 @@ class TrainingData:
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
         # batches of another size then have the same order of examples; those of several parts, or of pieces, have not
         self.fixed_rows = config.batch_size if isinstance(self.planner.planner, FixedPlanner) else None
-        pinned = config.performance.pin_memory  # None: where there is a GPU
+        # None: where there is a GPU.
+        pinned = config.performance.pin_memory
         self._smallest: Batch | None = None
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False
         if ranks.device.type == "cuda":

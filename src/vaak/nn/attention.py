@@ -70,7 +70,8 @@ class Attention(nn.Module):
         if memory is None:
             x, of_keys, of_values = cast_inputs(x, self.query, self.key, self.value)
         query = self._queries(x, rotation)
-        if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
+        if memory is not None and cache is not None and cache.tensors:
+            # It was read with the first tokens.
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
             if memory is not None:
@@ -129,7 +130,8 @@ class Attention(nn.Module):
         if not visibility.is_of_pairs:
             visibility = visibility.of_pairs(query.shape[2], key.shape[2], query)
         is_causal = visibility.causal and visibility.pairs is None
-        if cache is not None and query.shape[2] == 1:  # a token that follows those of a cache sees them all
+        if cache is not None and query.shape[2] == 1:
+            # A token that follows those of a cache sees them all.
             is_causal = False
         return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 

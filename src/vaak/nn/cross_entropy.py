@@ -29,7 +29,8 @@ from vaak.core.batch import find_places
 from vaak.core.errors import UserError, optional_import
 from vaak.nn.kernels.row_kernels import cross_entropy_rows, has_cross_entropy_rows
 
-IGNORED = -100  # torch's value for positions without a target
+# Torch's value for positions without a target.
+IGNORED = -100
 CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
 """Logits that become probabilities together."""
 CPU_PRODUCTS_AT_ONCE, PRODUCTS_AT_ONCE = 2**23, 2**27
@@ -172,7 +173,8 @@ def head_cross_entropy(
     probabilities would be 0 without the loss scale, which is one of these weights.
     """
     hidden, targets = head.hidden.reshape(-1, head.hidden.shape[-1]), targets.reshape(-1)
-    if hidden.device.type == "cpu":  # elsewhere, the number of targets isn't known without waiting for the device
+    if hidden.device.type == "cpu":
+        # Elsewhere, the number of targets isn't known without waiting for the device.
         counted = targets >= 0
         hidden, targets = hidden[counted], targets[counted]
     kind = hidden.device.type
@@ -209,7 +211,8 @@ class _HeadCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_losses: Tensor, of_squares: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:  # also where the graph is kept for a second pass
+        if gradients is None:
+            # This includes the case that the graph is kept for a second pass.
             counted = ctx.sweep.counted
             gradients = ctx.sweep(*ctx.saved_tensors, (of_losses * counted, of_squares * counted))[2]
         else:

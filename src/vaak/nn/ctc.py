@@ -149,7 +149,8 @@ def ctc_log_likelihoods(
     What is beyond the lengths isn't read; ``targets`` may be anything there.
     """
     apply: Any = _SumOverPaths.apply
-    sums = torch.compiler.disable(apply) if torch.compiler.is_compiling() else apply  # a loop isn't to be traced
+    # A loop isn't to be traced.
+    sums = torch.compiler.disable(apply) if torch.compiler.is_compiling() else apply
     likelihoods: Tensor = sums(log_probs, targets, frame_lengths, target_lengths, blank)
     return likelihoods
 
@@ -177,7 +178,8 @@ class _SumOverPaths(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         posteriors, classes = ctx.saved_tensors
         vocab_size, dtype = ctx.like
-        by_class = posteriors @ F.one_hot(classes, vocab_size).to(posteriors.dtype)  # a product adds in one order
+        # A product adds in one order.
+        by_class = posteriors @ F.one_hot(classes, vocab_size).to(posteriors.dtype)
         return gradient[:, None, None] * by_class.to(dtype), None, None, None, None
 
 
@@ -224,7 +226,8 @@ def _towards(logs: Tensor, skips: Tensor) -> Tensor:
     barred = torch.where(F.pad(skips, (0, padding)), 0.0, -torch.inf).to(logs.dtype)
     towards = torch.empty_like(steps)
     state = logs.new_full((batch, num_places + padding + 2), -torch.inf)
-    state[:, 1] = 0.0  # before all places, one before the first
+    # Before all places there is one before the first.
+    state[:, 1] = 0.0
     for frame in range(time):
         torch.logaddexp(state[:, 2:], state[:, 1:-1], out=towards[frame])
         torch.logaddexp(towards[frame], state[:, :-2] + barred, out=towards[frame])

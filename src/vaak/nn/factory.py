@@ -42,7 +42,8 @@ class ModelFactory:
         if model_type not in MODEL_TYPES:
             raise UserError(f"model.model_type is {model_type!r}; expected one of {', '.join(MODEL_TYPES)}")
         given = dict(options)
-        shared = dict(given.pop("global_config", {}))  # options of all stacks, which each may override
+        # Options of all stacks, which each may override.
+        shared = dict(given.pop("global_config", {}))
         self.config: EncoderDecoderConfig | SingleStackConfig
         if model_type == "encoder_decoder":
             only_decoders = {key: shared.pop(key) for key in ("cross_attention_type",) if key in shared}
@@ -166,7 +167,8 @@ class Attention(nn.Module):
         if mask is None:
             return Visibility(causal, documents, documents, self.positions.bias)
         padding = torch.where(mask, 0, -1)
-        is_linear = self.config.attention_type in LINEAR  # padding may come between the tokens of its one document
+        # Padding may come between the tokens of its one document.
+        is_linear = self.config.attention_type in LINEAR
         return Visibility(causal, None if is_linear else padding, padding, self.positions.bias)
 
     def extra_repr(self) -> str:

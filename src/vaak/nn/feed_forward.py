@@ -214,7 +214,8 @@ class MixtureOfExperts(nn.Module):
             self.tally |= dict(zip(load_names([self.layer], len(loads)), loads.unbind(), strict=True))
         compute = self._all if torch.compiler.is_exporting() else self._chosen
         if torch.compiler.is_compiling() and compute == self._chosen:
-            compute = torch.compiler.disable(compute)  # its shapes change in every step
+            # Its shapes change in every step.
+            compute = torch.compiler.disable(compute)
         y = compute(tokens, weights, chosen).to(x.dtype).view_as(x)
         return y if self.shared is None else y + self.shared(x)
 
@@ -226,7 +227,8 @@ class MixtureOfExperts(nn.Module):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         scores = logits.sigmoid() if self.config.scores == "sigmoid" else logits.softmax(-1)
         wanted = scores.detach() if self.bias is None else scores.detach() + self.bias
-        if torch.compiler.is_exporting():  # ONNX has no order that keeps equal ones
+        if torch.compiler.is_exporting():
+            # ONNX has no order that keeps equal ones.
             chosen = wanted.topk(self.config.top_k).indices
         else:
             chosen = wanted.argsort(dim=-1, descending=True, stable=True)[:, : self.config.top_k]
@@ -238,10 +240,12 @@ class MixtureOfExperts(nn.Module):
     def _chosen(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Each expert reads its tokens, which stand together for it; then each token's outputs are added up."""
         order, number = chosen.flatten().argsort(stable=True), len(self.experts)
-        if is_fake(tokens):  # an equal part for each
+        if is_fake(tokens):
+            # An equal part for each.
             sizes = [part.shape[0] for part in order.tensor_split(number)]
         else:
-            sizes = chosen.flatten().bincount(minlength=number).tolist()  # waits for a GPU
+            # Waits for a GPU.
+            sizes = chosen.flatten().bincount(minlength=number).tolist()
         read = tokens[order // chosen.shape[1]].split(sizes)
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, read, strict=True) if len(part)])
         of_token = outputs[order.argsort()].view(*chosen.shape, -1)

@@ -65,7 +65,8 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
 def _peft_options(options: LoraConfig) -> dict[str, Any]:
     return {
         "r": options.rank,
-        "lora_alpha": options.alpha,  # which may be any number
+        # It may be any number.
+        "lora_alpha": options.alpha,
         "lora_dropout": options.dropout,
         "use_rslora": options.rslora,
         "use_dora": options.dora,
@@ -102,7 +103,8 @@ class NF4Linear(FrozenLinear):
 
     def __init__(self, layer: nn.Linear, weight: Quantised | None = None) -> None:
         """Keep ``layer``'s weight in four bits a number, or a ``weight`` that was kept so before."""
-        nn.Module.__init__(self)  # nn.Linear's own would make a weight
+        # nn.Linear's own would make a weight.
+        nn.Module.__init__(self)
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
         weight, tables = quantise(layer.weight) if weight is None else weight, make_tables()
         self.codes = nn.Parameter(weight.codes, requires_grad=False)
@@ -305,7 +307,8 @@ def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> 
         layer: Any = whole.get_submodule(name)
         whole.set_submodule(name, layer.whole())
     for adapter in list(iterate_adapters(whole, expert, weight)):
-        layer = copy.deepcopy(adapter.base)  # its weight may be an embedding's, too
+        # Its weight may be an embedding's, too.
+        layer = copy.deepcopy(adapter.base)
         layer.weight.copy_(adapter.changed())
         whole.set_submodule(adapter.name, layer)
     return whole
@@ -343,7 +346,8 @@ def write_adapter(
         task_type=task_type,
         inference_mode=True,
     )
-    config.target_modules = list(targets)  # peft makes a set of it, written in another order by each process
+    # peft makes a set of it, written in another order by each process.
+    config.target_modules = list(targets)
     tensors = {
         f"base_model.model.{adapter.name}.{name}.weight": weight.detach().cpu().contiguous()
         for adapter in adapters

@@ -78,7 +78,8 @@ class LoraExperts(nn.Module):
         self.lora_a = nn.Parameter(torch.empty(num_experts, rank, base.in_features, **kind))
         self.lora_b = nn.Parameter(torch.zeros(num_experts, base.out_features, rank, **kind))
         for expert in self.lora_a:
-            nn.init.kaiming_uniform_(expert, a=math.sqrt(5))  # as peft
+            # peft initialises the same way.
+            nn.init.kaiming_uniform_(expert, a=math.sqrt(5))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(row, …, out)`` of ``(row, …, in)``."""

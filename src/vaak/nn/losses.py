@@ -228,7 +228,8 @@ def _require_arguments(key: str, reference: str, loss: Any, allowed: Collection[
     called = loss.forward if isinstance(loss, nn.Module) else loss
     try:
         signature = inspect.signature(called)
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):
+        # A function written in C has no signature.
         return ARGUMENTS
     fitting = [arguments for arguments in allowed if _can_be_called(signature, arguments)]
     if not fitting:

@@ -101,6 +101,7 @@ class _RoundedOnce(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         *rest, last = gradients
         total = last.float()
-        for one in reversed(rest):  # in autograd's order, which begins with the last layer
+        for one in reversed(rest):
+            # This is autograd's order, which begins with the last layer.
             total = total + one
         return total, None, None

@@ -93,7 +93,8 @@ def write_onnx(path: Path, exported: OnnxModule) -> float:
     with usual_mode(path):
         program.save(path)
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised, too
+    # Errors are raised, too.
+    options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return max(_difference(session, exported, inputs) for inputs in (exported.inputs, *exported.others))
 
@@ -115,7 +116,8 @@ def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]
         expected = [one.numpy() for one in exported.module(*inputs.values())]
     try:
         found = session.run(list(exported.outputs), {name: value.numpy() for name, value in inputs.items()})
-    except Exception as error:  # onnxruntime has its own, without a common class
+    except Exception as error:
+        # onnxruntime has its own, without a common class.
         raise UserError(f"the exported model can't be run: {str(error).strip().splitlines()[0]}") from error
     largest = 0.0
     for name, ours, theirs in zip(exported.outputs, expected, found, strict=True):
@@ -134,7 +136,8 @@ def quantize(source: Path, target: Path) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
     log = logging.getLogger()
     level = log.level
-    log.setLevel(logging.ERROR)  # it advises a preprocessing that dynamic quantization doesn't need
+    # It advises a preprocessing that dynamic quantization doesn't need.
+    log.setLevel(logging.ERROR)
     try:
         quantize_dynamic(source, target, weight_type=QuantType.QInt8)
     finally:

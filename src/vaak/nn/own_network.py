@@ -58,7 +58,8 @@ class OwnNetwork(nn.Module):
         self.has_steps = causal and hasattr(self.network, "decode_step")
         if memory_width is not None and not {"memory", "memory_mask"} <= {*takes}:
             raise self._wrong("this decoder looks at an encoder: its forward must take memory and memory_mask")
-        made = torch.empty(0)  # under vaak.engine.dry_pass, and on the device meta, tensors have shapes alone
+        # Under vaak.engine.dry_pass, and on the device meta, tensors have shapes alone.
+        made = torch.empty(0)
         if type(made) is Tensor and not made.is_meta:
             with without_dropout(self.network), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self._try(_Trial(self.network, config.d_model, memory_width))
@@ -410,7 +411,8 @@ def _select_rows(state: Any, rows: Tensor) -> Any:
         return {name: _select_rows(one, rows) for name, one in state.items()}
     if isinstance(state, list | tuple):
         found = [_select_rows(one, rows) for one in state]
-        return type(state)(*found) if hasattr(state, "_fields") else type(state)(found)  # a NamedTuple takes each alone
+        # A NamedTuple takes each alone.
+        return type(state)(*found) if hasattr(state, "_fields") else type(state)(found)
     return state
 
 

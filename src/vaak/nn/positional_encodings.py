@@ -264,7 +264,8 @@ def ntk_theta(theta: float, head_width: int, scaling_factor: float) -> float:
     >>> ntk_theta(10000.0, 64, 1.0)
     10000.0
     """
-    if head_width == 2:  # its one pair is the fastest
+    if head_width == 2:
+        # Its one pair is the fastest.
         return theta
     stretched: float = theta * scaling_factor ** (head_width / (head_width - 2))
     return stretched

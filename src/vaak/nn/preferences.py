@@ -62,7 +62,8 @@ class OddsRatio(nn.Module):
 
     def rewards(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair 2"]:
         """The logarithm of each answer's odds; ``targets`` aren't read."""
-        return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST)))  # log p - log(1 - p), to full precision
+        # Log p - log(1 - p), to full precision.
+        return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST)))
 
     def forward(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair"]:
         """Return the loss of both answers' mean log-probabilities of a token; ``targets`` aren't read."""

@@ -112,7 +112,8 @@ class TransformerStack(nn.Module):
         padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
         own_norms, memory_norms = norms or (None, None)
-        of_memory = Visibility(causal=False)  # cross-attention sees every real token of the memory
+        # Cross-attention sees every real token of the memory.
+        of_memory = Visibility(causal=False)
         if memory_mask is not None:
             numbers = torch.where(memory_mask, 0, -1)
             of_memory = Visibility(causal=False, key_documents=numbers, pairs=memory_mask[:, None, None, :])
@@ -165,11 +166,13 @@ class TransformerStack(nn.Module):
             key_documents = documents if cache is None else cache.append_documents(documents)
             positions = positions_in_documents(key_documents)[:, -time:]
         visibility = Visibility(self.causal, documents, key_documents, self.positions.bias)
-        if self.config.attention_type == "softmax":  # which forms the scores of all pairs of tokens
+        if self.config.attention_type == "softmax":
+            # It forms the scores of all pairs of tokens.
             if documents is None and key_documents is not None:
                 documents, num_documents = key_documents, x.shape[0]
             if documents is not None and num_documents is not None and cache is None and self._has_kernels(x):
-                segments = find_segments(documents, num_documents + x.shape[0])  # each row's padding is one, too
+                # Each row's padding is one, too.
+                segments = find_segments(documents, num_documents + x.shape[0])
                 return replace(visibility, segments=segments), positions
             visibility = visibility.of_pairs(time, past + time, x)
         return visibility, positions

@@ -256,7 +256,8 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
     process.start()
     # Only the child has that end open now, so recv meets an end of file if it is killed before it sends.
     its.close()
-    with in_order():  # a stage that trains saves before it ends
+    with in_order():
+        # A stage that trains saves before it ends.
         try:
             process.join()
         except KeyboardInterrupt:

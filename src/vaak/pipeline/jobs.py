@@ -93,7 +93,8 @@ def help_rank_0(directory: Path) -> None:
 
     use_own_device()
     word, place_of_main = common_word(None)
-    if not re.fullmatch("[0-9a-f]{16}", word):  # as a path it would lead to anyone's orders
+    if not re.fullmatch("[0-9a-f]{16}", word):
+        # As a path, it would lead to anyone's orders.
         raise UserError(
             "what came as rank 0's word isn't one: another program sends to the ports of this pipeline; start it again "
             "in a network that others can't reach (docs/security.md)"
@@ -125,7 +126,8 @@ def _has_ended(file: Path) -> bool:
 
     try:
         return has_ended(read_json(file))
-    except FileNotFoundError:  # it hasn't come yet
+    except FileNotFoundError:
+        # It hasn't come yet.
         return False
 
 

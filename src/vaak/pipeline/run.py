@@ -157,7 +157,8 @@ class PipelinePlan:
         waiting: set[str] = set()
         for stage in self.stages:
             above = [name for name in stage.after if name in waiting]
-            for name in above:  # as if its outputs were to be the same again
+            for name in above:
+                # As if its outputs were to be the same again.
                 self.digests[name] = self._digest_read(stage, name)
             standing, _ = self.standing(stage)
             row = PipelineRow(stage.name, standing.verdict, standing.why)

@@ -79,7 +79,8 @@ def draw_attention(weights: np.ndarray, source: Sentence, target: Sentence, path
         for number, layer in enumerate(weights, 1)
         if len(layer) > 1
     )
-    opacities = [number / SHADES for number in range(SHADES + 1)]  # from white to dark blue
+    # Shades go from white to dark blue.
+    opacities = [number / SHADES for number in range(SHADES + 1)]
     shades = (f".w{one} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for one, opacity in enumerate(opacities))
     page = PAGE.format(
         shades="\n".join(shades),

@@ -32,7 +32,8 @@ MOST_LANES = 16
 LONGEST_NAME = 20
 
 WIDTH, LANE_HEIGHT, AXIS_HEIGHT, TITLE_HEIGHT = 13.0, 0.2, 0.4, 0.35  # inches
-LEFT, RIGHT = 0.14, 0.985  # parts of the width
+# Parts of the width.
+LEFT, RIGHT = 0.14, 0.985
 GREYS = ("0.35", "0.5", "0.65")
 
 Recording = tuple[str, Sequence[Segment], Sequence[Segment] | None, float]
@@ -143,7 +144,8 @@ def assign_lanes(hypothesis: Sequence[Segment], reference: Sequence[Segment] | N
     upper, lower = _parts(reference or ()), _parts(hypothesis)
     leading = upper or lower
     shades = colormaps["tab20"].colors  # type: ignore[attr-defined]
-    palette = [shades[number] for number in (*range(0, 20, 2), *range(1, 20, 2)) if number not in (14, 15)]  # not grey
+    # The two greys are left out.
+    palette = [shades[number] for number in (*range(0, 20, 2), *range(1, 20, 2)) if number not in (14, 15)]
     colours = {name: palette[number % len(palette)] for number, name in enumerate(leading)}
     match = best_mapping(leading, lower)
     rank = list(leading)
@@ -200,7 +202,8 @@ def _draw_row(figure: Figure, row: TimelineRow, place: tuple[float, float, float
     if row.title:
         axes.set_title(_shorten_text(row.title, 120), fontsize=9, loc="left", pad=4, parse_math=False)
     for label in axes.get_yticklabels():
-        label.set_parse_math(False)  # a name with a $ is a name
+        # A name with a $ is a name.
+        label.set_parse_math(False)
 
 
 def _draw_time(axes: Axes, row: TimelineRow) -> None:

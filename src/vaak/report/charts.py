@@ -93,7 +93,8 @@ def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: 
             axes.plot(steps, values, linestyle=dash, marker=marker, label=label)
         axes.set(title=add_unit(name, get_unit(name)), xlabel="step")
         axes.grid(alpha=0.3)
-        if len(curves) > MOST_LABELLED:  # in the panel, it would hide the curves
+        if len(curves) > MOST_LABELLED:
+            # Within the panel it would hide the curves.
             about = {"bbox_to_anchor": (0.5, -0.16), "loc": "upper center", "ncols": 2, "fontsize": "x-small"}
             axes.legend(**about)
         elif len(curves) > 1:
@@ -265,7 +266,8 @@ MOST_NAMED, MOST_COUNTED = 40, 12
 def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     """Return a PNG of each class's shares by predicted class; ``counts`` are ``(class, predicted class)``."""
     side = max(1.5, 0.28 * min(len(names), MOST_NAMED))
-    left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # for names and labels
+    # The left margin holds names and labels.
+    left_inches = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)
     width, height = left_inches + side + 1.2, left_inches + side + 0.2
     # Without a layout, which would draw everything several times to find the margins.
     figure = new_figure(width, height, layout=None)

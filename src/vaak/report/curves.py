@@ -96,7 +96,8 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
                 curve.values.append(value)
     parts, loss = found.get("parts of the loss", {}), found.get("loss", {}).get("train")
     values = [one.values for one in parts.values()]
-    if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):  # one part: the loss itself
+    if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):
+        # One part: the loss itself.
         found.pop("parts of the loss", None)
     best = facts.summary.best.rpartition(" ")[0]
     evaluations = sorted((name for name in found if name not in UNIT_BY_PANEL), key=lambda name: name != best)
@@ -227,7 +228,8 @@ def _checkpoints(facts: RunFacts) -> Iterator[Event]:
     written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", read_log_tail(facts.directory), re.MULTILINE)
     last = max([0, *(record["step"] for record in facts.records)])
     for step in sorted({*(step for step in there if step is not None), *map(int, written)}):
-        if step < LARGEST_STEP and (step <= last or step in there):  # others were set aside by a resume
+        if step < LARGEST_STEP and (step <= last or step in there):
+            # Others were set aside by a resume.
             remark = " (best)" if step == best else "" if step in there else " (removed since)"
             yield Event(step, "checkpoint", f"checkpoint{remark}")
 

@@ -201,7 +201,8 @@ def version_of_session(there: Mapping[str, Any]) -> str:
 def command_of_session(there: Mapping[str, Any]) -> str:
     """The command of a session, as it would be typed."""
     found = there.get("command")
-    found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found  # of an earlier version, too
+    # Arguments that an earlier version wrote down are hidden, too.
+    found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found
     if not isinstance(found, list) or not found:
         return ""
     program, *arguments = map(str, found)

@@ -131,7 +131,8 @@ def _results(run: Path, step: int | None) -> str:
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         try:
             record = json.loads(line)
-        except ValueError:  # cut off, where a run was killed
+        except ValueError:
+            # Cut off, where a run was killed.
             continue
         if isinstance(record, dict) and record.get("kind") == "evaluation" and type(record.get("step")) is int:
             by_step[record["step"]] = {name: one for name, one in record.items() if isinstance(one, float)}

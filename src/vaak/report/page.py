@@ -176,7 +176,8 @@ def _baselines(facts: RunFacts) -> Html:
 
 def _samples(facts: RunFacts) -> list[Html]:
     step, lines = read_samples(facts)
-    if not lines or step > facts.summary.step:  # of steps that a resume took back
+    if not lines or step > facts.summary.step:
+        # They are of steps that a resume took back.
         return []
     return [element("p", f"At step {step:,}:"), element("ul", *(element("li", line) for line in lines), css="samples")]
 

@@ -191,7 +191,8 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
     task = options.get("task")
     if not options:
         return [], "config.yml can't be read"
-    if not isinstance(task, str) or task not in built_in():  # its class would have to be executed
+    if not isinstance(task, str) or task not in built_in():
+        # Its class would have to be executed.
         return [], "the defaults of a task from outside Vaak aren't known here"
     try:
         untouched = resolved_values(default_experiment(str(task), str(options["name"]), str(options["run_dir"])))
@@ -375,7 +376,8 @@ def rows_of_tokens(run: Path) -> list[Sequence[str]]:
         parts = path.relative_to(prepared).parent.parts
         counts = statistics.get(parts[0]) if isinstance(statistics, dict) else None
         if not isinstance(counts, dict) or len(list(prepared.glob(f"{parts[0]}/*/store.json"))) > 1:
-            counts = {}  # of several stores, they are of all together
+            # Counts of several stores are of all together.
+            counts = {}
         words, size = to_number(counts.get("words")), to_number(counts.get("bytes"))
         shown = (f"{tokens / words:.2f}" if words else "", f"{size / tokens:.2f}" if size else "")
         reproduced = f"{100 * exact / documents:.1f} %" if exact is not None and documents else ""

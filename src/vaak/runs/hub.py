@@ -88,7 +88,8 @@ def _call_hub(name: str, call: Any) -> Any:
         raise UserError(_reason_of_failure(name, error)) from error
     except OfflineModeIsEnabled as error:
         raise UserError("the Hugging Face Hub isn't asked: HF_HUB_OFFLINE is set") from error
-    except Exception as error:  # of httpx, of the operating system, of its other clients
+    except Exception as error:
+        # httpx, the operating system and the Hub's other clients each raise their own.
         raise UserError(f"the Hugging Face Hub can't be reached: {type(error).__name__}") from error
 
 

@@ -103,7 +103,8 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _send(processes: Iterable[subprocess.Popen[bytes]], number: int) -> None:
     for process in processes:
-        process.send_signal(number)  # nothing, where it has ended
+        # Nothing, where it has ended.
+        process.send_signal(number)
 
 
 def _free_port() -> int:
@@ -124,7 +125,8 @@ def join_slurm_step(environment: MutableMapping[str, str] = os.environ) -> None:
         return
     node, local = int(environment.get("SLURM_NODEID", "0")), environment.get("SLURM_LOCALID", "0")
     job, step = (int(environment.get(f"SLURM_{name}_ID", "0")) for name in ("JOB", "STEP"))
-    own_gpu = len(environment.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1  # with --gpus-per-task
+    # Slurm sets it so with --gpus-per-task.
+    own_gpu = len(environment.get("CUDA_VISIBLE_DEVICES", ",").split(",")) == 1
     environment.update(
         {
             "RANK": environment["SLURM_PROCID"],

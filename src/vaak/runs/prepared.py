@@ -140,7 +140,8 @@ class Recipe:
     sections: str = "data.corpus or data.tokenizer"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", mask(self.options))  # they are stored with the data
+        # They are stored with the data.
+        object.__setattr__(self, "options", mask(self.options))
 
 
 def prepared_folder(directory: Path) -> Path:
@@ -174,7 +175,8 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     prepare_folder(recipe, shared)
     if folder.is_symlink():
         folder.unlink()
-    elif folder.exists():  # made before there was a cache
+    elif folder.exists():
+        # Made before there was a cache.
         shutil.rmtree(folder)
     # For one of several tasks, RUN/tasks/NAME isn't there yet.
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +197,8 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
         )
     try:
         unchanged = prepared.about.get("fingerprint") == recipe.fingerprint()
-    except UserError:  # a source has gone
+    except UserError:
+        # A source has gone.
         unchanged = False
     if not unchanged:
         log.warning(

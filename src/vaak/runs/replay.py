@@ -501,7 +501,8 @@ def _looked_at(trainer: Trainer) -> dict[str, Any]:
         }
         for name, parameter in trainer.model.named_parameters()
     ]
-    squares: defaultdict[str, float] = defaultdict(float)  # by the module that has the parameter
+    # The keys are the modules that have the parameters.
+    squares: defaultdict[str, float] = defaultdict(float)
     for one in parameters:
         if one["gradient_norm"] is not None:
             squares[one["name"].rpartition(".")[0] or "model"] += one["gradient_norm"] ** 2

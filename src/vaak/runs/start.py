@@ -119,7 +119,8 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         with trainer.evaluated_weights() as model:
             samples = shown_samples(trainer.task, model) if shown else []
         if samples:
-            with contextlib.suppress(OSError):  # they are shown in any case
+            with contextlib.suppress(OSError):
+                # They are shown in any case.
                 write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main, best = trainer.ranks.is_main, ""
@@ -283,7 +284,8 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
     try:
         ranks.compare("the processes have different settings", values)
         rule = UPDATE_RULES.get(loaded.experiment.training.optimizer.type)
-        if rule is not None and rule.condition is not None:  # their weights would drift apart
+        if rule is not None and rule.condition is not None:
+            # Their weights would drift apart.
             there = update_condition(loaded.experiment.training.optimizer, ranks.device)
             found = {f"{name} in": value for name, value in there.items()}
             ranks.compare("the machines have different processors", found, rule.condition.advice)
@@ -313,7 +315,8 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
             stack.enter_context(the_only_writer(directory))
             remarks.extend(filter(None, [claim(directory)]))
             remove_leftovers(directory)
-            if not holds_a_run(directory):  # so that a start that fails is seen, too
+            if not holds_a_run(directory):
+                # A start that fails is seen, too.
                 configuration = config_of_run(experiment, loaded.folder, directory)
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 

@@ -38,7 +38,8 @@ def formats_to_record(task: Task) -> list[str]:
     """``available_formats`` for the run's folder; none, with a warning, where a task fails to say."""
     try:
         return available_formats(task)
-    except Exception as error:  # of an own task's code, which must not end its training
+    except Exception as error:
+        # The code of a user's task must not end its training.
         log.warning("which formats this run can be exported in isn't known: %s: %s", type(error).__name__, error)
         return []
 

@@ -207,7 +207,8 @@ def _reported(found: Verification, what: str) -> Iterator[None]:
     """Note what can't be computed within this context; data without hashes may make any error."""
     try:
         yield
-    except CheckpointError as error:  # of other data, or removed since by a run that trains
+    except CheckpointError as error:
+        # It is of other data, or was removed since by a run that trains.
         found.find(str(error))
     except UserError as error:
         found.not_checked.append(str(error))
@@ -226,7 +227,8 @@ class TooLongError(Exception):
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[Callable[[], None]]:
     """Raise TooLongError after ``seconds`` within this context; calling the yielded function restarts them."""
-    if threading.current_thread() is not threading.main_thread():  # only that one hears of signals
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread gets signals.
         yield lambda: None
         return
 
@@ -236,7 +238,8 @@ def _limited(seconds: float) -> Iterator[Callable[[], None]]:
     before = signal.signal(signal.SIGALRM, stop)
 
     def restart() -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, should someone have caught it
+        # Again, should someone have caught it.
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     try:
         restart()
@@ -354,7 +357,8 @@ def _compare_metrics(
     differences = []
     for name in sorted((before.keys() | now.keys()) - set(NOT_METRICS)):
         difference = relative_difference(before.get(name), now.get(name))
-        if name in ("epoch", "scheduled"):  # they say where it is, and aren't figures
+        if name in ("epoch", "scheduled"):
+            # They say where it is, and aren't figures.
             reproduced = difference == 0
         else:
             differences.append(difference)

@@ -89,7 +89,8 @@ class ReferencePieces:
         """
         parts = evaluated(reference, uem)
         speech = merged(reference)
-        points = [segment for segment in reference if segment.end == segment.start]  # nothing to score, but annotated
+        # Nothing to score, but annotated.
+        points = [segment for segment in reference if segment.end == segment.start]
         edges = np.array([time for segment in (*speech, *points) for time in segment[:2]], np.float64)
         times = np.unique(np.concatenate([cuts, edges - collar, edges, edges + collar, np.ravel(parts)]))
         centres, lengths = (times[1:] + times[:-1]) / 2, np.diff(times)

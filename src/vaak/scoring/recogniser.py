@@ -134,7 +134,8 @@ class Recogniser:
         noise = NOISE * np.random.default_rng(0).standard_normal(len(samples))
         sound = samples * (LEVEL / level if level else 1.0) + noise
         whole = (sound.clip(-1, 1) * 32767).astype(np.int16)
-        self._decoder.reinit_feat()  # forgets the cepstral mean of what came before
+        # Forgets the cepstral mean of what came before.
+        self._decoder.reinit_feat()
         self._decoder.start_utt()
         self._decoder.process_raw(whole.tobytes(), full_utt=True)
         self._decoder.end_utt()

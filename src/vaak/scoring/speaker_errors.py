@@ -177,7 +177,8 @@ def word_distance(reference: Sequence[_Word], hypothesis: Sequence[_Word], colla
         across = row[:-1] + (found != numbers[word.text])
         if collar is not None:
             near = (word.start < middles + collar) & (word.end > middles - collar)
-            across = np.where(near, across, row[:-1] + 2)  # one missed and one inserted
+            # One missed and one inserted.
+            across = np.where(near, across, row[:-1] + 2)
         best = row + 1
         best[1:] = np.minimum(best[1:], across)
         # Insertions run from left to right: each step costs 1, so take the least of (cost - place) so far.

@@ -216,7 +216,8 @@ ANALYSIS = MelConfig(
     win_length=400,
     n_mels=40,
     norm="none",
-    floor=1e-2,  # 80 dB below a sine at full scale: digital silence is as silent as any other
+    # 80 dB below a sine at full scale: digital silence is as silent as any other.
+    floor=1e-2,
 )
 PROTOCOL = (
     f"cepstra 1 to {ORDER} of {ANALYSIS.n_mels} mel filters, 16 kHz, every 10 ms; dynamic time warping; F0 in the "
@@ -254,7 +255,8 @@ def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
     first, second = mel_cepstra(reference), mel_cepstra(hypothesis)
     # |a - b|² = |a|² + |b|² - 2 a·b for all pairs at once; rounding may make it negative, hence the clip below.
     squares = np.square(first).sum(1)[:, None] + np.square(second).sum(1) - 2 * first @ second.T
-    costs = DECIBELS * np.sqrt(squares.clip(min=0))  # of each frame from each other, in dB
+    # The costs are distances between all pairs of frames, in dB.
+    costs = DECIBELS * np.sqrt(squares.clip(min=0))
     path = warping_path(costs)
     pitches = [pitch_in_range(samples) for samples in (reference, hypothesis)]
     ours, theirs = (pitch[places] for pitch, places in zip(pitches, path.T, strict=True))

@@ -56,7 +56,8 @@ def make_app(server: Server) -> FastAPI:
         title="vaak serve",
         version=__version__,
         description=ABOUT,
-        docs_url=None,  # its page loads scripts from elsewhere
+        # Its page loads scripts from elsewhere.
+        docs_url=None,
         redoc_url=None,
         responses={400: {"model": forms.ErrorAnswer, "description": "The request can't be answered as it asks."}},
     )

@@ -59,7 +59,8 @@ class Job:
     _is_read: bool = False
 
     def __post_init__(self) -> None:
-        self.future.set_running_or_notify_cancel()  # from here on, only the worker ends it
+        # From here on, only the worker ends it.
+        self.future.set_running_or_notify_cancel()
 
     def peek(self) -> bool:
         """Read the next part, and return whether there is one; an error ends the job."""
@@ -137,7 +138,8 @@ class Worker:
                     self._compute(taken)
                 for job in alike:
                     job.end_if_done()
-            except Exception as error:  # a fault of ours: the thread goes on, or all later requests would wait for ever
+            except Exception as error:
+                # A fault of ours: the thread goes on, or all later requests would wait for ever.
                 for job in alike:
                     job.fail(error)
 
@@ -178,7 +180,8 @@ class Worker:
         """Compute parts together; where that fails, each alone, so that the others don't suffer."""
         self.metrics.count_batch(self.name, len(taken))
         kind, found = taken[0][0].kind, dict[int, Any]()
-        batches = Batches(self.device, len(taken), ahead=2 * len(taken))  # a part, and the end of its source
+        # A part, and the end of its source.
+        batches = Batches(self.device, len(taken), ahead=2 * len(taken))
         try:
             with self.within():
                 each = batches.of_sources(

@@ -131,7 +131,8 @@ class _Exchange:
     async def _pass_on(self) -> None:
         gate = self.gate
         gate.require_entry(self.scope["path"], self.headers)
-        counts = self.scope["method"] == "POST"  # what computes
+        # Requests by POST compute.
+        counts = self.scope["method"] == "POST"
         if counts:
             gate.require_room(self.headers)
         gate.metrics.in_flight += counts
@@ -163,7 +164,8 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if not self.is_read:  # what is left of the body isn't the next request
+            if not self.is_read:
+                # What is left of the body isn't the next request.
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
         elif not self.is_read and not message.get("more_body"):
             await self._send({**message, "more_body": True})
@@ -172,7 +174,8 @@ class _Exchange:
         await self._send(message)
 
     async def _refuse(self, error: ApiError) -> None:
-        if self.status:  # the answer has begun: it ends here
+        if self.status:
+            # The answer has begun: it ends here.
             return
         body = json.dumps(error.body, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers}

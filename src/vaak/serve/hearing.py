@@ -49,7 +49,8 @@ class Listening:
         from vaak.tasks.asr.long_form import Recording, speech_seconds
 
         recording = Recording(path)
-        if self.transcriber.decoding.long_form == "seek":  # each window depends on the one before
+        if self.transcriber.decoding.long_form == "seek":
+            # Each window depends on the one before.
             kind = Kind((*self._key, "seek"), self._seek, lambda one: 1.0)
             return Job(kind, iter([recording]), tell), recording
         kind = Kind(self._key, self.transcriber.segments_of_windows, speech_seconds)
@@ -175,7 +176,8 @@ async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> Asy
                     yield _event({"type": "transcript.text.delta", "delta": f" {text}" if said else text})
                     said.append(text)
         yield _event({"type": "transcript.text.done", "text": " ".join(said)})
-    except ApiError as error:  # the answer has begun with status 200
+    except ApiError as error:
+        # The answer has begun with status 200.
         yield _event(error.body)
     yield DONE
 

@@ -48,7 +48,8 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
-            found.listen(128)  # now, and not once models are open: until then, an address can be taken twice
+            # Now, and not once models are open: until then, an address can be taken twice.
+            found.listen(128)
         except BaseException:
             found.close()
             raise

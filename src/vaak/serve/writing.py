@@ -137,7 +137,8 @@ class Asked:
         return [Row(number, prompt, own, most, texts, tell) for number, (prompt, own) in enumerate(pairs)]
 
     def job(self, rows: list[Row]) -> Job:
-        alike = replace(self.settings, max_new_tokens=1, seed=0)  # what each row has for itself
+        # What each row has for itself.
+        alike = replace(self.settings, max_new_tokens=1, seed=0)
         kind = Kind(
             ("write", self.served.name, alike),
             lambda some: write_rows(self.served, self.settings, some),
@@ -271,7 +272,8 @@ def _stream(
             yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason)]})
             if asked.wants_usage:
                 yield _event({**about, "choices": [], "usage": asked.usage(rows)})
-        except Exception as error:  # the answer has begun with status 200
+        except Exception as error:
+            # The answer has begun with status 200.
             log.error("%s: a text broke off: %s", asked.served.name, type(error).__name__)
             yield _event(ApiError(500, "the text breaks off here, by a fault of the server; its log has more").body)
         yield DONE

@@ -29,7 +29,8 @@ from vaak.runs.start import temporary_trainer
 
 # A slope is right if it is at any h: small ones drown in rounding, large ones bend.
 LONGER_STEPS = (1, 30, 1000)
-NOISE = 1000.0  # rounding of the loss, in units of its last place
+# Rounding of the loss, in units of its last place.
+NOISE = 1000.0
 JITTER = 0.02
 
 
@@ -76,7 +77,8 @@ def check_gradients(
     ``loss_weights`` are those of the auxiliary losses; ``seed`` draws how the weights are moved.
     """
     device = next(model.parameters()).device
-    device = device if device.type != "mps" else torch.device("cpu")  # MPS has no float64
+    # MPS has no float64.
+    device = device if device.type != "mps" else torch.device("cpu")
     exact = copy.deepcopy(model).to(device, torch.float64).train()
     exact.zero_grad()
     tensors = {name: x.double() if x.is_floating_point() else x for name, x in batch.to(device).tensors.items()}

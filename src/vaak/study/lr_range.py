@@ -22,9 +22,12 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.report.tables import short_rate
 
-WINDOW = 3.0  # standard deviation of the smoothing window, in steps
-PAST = 0.9  # weight of the past in the running average that decides when to stop
-FEWEST = 10  # steps without which a curve says nothing
+# Standard deviation of the smoothing window, in steps.
+WINDOW = 3.0
+# Weight of the past in the running average that decides when to stop.
+PAST = 0.9
+# Steps without which a curve says nothing.
+FEWEST = 10
 # In standard deviations of the noise: one in twenty curves of noise alone falls as far.
 CLEAR_FALL = 1.5
 

@@ -39,7 +39,8 @@ def make_identity(plan: StudyPlan, **own: Any) -> dict[str, Any]:
         configuration.pop(name, None)
     configuration["training"].pop("device", None)
     values: dict[str, Any] = json.loads(json.dumps({"configuration": configuration, **own}, default=str))
-    return values  # in the form of JSON that is read back
+    # The values have the form of JSON that is read back.
+    return values
 
 
 OTHER_STUDY = "restore what it was started with to resume it, or give another --output"

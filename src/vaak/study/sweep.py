@@ -250,7 +250,8 @@ class Sweep:
             loaded = self.plan.load(*options, *shared, f"run_dir={run}", "training.checkpoint.resume=auto")
             outcome = train(loaded, callbacks=(watch,))
         except UserError as error:
-            if is_from_outside(error):  # the trial stays begun: the next process takes it
+            if is_from_outside(error):
+                # The trial stays begun: the next process takes it.
                 raise UserError(
                     f"trial {trial.number + 1} met a failure that says nothing of its options: {error}; the same "
                     "command tries it again"
@@ -370,7 +371,8 @@ def write_report(sweep: Sweep) -> list[Path]:
     metric, keys = sweep.plan.checkpoint.metric, [one.key for one in sweep.plan.dimensions]
     columns = {key: [one.params[key] for one in complete] for key in keys} | {metric: [one.value for one in complete]}
     parallel, importance = sweep.folder / "parallel.png", sweep.folder / "importance.png"
-    with contextlib.suppress(UserError):  # matplotlib is missing
+    with contextlib.suppress(UserError):
+        # Without matplotlib, a UserError says so; there are no pictures then.
         draw_trials(columns, sweep.plan.checkpoint.mode, parallel)
         written.append(parallel)
         if shares := _importance(sweep):
@@ -383,7 +385,8 @@ def _write_best(sweep: Sweep) -> Path:
     best, metric = sweep.study.best_trial, sweep.plan.checkpoint.metric
     values = read_yaml(sweep.run_folder(best.number) / "config.yml")
     kind = experiment_type(sweep.plan.load().experiment.reference)
-    rebase_paths(values, kind, sweep.folder)  # from which best.yml sees them
+    # best.yml sees paths from the sweep's folder.
+    rebase_paths(values, kind, sweep.folder)
     kept = {name: value for name, value in values.items() if name not in OF_THE_RUN}
     kept["name"] = f"{values['name']}-best"
     kept["training"] = {**kept["training"], "checkpoint": {**kept["training"]["checkpoint"], "resume": None}}
@@ -403,6 +406,7 @@ def _importance(sweep: Sweep) -> dict[str, float]:
                 sweep.study, evaluator=optuna().importance.FanovaImportanceEvaluator(seed=0)
             )
         )
-    except (ImportError, ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials, or all alike
+    except (ImportError, ValueError, RuntimeError, ZeroDivisionError) as error:
+        # Too few trials, or all alike.
         logging.getLogger("vaak").info("importance.png wasn't drawn: %s", error)
         return {}

@@ -70,7 +70,8 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         raise NotImplementedError
 
     def prepare(self) -> None:
-        self.make_main_loss()  # a mistake in it shows now, and not after hours of preparation
+        # A mistake in it shows now, and not after hours of preparation.
+        self.make_main_loss()
         if own_networks(self.experiment.model):  # and one in them
             with torch.random.fork_rng(devices=[]):
                 self.meta_model()

@@ -97,7 +97,8 @@ def _remove_abandoned(own: Path) -> None:
         is_old = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
         if folder == own or not is_old or not folder.is_dir() or (folder / MARKER).exists():
             continue
-        with contextlib.suppress(OSError), locked(folder / LOCK, 0.0):  # another process works in it
+        with contextlib.suppress(OSError), locked(folder / LOCK, 0.0):
+            # Another process works in it.
             shutil.rmtree(folder)
 
 
@@ -245,7 +246,8 @@ def _convert_whisper(key: str, file: Path, folder: Path) -> None:
         model.load_state_dict(named | {"proj_out.weight": named["model.decoder.embed_tokens.weight"]})
     except (KeyError, RuntimeError) as error:
         raise UserError(f"{key}: {file} isn't a Whisper of its own sizes: {str(error).splitlines()[0]}") from error
-    with contextlib.suppress(OSError):  # it may not say how it generates
+    with contextlib.suppress(OSError):
+        # It may not say how it generates.
         model.generation_config = transformers.GenerationConfig.from_pretrained(source)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

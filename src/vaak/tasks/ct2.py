@@ -54,7 +54,8 @@ def write_ct2(
 
         def load_tokenizer(self, tokenizer_class: Any, name: str, **options: Any) -> Any:
             tokenizer = super().load_tokenizer(tokenizer_class, name, **options, **SAFELY)
-            if self.config.model_type == "whisper":  # the converter names its times
+            if self.config.model_type == "whisper":
+                # The converter names its times.
                 return tokenizer
             size = self.config.get_text_config().vocab_size
             tokenizer.add_tokens([f"<|unused {number}|>" for number in range(len(tokenizer), size)])
@@ -64,13 +65,16 @@ def write_ct2(
     with whole_folder(folder) as made:
         source, converted = made / "hf", made / "ct2"
         write_hf(source)
-        left = ("config.json", "vocabulary.json")  # CTranslate2 has files of these names
+        # CTranslate2 has files of these names.
+        left = ("config.json", "vocabulary.json")
         files = [one.name for one in source.iterdir() if one.name not in left and ".safetensors" not in one.suffixes]
         try:
             with quiet_transformers(transformers), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what its tokenizers recommend
+                # What its tokenizers recommend.
+                warnings.simplefilter("ignore")
                 Converter(str(source), copy_files=sorted(files)).convert(str(converted), quantization=quantization)
-        except Exception as error:  # each of its loaders raises its own
+        except Exception as error:
+            # Each of its loaders raises its own.
             raise UserError(f"--format ct2: CTranslate2 can't convert this model: {_last_line(error)}") from error
         if check is not None:
             _compare(check, converted, quantization or "float32")
@@ -84,7 +88,8 @@ def write_ct2(
 def _compare(check: Check, folder: Path, quantization: str) -> None:
     try:
         found, expected = check(folder)
-    except Exception as error:  # RuntimeError, ValueError, by what goes wrong
+    except Exception as error:
+        # RuntimeError, ValueError, by what goes wrong.
         raise UserError(f"--format ct2: CTranslate2 can't run the converted model: {_last_line(error)}") from error
     difference = float(np.sqrt(np.mean((found - expected) ** 2)) / np.std(expected))
     if not difference <= TOLERANCES.get(quantization, _TOLERANCE_OF_INT8):

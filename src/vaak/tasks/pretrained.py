@@ -174,7 +174,8 @@ def _require_no_kernel(key: str, folder: Path) -> None:
     try:
         waiting: list[Any] = [read_json(path)]
     except (OSError, ValueError):
-        return  # whoever reads it says what is wrong with it
+        # Whoever reads it says what is wrong with it.
+        return
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -196,7 +197,8 @@ def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     try:
         with catching_panics():
             return fetch()
-    except Exception as error:  # each layer of transformers and of the Hub raises its own
+    except Exception as error:
+        # Each layer of transformers and of the Hub raises its own.
         where = "no such folder, and the Hugging Face Hub has no such model or can't be reached"
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = said[:200] if Path(source).is_dir() else where
@@ -310,7 +312,8 @@ def write_generation(source: str, folder: Path) -> None:
     """Put in prepared data how a model generates in transformers, where it says so."""
     try:
         found: Any = import_transformers(PRETRAINED_KEY).GenerationConfig.from_pretrained(source)
-    except OSError:  # it has no such file
+    except OSError:
+        # It has no such file.
         return
     write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
 

@@ -116,7 +116,8 @@ def _keep(found: dict[str, Quantised], file: Path) -> None:
         file.parent.mkdir(exist_ok=True)
         with replacing(file) as temporary:
             save_file(tensors, temporary)
-    except (OSError, SafetensorError) as error:  # such as a full disk; the run needs no more than what it has
+    except (OSError, SafetensorError) as error:
+        # The disk may be full; the run needs no more than what it has.
         log.warning("weights in four bits aren't kept for the next start: %s", error)
 
 

@@ -168,7 +168,8 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
         for one in about.get("unusable", ()):
             name, reason = ("", one) if isinstance(one, str) else (one["name"], one["reason"])
-            yield DataFinding(name, "unusable", reason.removeprefix(f"{name}: "), mark)  # a line's place is its name
+            # A line's place is its name.
+            yield DataFinding(name, "unusable", reason.removeprefix(f"{name}: "), mark)
         for reason, number in about.get("left_out", {}).items():
             if reason != UNUSABLE:
                 yield DataFinding("", "left out", f"{number:,} {reason}", "warning")

@@ -72,7 +72,8 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         return [*files, *(Path(path) for path in paths if path)]
 
     def examples_at_most(self) -> Iterator[float] | None:
-        if self.data.corpus.type == "grammar":  # composing sentences is part of preparing
+        if self.data.corpus.type == "grammar":
+            # Composing sentences is part of preparing.
             return None
         return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
 

@@ -288,11 +288,13 @@ def _tensors(key: str, file: Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         try:
             return load_file(file)
-        except Exception as error:  # safetensors raises its own
+        except Exception as error:
+            # safetensors raises its own.
             raise UserError(f"{key}: {file} can't be read: {str(error).splitlines()[0]}") from error
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # of torch, of pickle, of zipfile
+    except Exception as error:
+        # torch, pickle and zipfile each raise their own.
         target, load = file.with_name("model.safetensors"), f"torch.load('{file}', weights_only=False)"
         raise UserError(
             f"{key}: {file} isn't a torch file of tensors alone, and might run code; if you trust its author: python "

@@ -70,7 +70,8 @@ class Case:
         """A trainer of the case, or of ``task`` in its place, at its first step; its evaluations draw no pictures."""
         directory.mkdir(parents=True, exist_ok=True)
         trainer = Trainer(task or self.make_task(), self.config(**options), directory, callbacks)
-        trainer.evaluator = replace(trainer.evaluator, show=None)  # drawing takes longer than all of a step
+        # Drawing takes longer than all of a step.
+        trainer.evaluator = replace(trainer.evaluator, show=None)
         return trainer
 
 
@@ -212,7 +213,8 @@ def require_close(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: s
         off = (first - second).abs().max().item()
         allowed = tolerance * max(1.0, second.abs().max().item())
         shown = f"{first.item():.10g} where {second.item():.10g} was expected" if first.numel() == 1 else "it differs"
-        require(off <= allowed, f"{what}: {name}: {shown} (off by {off:.3g}, allowed {allowed:.3g})")  # NaN fails, too
+        # Written so, NaN fails, too.
+        require(off <= allowed, f"{what}: {name}: {shown} (off by {off:.3g}, allowed {allowed:.3g})")
 
 
 def require_same(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: str) -> None:

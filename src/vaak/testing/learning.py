@@ -114,7 +114,8 @@ def check_resume(case: Case) -> None:
         require_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
         records = [read_records(runs / name / "metrics.jsonl") for name in ("cut", "whole")]
         for record in (*records[0], *records[1]):
-            record.pop("clock", None)  # times differ
+            # Times differ between runs.
+            record.pop("clock", None)
         require(records[0] == records[1], "a resumed run logged other values than an uninterrupted one")
 
 

@@ -73,7 +73,8 @@ def check_step(case: Case) -> None:
         first = _begun(case, runs / "first", 2)
         snapshot = first.state.snapshot()
         expected = _step_and_state(first)
-        seed_generators(5)  # where the process happens to stand must not matter
+        # The state that the process happens to have must not matter.
+        seed_generators(5)
         second = _begun(case, runs / "second", 1)
         second.state.restore(snapshot, runs)
         _disturb(second)
@@ -214,7 +215,8 @@ def check_seeds(case: Case) -> None:
     runs = []
     for seed, elsewhere in ((1, 3), (1, 4), (2, 3)):
         witness = Witness(stop_at=3)
-        seed_generators(elsewhere)  # where the process happens to stand must not matter
+        # The state that the process happens to have must not matter.
+        seed_generators(elsewhere)
         with folder() as directory:
             case.trainer(directory, witness, random_seed=seed, **UNREHEARSED).fit()
         runs.append(witness.losses)

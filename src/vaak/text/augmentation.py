@@ -336,7 +336,9 @@ def is_negation(word: str) -> bool:
     written = _normalise_spelling(word)
     parts = groupby(written, lambda letter: is_punctuation(letter) and letter != "'")
     for part in ("".join(letters) for between, letters in parts if not between):
-        alone = part.strip("'ः").partition("'")[0]  # nothing's; people write the visarga for a colon
-        if "n't" in part or alone in NEGATIONS or REPEATED.sub(r"\1", alone) in NEGATIONS:  # nooo
+        # nothing's; people write the visarga for a colon.
+        alone = part.strip("'ः").partition("'")[0]
+        if "n't" in part or alone in NEGATIONS or REPEATED.sub(r"\1", alone) in NEGATIONS:
+            # REPEATED reads nooo as no.
             return True
     return False

@@ -373,7 +373,8 @@ class ChatTemplate:
         known = {**self._given, **given}
         try:
             return self._template.render(messages=messages, add_generation_prompt=prompt, **known)
-        except Exception as error:  # whatever the code of a template raises
+        except Exception as error:
+            # Whatever the code of a template raises.
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(f"{where}: {OPTION} refuses this conversation: {said}") from error
 

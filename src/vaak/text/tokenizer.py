@@ -121,7 +121,8 @@ class Tokenizer:
             tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
             roles = {role: token for role, token in tokens.items() if isinstance(token, str)}
             return cls.from_json(file.read_text(encoding="utf-8"), roles)
-        except Exception as error:  # the library raises bare Exception for what it can't read
+        except Exception as error:
+            # The library raises bare Exception for what it can't read.
             raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
     def save(self, folder: str | Path) -> None:
@@ -153,7 +154,8 @@ class Tokenizer:
         own = self.backend.get_vocab(with_added_tokens=False).keys() - {*self.special_tokens.values()}
         return isinstance(self.backend.model, models.WordLevel) and any(
             len(one) > 1 and one[0].isalnum()
-            for one in own  # not such as <blank> or [PAD], which alphabets have, too
+            # Alphabets have names such as <blank> or [PAD], too.
+            for one in own
         )
 
     def encode(self, text: str) -> list[int]:
@@ -433,7 +435,8 @@ def _hash_code(options: UsersOptions, folder: Path) -> str:
     found = resolve_component(TOKENIZER_KEY, options.type, folder)
     try:
         return compute_fingerprint(inspect.getsource(sys.modules[found.__module__] if ":" in options.type else found))
-    except (OSError, TypeError):  # typed into an interpreter
+    except (OSError, TypeError):
+        # Typed into an interpreter.
         return str(found.__qualname__)
 
 

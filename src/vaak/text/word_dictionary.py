@@ -22,7 +22,8 @@ from vaak.core.progress import track
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
 
-WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
+# \w has no vowel signs.
+WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")
 ROUNDS = 5
 FOLDS = 10
 MOST_LINKS = 20_000_000
@@ -98,7 +99,8 @@ class Links:
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.sources: list[str] = []
-        self.source_words, self.target_words = _Numbers([""]), _Numbers()  # number 0 is the empty word
+        # Number 0 is the empty word.
+        self.source_words, self.target_words = _Numbers([""]), _Numbers()
         linked = [np.zeros((4, 0), dtype=np.int64)]
         links_left = MOST_LINKS
         for number, (source, target) in enumerate(track(pairs, "words of pairs")):
@@ -122,7 +124,8 @@ class Links:
         # One number for each pair of words: its probability is shared by all its links.
         said, link = np.unique(source * len(self.target_words.names) + target, return_inverse=True)
         by, word = np.divmod(said, len(self.target_words.names))
-        _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)  # a word of a target
+        # A word of a target.
+        _, spot = np.unique(pair * (place.max() + 1) + place, return_inverse=True)
         probability = np.ones(len(said))
         for _ in track(range(rounds), "rounds of a dictionary", rounds):
             share = probability[link]

@@ -103,7 +103,7 @@ def test_nothing_outside_the_tasks_asks_for_a_metric_by_its_name() -> None:
         (path.relative_to(FOLDERS.parent).as_posix(), text)
         for path in OUTSIDE
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Compare) or getattr(getattr(node, "func", None), "id", "") == "figure_in_words"
+        if isinstance(node, ast.Compare) or getattr(getattr(node, "func", None), "id", "") == "format_metric"
         for text in strings(node)
         if text.removeprefix("val_") in names
     ]

@@ -291,7 +291,8 @@ def drawn_noise(
     if config.type == "coloured":
         return coloured_noise(num_samples, rng)
     if config.type == "files":
-        assert config.folder is not None  # checked by the config
+        # Checked by the config.
+        assert config.folder is not None
         return file_noise(config.folder, num_samples, sampling_rate, rng)
     if voices is None:
         raise UserError("noise of type babble requires utterances of single speakers; use coloured or files here")

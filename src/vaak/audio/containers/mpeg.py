@@ -179,7 +179,8 @@ def _walk(content: bytes, start: int, kind: int) -> tuple[int, int, int]:
     number, place, last, between, end = 0, start, start, 0, len(content) - 2
     while place < end:
         if size := size_after(content[place : place + 3]):
-            alike = _count_alike(content, place, size)  # at a constant rate this is all
+            # At a constant rate this is all of them.
+            alike = _count_alike(content, place, size)
             place += alike * size
             number += alike
         while size := size_after(content[place : place + 3]):
@@ -195,7 +196,8 @@ def _walk(content: bytes, start: int, kind: int) -> tuple[int, int, int]:
             break
         between += found - place
         place = found
-    if last > len(content):  # the last frame is cut short
+    if last > len(content):
+        # The last frame is cut short.
         number -= 1
     return number, last, between
 

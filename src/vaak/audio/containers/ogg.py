@@ -64,7 +64,8 @@ def _require_last_page(file: BinaryIO, path: Path | Part) -> None:
     end = file.read()
     start = end.rfind(b"OggS\0")
     if start < 0:
-        return  # something follows after the last page
+        # Something follows after the last page.
+        return
     page = end[start:]
     length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
     if len(page) < length or not page[5] & 4:
@@ -145,7 +146,8 @@ def _checksum(content: bytes, zeros: int) -> int:
         for _ in range(8):
             check = _double(check)
     power, square, exponent = 1, 2, 8 * zeros
-    while exponent:  # x to the power of the number of bits
+    while exponent:
+        # x to the power of the number of bits.
         if exponent & 1:
             power = _multiply(power, square)
         square, exponent = _multiply(square, square), exponent >> 1

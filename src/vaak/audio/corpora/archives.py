@@ -73,7 +73,8 @@ class WebDatasetReader(_ArchiveReader):
     def lines(self, part: Path) -> Iterator[Line]:
         # WebDataset stores the members of a sample next to each other, so one pass without an index is enough.
         for key, group in groupby(read_tar_members(part), lambda one: one.key):
-            members = {one.name[len(key) + 1 :].lower(): one for one in group}  # by their endings
+            # Members of a recording, by their endings.
+            members = {one.name[len(key) + 1 :].lower(): one for one in group}
             where = f"{part}, {key}"
             audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
             # Samples without audio, such as images, are skipped: a tar may mix kinds.
@@ -222,7 +223,8 @@ class SharReader(LayoutReader):
             others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
             members = read_tar_members(tar)
             for where, entry, problem in manifest_lines(cuts):
-                data, about = next(members, None), next(members, None)  # a recording, then its description
+                # A recording, then its description.
+                data, about = next(members, None), next(members, None)
                 if data is not None and about is None:
                     raise DataError(f"{data.range.path}: nothing follows {data.name}; this is not a tar of Shar")
                 if problem is not None:
@@ -233,7 +235,8 @@ class SharReader(LayoutReader):
                 if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
                     instead = f"has {data.name}" if data else "ends"
                     raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")
-                for name in others:  # fields in separate tars
+                for name in others:
+                    # Fields in separate tars.
                     entry.pop(name, None)
                     if isinstance(entry.get("custom"), dict):
                         entry["custom"].pop(name, None)

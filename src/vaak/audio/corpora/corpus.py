@@ -257,7 +257,8 @@ def get_size(path: Path) -> int | None:
     """The size of a file in bytes; None if there is no such file."""
     try:
         return path.stat().st_size
-    except (OSError, ValueError):  # ValueError: no file can have such a name
+    except (OSError, ValueError):
+        # ValueError: no file can have such a name.
         return None
 
 

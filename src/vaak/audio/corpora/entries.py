@@ -129,7 +129,8 @@ def resolve_path(folders: Sequence[Path], name: str) -> Path:
         endings = ("",) if Path(name).suffix.lower() in AUDIO else ("", *sorted(AUDIO))
         possible = (folder / f"{name}{ending}" for ending in endings for folder in folders)
         return next((path for path in possible if path.exists()), folders[0] / name)
-    except (OSError, ValueError):  # no file can have such a name
+    except (OSError, ValueError):
+        # No file can have such a name.
         return folders[0] / name
 
 
@@ -219,7 +220,8 @@ def _json_lines(path: Path) -> Iterator[ManifestLine]:
                     continue
                 try:
                     entry = json.loads(line)
-                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too many brackets
+                except (ValueError, RecursionError) as error:
+                    # It isn't JSON, isn't UTF-8, or has too many brackets.
                     yield ManifestLine(where, {}, DataError(f"{where}: this is not JSON: {error}"))
                     continue
                 if isinstance(entry, dict):

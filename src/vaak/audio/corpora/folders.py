@@ -175,7 +175,8 @@ def _found(entries: Iterable[Path]) -> Found:
         found.audio += (audio := [path for path in files if is_audio(path)])
         found.not_read += not_read(files)
         if entry.is_dir():
-            audio_in_folder(entry, also_read=(*READERS, *NOT_READ))  # which names what else is there
+            # The error names what else is there.
+            audio_in_folder(entry, also_read=(*READERS, *NOT_READ))
         found.annotations += [path for path in files if path.suffix.lower() in READERS]
         if not entry.is_dir():
             # For a folder, annotations inside it were collected above; for single files, look around them.

@@ -496,7 +496,8 @@ def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
 def _read_speaker(path: Path) -> Iterator[ManifestLine]:
     """The recordings of a speaker; a file of another kind is a problem, and so is each entry of Files without a key."""
     try:
-        about = json.loads(path.read_bytes())  # in UTF-8, 16 or 32
+        # The file may be in UTF-8, 16 or 32.
+        about = json.loads(path.read_bytes())
         speaker, etiology, files = about.get("Contact ID", path.stem), about.get("Etiology"), list(about["Files"])
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         expected = "expected Etiology and Files, each with Filename and Prompt: Transcript"

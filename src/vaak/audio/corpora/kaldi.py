@@ -140,7 +140,8 @@ class EspnetReader(KaldiReader):
         for line in super().lines(part):
             name = str(line.entry["audio"])
             if name.startswith(self.DUMP) and not (self.root / self.DUMP).is_dir():
-                line.entry["audio"] = name.removeprefix(self.DUMP)  # corpus_dir is dump/raw itself
+                # corpus_dir is dump/raw itself.
+                line.entry["audio"] = name.removeprefix(self.DUMP)
             yield line
 
 

@@ -417,7 +417,8 @@ class NemoReader(LayoutReader):
                 continue
             try:
                 first = next((line.entry for line in manifest_lines(path) if line.problem is None), {})
-            except DataError:  # it can't be read
+            except DataError:
+                # It can't be read.
                 continue
             if "audio_filepath" in first:
                 yield path
@@ -439,7 +440,8 @@ def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:
             for number, content in enumerate(lines, start=1):
                 where = f"{path}:{number}"
                 content = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content
-                name, *rest = content.strip().split(maxsplit=1) or [b""]  # of bytes: at ASCII's blanks alone
+                # Bytes are split at ASCII's blanks alone.
+                name, *rest = content.strip().split(maxsplit=1) or [b""]
                 if name:
                     yield where, decoded(name, where), decoded(b"".join(rest), where)
     except OSError as error:

@@ -216,7 +216,8 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
                 [label] = cut.supervisions
                 label.custom = {**(label.custom or {}), NO_TIMES: True}
             for source in cut.recording.sources:
-                if source.type != PART:  # those have absolute paths
+                if source.type != PART:
+                    # Those have absolute paths.
                     source.source = os.path.abspath(source.source)
             lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
     return dropped

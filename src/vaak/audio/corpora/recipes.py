@@ -69,7 +69,8 @@ def recipes() -> dict[str, LhotseRecipe]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = importlib.import_module(f"lhotse.recipes.{info.name}")
-        except (ImportError, OSError):  # one that requires a package that isn't installed
+        except (ImportError, OSError):
+            # One that requires a package that isn't installed.
             continue
         found.update({recipe.name: recipe for recipe in _list_recipes(module, info.name, set(dir(lhotse.recipes)))})
     return dict(sorted(found.items()))
@@ -127,7 +128,8 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
     _require_all(arguments, parameters, f"recipe {recipe.name}")
     try:
         return function(**arguments)
-    except Exception as error:  # recipes raise exceptions of any type, mostly assertions
+    except Exception as error:
+        # Recipes raise exceptions of any type, mostly assertions.
         raise DataError(f"recipe {recipe.name}: {corpus} can't be prepared: {describe_error(error)}") from error
 
 
@@ -169,7 +171,8 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
                 found = function(**arguments)
             except UserError:
                 raise
-            except Exception as error:  # each recipe downloads in its own way
+            except Exception as error:
+                # Each recipe downloads in its own way.
                 raise UserError(
                     f"recipe {recipe.name}: the corpus can't be downloaded: {describe_error(error)}; partial downloads "
                     f"are kept in {folder}, and the same command resumes them (delete damaged files)"

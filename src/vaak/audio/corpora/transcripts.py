@@ -113,7 +113,8 @@ class TranscriptsReader(LayoutReader):
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         super().__init__(dataset, audio)
-        self.folders_there = ""  # they aren't those of splits, so that none is missing
+        # They aren't those of splits, so that none is missing.
+        self.folders_there = ""
 
     def find_parts(self) -> dict[str, list[Path]]:
         archives = [path for path in sorted(self.root.iterdir()) if path.suffix.lower() in self.ARCHIVES]
@@ -159,7 +160,8 @@ class TranscriptsReader(LayoutReader):
         }
         lists = [part for part in found if part.suffix.lower() in LISTS and part.is_file()]
         listed = {line.where for part in lists for line in found[part] if line.entry.get("left out") != NO_TEXT}
-        for number, part in enumerate(lists):  # recordings in no list are named once
+        for number, part in enumerate(lists):
+            # Recordings in no list are named once.
             found[part] = [one for one in found[part] if one.where in listed or not number]
             own = {line.where for line in found[part] if line.entry.get("left out") != NO_TEXT}
             found[part] = [one for one in found[part] if one.where in own or one.where not in listed]
@@ -205,7 +207,8 @@ def files_in(part: Path, root: Path) -> list[File]:
     if part.suffix.lower() in LISTS and part.is_file():
         audio, lists = _split_files(part, root)
         return [*audio, *lists]
-    if part.suffix.lower() in AUDIO and part.is_file():  # alone: with what is of its name
+    if part.suffix.lower() in AUDIO and part.is_file():
+        # Alone: with what is of its name.
         near = [one for one in part.parent.iterdir() if one == part or one.suffix.lower() in TRANSCRIPTS]
         named = [File(PurePosixPath(one.name), one) for one in near if one.is_file()]
         return sorted(one for one in named if one.name.name.startswith(part.stem))

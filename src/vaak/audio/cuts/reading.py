@@ -263,7 +263,8 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
     try:
         with _our_files():
             loaded = cut.load_audio()
-    except Exception as error:  # Lhotse, its transforms and its file readers each raise their own
+    except Exception as error:
+        # Lhotse, its transforms and its file readers each raise their own.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"cut {cut.id} ({get_file(cut)}): Lhotse can't read it: {reason}") from error
     if loaded is None:
@@ -351,7 +352,8 @@ def lhotse_object(entry: dict[str, Any], where: str) -> Any:
         from lhotse.serialization import deserialize_item
     try:
         return deserialize_item(entry)
-    except Exception as error:  # Lhotse's constructors raise exceptions of any type
+    except Exception as error:
+        # Lhotse's constructors raise exceptions of any type.
         raise DataError(f"{where}: Lhotse can't read this line: {type(error).__name__}: {error}") from error
 
 

@@ -147,7 +147,8 @@ class WindowSource:
             first -= first % step
         first = max(first, begin)
         first += -first % step
-        if first >= end:  # less than a frame is left
+        if first >= end:
+            # Less than a frame is left.
             first -= step
         return CutSpan(int(self.cuts[index]), first, min(first + length, end))
 

@@ -51,7 +51,8 @@ class CutStore:
             arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
             raise DataError(f"{error.filename}: {error.strerror}; {suggest_remedy(error)}") from error
-        except ValueError as error:  # not a whole number of values
+        except ValueError as error:
+            # It isn't a whole number of values.
             raise cut_short(self.folder) from error
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)

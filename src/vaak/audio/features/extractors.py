@@ -235,7 +235,8 @@ class Features:
         if self.config.mel is not None:
             spectra = self._layer.spectra(windows)
             mel: Tensor = self._layer.to_mel(self._layer.strengths(spectra))
-            if self.config.pitch is not None:  # F0 will follow the energies
+            if self.config.pitch is not None:
+                # F0 will follow the energies.
                 mel = torch.cat([mel, compute_energy(spectra)[:, None]], dim=1)
             return mel
         with torch.autocast(self.device.type, enabled=False):
@@ -338,13 +339,16 @@ def _lhotse_layer(config: AudioConfig, window_length: int, window_shift: int) ->
     if config.feature_type != "spectrogram":
         options |= {"low_freq": config.low_freq, "high_freq": config.high_freq, "num_filters": config.num_mel_bins}
     if config.feature_type == "mfcc":
-        lifter = config.cepstral_lifter or 1  # 1 lifts nothing: the sine of whole multiples of π
+        # 1 lifts nothing: the sine of whole multiples of π.
+        lifter = config.cepstral_lifter or 1
         options |= {"num_ceps": config.num_ceps, "cepstral_lifter": lifter}
     name = {"fbank": "Wav2LogFilterBank", "mfcc": "Wav2MFCC", "spectrogram": "Wav2LogSpec"}[config.feature_type]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about Lhotse's mel scale
+        # NumPy's, about Lhotse's mel scale.
+        warnings.simplefilter("ignore", DeprecationWarning)
         layer = getattr(layers, name)(**options, use_energy=False)
-    layer.wav2win.return_log_energy = config.use_energy  # we put it where it belongs
+    # We put it where it belongs.
+    layer.wav2win.return_log_energy = config.use_energy
     if config.window_type == "blackman":
         layer.wav2win._window.data = torch.blackman_window(window_length, periodic=False)
     if config.norm_filters and config.feature_type != "spectrogram":

@@ -131,7 +131,8 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
         log.warning("%s; damaged features in %s are recomputed", lacking, folder)
     remedy = "free some space, or set global_config.storage_path to another folder"
     with artifact.making(lambda: extraction.lacking() is None, remedy) as needed:
-        if needed:  # no other process has made it meanwhile
+        if needed:
+            # No other process has made it meanwhile.
             _make_shards(extraction)
             _finish(extraction, mark)
     return FeatureStore(folder)

@@ -251,7 +251,8 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
 
 def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
     """Why a file of a folder isn't read; empty if it is."""
-    if any(part.startswith(".") for part in file.relative_to(folder).parts):  # ._call.rttm of a Mac's disk
+    if any(part.startswith(".") for part in file.relative_to(folder).parts):
+        # ._call.rttm of a Mac's disk.
         return "hidden"
     if not file.is_file():
         return "a link to a folder" if file.is_dir() else "not a file"
@@ -287,7 +288,8 @@ def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dic
         if number > 1:
             # Only files that share a name get their folders: the names of all others don't depend on where they are.
             alike = [path for path in files if names[path] == shared]
-            root = os.path.commonpath([path.absolute().parent for path in alike])  # their folders differ below it
+            # Their folders differ below it.
+            root = os.path.commonpath([path.absolute().parent for path in alike])
             for path in alike:
                 folders = path.absolute().relative_to(root).with_suffix("").parts
                 names[path] = _to_field("-".join(folders))

@@ -87,7 +87,8 @@ def read_labels_of_audacity(text: str, where: str) -> Segments | None:
     rows = [
         (number, line.split("\t", 2))
         for number, line in enumerate(split_lines(text), 1)
-        if line.strip() and not line.startswith("\\\t")  # the frequencies of a label
+        # The frequencies of a label.
+        if line.strip() and not line.startswith("\\\t")
     ]
     if not rows or not all(len(cells) == 3 and all(map(_DECIMAL.fullmatch, cells[:2])) for _, cells in rows):
         return None
@@ -167,7 +168,8 @@ def _seconds(parts: tuple[str | None, ...]) -> float:
 
 def read_eaf(content: bytes, where: str) -> Segments:
     """Return the annotations of ELAN. Raises DataError for a file that isn't an EAF, or has entities."""
-    if b"<!ENTITY" in content or b"\0" in content:  # \0: UTF-16, in which the first would not be seen
+    if b"<!ENTITY" in content or b"\0" in content:
+        # \0: UTF-16, in which the first would not be seen.
         raise DataError(f"{where}: XML that defines entities, or isn't UTF-8, is refused")
     try:
         root = xml.etree.ElementTree.fromstring(content)

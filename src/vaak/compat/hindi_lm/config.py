@@ -45,7 +45,8 @@ class ExperimentConfig:
         loaded = load([path], ["task=lm"])
         require_trust(loaded)
         options = resolved_values(loaded.experiment)
-        if "run_dir" not in loaded.given:  # so that it follows the name
+        if "run_dir" not in loaded.given:
+            # It follows the name.
             del options["run_dir"]
         return cls({"file": str(path), "options": options, **flat_values(loaded.experiment)})
 

@@ -66,7 +66,8 @@ class HindiLanguageModelTrainer:
         self.device = pick_device(ExperimentConfig(self.config).experiment.training.device)
         self._history = _EpochHistory(self.metrics)
         self._held = contextlib.ExitStack()
-        weakref.finalize(self, self._held.close)  # also at the end of a program that didn't call close
+        # This also runs at the end of a program that didn't call close.
+        weakref.finalize(self, self._held.close)
         self._source: TextLoader | None = None
         self._loaders: tuple[TextLoader, TextLoader] | None = None
         self._stage = 0
@@ -136,7 +137,8 @@ class HindiLanguageModelTrainer:
                 if engine.is_over:
                     break
                 report = engine.take_step(data)
-                engine.position.schedule_pending = False  # the evaluation is the caller's
+                # The evaluation is the caller's.
+                engine.position.schedule_pending = False
                 engine.notify("on_step_end", report)
                 reports.append(report)
                 if report.ends_epoch:
@@ -168,7 +170,8 @@ class HindiLanguageModelTrainer:
         snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
         if engine.ranks.is_main:
             engine.saving.writer.write(snapshot, engine.saving.is_best)
-        engine.finish_saving()  # so that its log line comes before those of the next epoch
+        # Its log line comes before those of the next epoch.
+        engine.finish_saving()
         return engine.checkpoints / step_folder(engine.position.step)
 
     def close(self) -> None:
@@ -239,7 +242,8 @@ class _GivenTask(LanguageModelTask):
         """Copy tokenizer and tokens into the run directory, where every use of the run finds them."""
         folder = prepared_folder(self.directory)
         try:
-            if folder.is_symlink():  # to a cache, which isn't this run's to change
+            if folder.is_symlink():
+                # It leads to a cache, which isn't this run's to change.
                 folder.unlink()
             (folder / PREPARED_FILE).unlink(missing_ok=True)
             statistics = {split: loader.statistics.to_json() for split, loader in self.loaders.items()}

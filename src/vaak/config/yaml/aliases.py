@@ -243,7 +243,8 @@ class _Mover:
         """Whether an option that the layer has already stays as it is; it is a mistake, but for what may repeat."""
         other = self.spelled.get(name, name)
         if {alias, other} in PRECISION_FLAGS and "no" in (given.value, there.value):
-            return bool(there.value != "no")  # of fp16 and bf16, the true one counts
+            # Of fp16 and bf16, the true one counts.
+            return bool(there.value != "no")
         may_repeat = alias in MAY_REPEAT and there.value == given.value
         if not may_repeat and alias not in self.spellings.shared:
             message = f"the same option as {other} at {there.place}; give one of them"

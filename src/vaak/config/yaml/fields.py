@@ -122,7 +122,8 @@ def find_type(values: Any, section: SectionType) -> Any:
         if issubclass(section, Section):
             try:
                 told = section.type_told_by(values)
-            except ValueError:  # the section's validation reports it
+            except ValueError:
+                # The section's validation reports it.
                 return None
             if told is not None:
                 return told

@@ -190,7 +190,8 @@ class Merger:
         if not all(key.isdecimal() for key in upper):
             return None
         for index, child in sorted(((int(key), one) for key, one in entries(upper)), key=lambda pair: pair[0]):
-            if index > len(items):  # a gap between the last item and this one
+            if index > len(items):
+                # A gap between the last item and this one.
                 return None
             below = items[index : index + 1]
             over = self.over(child, below[0], get_item_annotation(annotation), f"{path}.{index}") if below else child

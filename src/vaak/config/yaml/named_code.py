@@ -38,7 +38,8 @@ def code_named_in(values: Mapping[str, Any], tree: PlacedDict, folder: Path) -> 
 def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
     """Return why code in a file or a package (None), named on this line, isn't the user's own; None if it is."""
     if place is None or place == COMMAND_LINE or not Path(place.file).is_file():
-        return None  # by the command line, or by the program
+        # It comes from the command line, or from the program.
+        return None
     return judge_code(place.doubt, code)
 
 

@@ -43,7 +43,8 @@ def recipe_named(text: str) -> Path | None:
     if not re.fullmatch(r"[\w-]+(/[\w-]+)*", name):
         return None
     path = recipes_folder() / f"{name}.yml"
-    return path if os.path.isfile(path) else None  # False, too, of a name that is too long
+    # False, too, of a name that is too long.
+    return path if os.path.isfile(path) else None
 
 
 def about(recipe: Path) -> str:

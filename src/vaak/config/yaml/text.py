@@ -271,7 +271,8 @@ class _Composer:
     def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
         self._check_tag(event.tag, ("str",), place, key)
         if is_secret(key or self.key, event.value):
-            if REFERENCE.fullmatch(event.value):  # it is looked up where the run needs it
+            if REFERENCE.fullmatch(event.value):
+                # It is looked up where the run needs it.
                 return str(event.value)
             note(event.value)
         try:

@@ -80,7 +80,8 @@ class DeflatedRange(NamedTuple):
             packed = file.read()
         unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            content = unpacking.decompress(packed, self.size + 1)  # one more than there may be: no bomb goes off
+            # One more than there may be: no bomb goes off.
+            content = unpacking.decompress(packed, self.size + 1)
         except zlib.error as error:
             raise DataError(f"{self}: the compressed data are damaged: {error}") from error
         if len(content) != self.size:
@@ -342,7 +343,8 @@ def read_zip_members(path: Path) -> Iterator[Member]:
                     raise DataError(
                         f"{path}: member {one.filename} is compressed in an unusual way; unpack the archive"
                     )
-                file.seek(one.header_offset + 26)  # its name and its extra field follow the local header
+                # Its name and its extra field follow the local header.
+                file.seek(one.header_offset + 26)
                 lengths = file.read(4)
                 start = one.header_offset + 30 + int.from_bytes(lengths[:2], "little")
                 start += int.from_bytes(lengths[2:], "little")
@@ -370,7 +372,8 @@ def find_archive(path: Path) -> tuple[Path, str] | None:
     A folder may have the name of an archive; then it is a folder.
     """
     text = str(path)
-    for found in _THROUGH.finditer(text):  # paths' own methods would cost most of what reading short texts costs
+    for found in _THROUGH.finditer(text):
+        # Paths' own methods would cost most of what reading short texts costs.
         archive = text[: found.end() - 1]
         if os.path.isfile(archive):
             return Path(archive), text[found.end() :]

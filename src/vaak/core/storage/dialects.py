@@ -143,7 +143,8 @@ def read_plain_rows(
     delimiter, told = dialect.delimiter, 0
     for number, text, bad, size in read_lines(path, dialect.encoding):
         told += size
-        if not number % 256:  # to tell takes as long as to split a line
+        if not number % 256:
+            # Telling the progress takes as long as splitting a line.
             count_bytes(told)
             told = 0
         cells = text.split(delimiter) if delimiter else [text]
@@ -179,7 +180,8 @@ def split_rows(lines: Iterable[Numbered], dialect: Dialect) -> Iterator[tuple[in
 
 def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[int, list[str] | None, int]]:
     """Rows whose cells may be in quotes. After one that can't be read, reading resumes at the line below its first."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
+    # The default refuses documents of more than 128 KiB.
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     again, used = deque[Numbered](), list[Numbered]()
 
     def feed() -> Iterator[str]:
@@ -188,7 +190,8 @@ def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[
             if len(used) > MOST_LINES:
                 raise csv.Error("the cell doesn't end")
             text = line[1].replace("\r", _RETURN)
-            if dialect.escaped:  # only before a quote or a backslash is one an escape; csv takes each for one
+            if dialect.escaped:
+                # A backslash is an escape only before a quote or a backslash; csv takes each for one.
                 text = _BACKSLASHES.sub(lambda found: found[0] if found[1] else r"\\", text)
             yield f"{text}\n"
 
@@ -244,7 +247,8 @@ def _scan(path: Path, given: str | None) -> _Facts:
             lines, returns = lines + chunk.count(b"\n"), returns + chunk.count(b"\r")
             ends += chunk.count(b"\r\n") + (last == b"\r" and chunk[:1] == b"\n")
             quotes = quotes or b'"' in chunk
-            escapes = escapes or b'\\"' in chunk or b'\\\0"' in chunk  # the second is UTF-16's
+            # The second is UTF-16's.
+            escapes = escapes or b'\\"' in chunk or b'\\\0"' in chunk
             last = chunk[-1:]
             chunk = file.read(1 << 20)
     if encoding == "utf-32" and given is None:
@@ -299,7 +303,8 @@ def _count_clean(path: Path, plain: Dialect, facts: _Facts, sample: list[Numbere
             widths = Counter(map(len, _csv_reader(text, plain)))
     except (csv.Error, UnicodeDecodeError):
         return None
-    widths.pop(0, None)  # blank lines
+    # A width of 0 is that of blank lines.
+    widths.pop(0, None)
     if len(widths) != 1:
         return None
     [(width, rows)] = widths.items()
@@ -331,7 +336,8 @@ def read_clean_rows(
             if cells:
                 yield last + 1, cells
             last = rows.line_num
-            if not last % 256:  # to ask for the place takes as long as to read a row
+            if not last % 256:
+                # Asking for the place takes as long as reading a row.
                 place = file.tell()
                 count_bytes(place - told)
                 told = place
@@ -344,7 +350,8 @@ def _open_text(file: IO[bytes], dialect: Dialect) -> io.TextIOWrapper:
 
 
 def _csv_reader(lines: Iterable[str], dialect: Dialect) -> Any:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
+    # The default refuses documents of more than 128 KiB.
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     return csv.reader(lines, delimiter=dialect.delimiter or "\0", strict=True)
 
 
@@ -384,7 +391,8 @@ def _choose_delimiter(sample: list[Numbered], usual: str, has_header: bool) -> s
 
     None ("") where the first row is one cell, and others would have more.
     """
-    cut = len(sample) == SAMPLE_LINES  # the last row of the sample may be half of one
+    # The last row of the sample may be half of one.
+    cut = len(sample) == SAMPLE_LINES
     found: dict[str, tuple[int, int]] = {}
     for delimiter in (usual, *(one for one in DELIMITERS if one != usual)):
         kinds: tuple[Quotes, ...] = ("text", "cells", "lines")
@@ -419,7 +427,8 @@ def _decide_quotes(
         escaped = _tally(read(), quoted._replace(escaped=True), has_header, cells.bad)
         if escaped.bad < cells.bad:
             quoted, cells = quoted._replace(escaped=True), escaped
-    if cells.width < 2 and not cells.bad:  # each line is as wide as this: it says nothing of quotes
+    if cells.width < 2 and not cells.bad:
+        # Each line is as wide as this: it says nothing of quotes.
         return quoted, cells
     text = _tally(read(), plain, has_header)
     by_line = plain._replace(quotes="lines")

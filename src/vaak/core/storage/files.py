@@ -26,7 +26,8 @@ from vaak.core.storage.links import open_in_place, open_parent, require_no_link
 
 try:
     import fcntl
-except ImportError:  # not on Windows
+except ImportError:
+    # Windows doesn't have it.
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("vaak")
@@ -85,7 +86,8 @@ def replacing(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             sync_file(temporary)
-            with open_parent(path) as (parent, name):  # another folder than it was written in has no such file
+            with open_parent(path) as (parent, name):
+                # Another folder than it was written in has no such file.
                 if parent is None:
                     os.replace(temporary, path)
                 else:
@@ -151,7 +153,8 @@ def whole_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
             yield made
     except OSError as error:
         raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
-    except UserError as error:  # a writer's, which knows the folder by where it is while it is written
+    except UserError as error:
+        # A writer's, which knows the folder by where it is while it is written.
         if not named or str(made) not in str(error):
             raise
         raise UserError(str(error).replace(str(made), str(folder))) from error
@@ -194,7 +197,8 @@ def is_abandoned(path: Path) -> bool:
         os.kill(int(found[1]), 0)
     except (ProcessLookupError, OverflowError):
         return True
-    except OSError:  # the process is someone else's, or the file is gone
+    except OSError:
+        # The process is someone else's, or the file is gone.
         return False
     return False
 
@@ -366,7 +370,8 @@ def new_folders(folder: Path) -> list[Path]:
     """A folder and those above it that aren't there yet, the lowest first."""
     try:
         return [one for one in (folder, *folder.parents) if not one.exists()]
-    except OSError:  # one may not be looked into, or its name is too long
+    except OSError:
+        # One may not be looked into, or its name is too long.
         return []
 
 

@@ -66,7 +66,8 @@ def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushe
     """
     lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
     descriptor = open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    with naming(path), open(descriptor, "a+b", buffering=0) as file:  # a buffer would write the rest when it is closed
+    with naming(path), open(descriptor, "a+b", buffering=0) as file:
+        # A buffer would write the rest when it is closed.
         end = _cut_torn_line(file)
         try:
             left = memoryview(lines)
@@ -85,7 +86,8 @@ def _cut_torn_line(file: FileIO) -> int:
     size = file.seek(0, os.SEEK_END)
     tail, begin = b"\n", size
     while begin and (begin == size or b"\n" not in tail):
-        begin = max(0, begin - (1 if begin == size else TAIL_BYTES))  # the last byte tells, as a rule
+        # The last byte tells, as a rule.
+        begin = max(0, begin - (1 if begin == size else TAIL_BYTES))
         file.seek(begin)
         tail = file.read(size - begin)
         if tail == b"\n":
@@ -93,7 +95,8 @@ def _cut_torn_line(file: FileIO) -> int:
     if not size or tail.endswith(b"\n"):
         return size
     torn = tail.rpartition(b"\n")[2]
-    if parse_json_lines(torn).objects:  # whole, but for its end: an editor's doing
+    if parse_json_lines(torn).objects:
+        # Whole, but for its end: an editor's doing.
         file.write(b"\n")
         return size + 1
     os.ftruncate(file.fileno(), size - len(torn))

@@ -92,7 +92,8 @@ def open_in_place(path: Path, flags: int) -> int:
         try:
             descriptor = os.open(name, flags & ~os.O_TRUNC | NO_FOLLOW | NO_WAIT, 0o666, dir_fd=parent)
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # it became one just now
+            if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+                # It became one just now.
                 raise LinkError(_about_link(str(path))) from error
             error.filename = str(path)
             raise
@@ -139,7 +140,8 @@ def _open_folder(place: str, name: str, parent: int) -> int:
             raise
         try:
             aim = os.readlink(name, dir_fd=parent)
-        except OSError:  # it is a file
+        except OSError:
+            # It is a file.
             raise error from None
         if _own_links.get(place) != aim:
             raise LinkError(_about_link(place)) from error
@@ -163,7 +165,8 @@ def _require_plain(path: Path, parent: int | None, name: str) -> None:
     """Raise LinkError where there is something under a name that isn't a file or a folder."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    except OSError:  # it is new, or can't be opened either
+    except OSError:
+        # It is new, or can't be opened either.
         return
     if stat.S_ISLNK(mode):
         raise LinkError(_about_link(str(path)))
@@ -176,7 +179,8 @@ def _entries(folder: str | Path, deep: bool) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
             entries = sorted(found, key=lambda entry: entry.name)
-    except OSError:  # it went while we looked, or may not be looked into: then nothing of it is read
+    except OSError:
+        # It went while we looked, or may not be looked into: then nothing of it is read.
         return
     for entry in entries:
         yield entry

@@ -22,7 +22,8 @@ from vaak.core.storage.links import NO_WAIT
 
 try:
     import fcntl
-except ImportError:  # not on Windows
+except ImportError:
+    # Windows doesn't have it.
     fcntl = None  # type: ignore[assignment]
 
 ASK_AGAIN_SECONDS = 0.05
@@ -44,7 +45,8 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
         time.sleep(ASK_AGAIN_SECONDS)
     with file:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with contextlib.suppress(OSError):  # on a full disk, the lock is held all the same
+        with contextlib.suppress(OSError):
+            # On a full disk the lock is held all the same.
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), json.dumps(holder).encode())
         about = os.fstat(file.fileno())
@@ -65,7 +67,8 @@ def is_locked(path: Path) -> bool:
     try:
         with open(os.open(path, os.O_RDONLY | NO_WAIT), "rb") as file:
             if fcntl is not None:
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others asking at the same time don't hold it
+                # Shared: others asking at the same time don't hold it.
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

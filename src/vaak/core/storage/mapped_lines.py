@@ -29,7 +29,8 @@ class MappedLines:
             self._bytes = mapped(path, "u1")
         except OSError as error:
             raise DataError(f"{path.parent}: no {what}s here: {error.strerror}") from error
-        except ValueError as error:  # not a whole number of offsets
+        except ValueError as error:
+            # It isn't a whole number of offsets.
             raise cut_short(path.parent) from error
         if not len(self.offsets) or self.offsets[-1] != len(self._bytes):
             raise cut_short(path.parent)

@@ -69,7 +69,8 @@ def count_stored_parameters(folder: Path | str) -> int:
                 header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
             total += sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return 0  # who loads it says what is wrong with it
+            # Who loads it says what is wrong with it.
+            return 0
     return total
 
 

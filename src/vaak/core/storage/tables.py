@@ -233,5 +233,6 @@ def _reading(path: Path) -> Iterator[None]:
     """Within this context, errors of reading are DataErrors."""
     try:
         yield
-    except (OSError, EOFError, zlib.error, UnicodeError) as error:  # EOFError, zlib.error: half a .gz
+    except (OSError, EOFError, zlib.error, UnicodeError) as error:
+        # EOFError, zlib.error: half a .gz.
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error

@@ -85,6 +85,7 @@ def detect_encoding(head: bytes) -> str:
         if head.startswith(mark):
             return name
     zeros = head[0::2].count(0), head[1::2].count(0)
-    if sum(zeros) > len(head) / 50 and min(zeros) == 0:  # of ASCII, of spaces and ends of lines at least
+    if sum(zeros) > len(head) / 50 and min(zeros) == 0:
+        # Zero bytes come from ASCII: from spaces and ends of lines at least.
         return "utf-16-le" if zeros[1] else "utf-16-be"
     return "utf-8"

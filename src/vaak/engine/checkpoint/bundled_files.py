@@ -178,7 +178,8 @@ def whole_copy(path: Path, name: str, entry: Entry, run: Path | None = None) -> 
             about = file.stat()
         except OSError:
             continue
-        if (about.st_dev, about.st_ino) not in seen:  # many are one file
+        if (about.st_dev, about.st_ino) not in seen:
+            # Many are one file.
             seen.add((about.st_dev, about.st_ino))
             if entry.describes(file):
                 return file

@@ -72,7 +72,8 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "tf32": uses_tf32(config, device) and on_gpu,
         "fused": config.optimizer.fused is not False,
-        **dict.fromkeys(UPDATE_CONDITIONS),  # None: another rule's
+        # A condition of another update rule is None.
+        **dict.fromkeys(UPDATE_CONDITIONS),
         **update_condition(config.optimizer, device),
         "gradient_checkpointing": performance.gradient_checkpointing,
     }

@@ -89,7 +89,8 @@ def save_checkpoint(
             f"checkpoint {final} can't be written: {reason}; the earlier ones are complete"
         ) from error
     finally:
-        for _ in snapshot.chunks:  # after an error, too: the others give all of theirs
+        for _ in snapshot.chunks:
+            # Read to the end after an error, too: the other ranks give all of their parts.
             pass
     return final
 
@@ -266,7 +267,8 @@ def pointed(folder: Path, name: str) -> Path | None:
     try:
         target = folder / (folder / name).read_text().strip()
         return target if parse_step(target) is not None and target.parent == folder and target.is_dir() else None
-    except (OSError, ValueError):  # no file, or no text
+    except (OSError, ValueError):
+        # No file, or no text.
         return None
 
 
@@ -344,7 +346,8 @@ class CheckpointWriter:
         thread = threading.Thread(target=work, name="checkpoint")
         try:
             thread.start()
-        except RuntimeError:  # the system can't start another thread: do it here and now
+        except RuntimeError:
+            # The system can't start another thread: do it here and now.
             work()
         else:
             self.thread = thread
@@ -373,10 +376,12 @@ class CheckpointWriter:
             complete_checkpoint(path, state)
             if is_best:
                 point(self.folder, "best", path.name)
-                self.remove_superfluous()  # the best before may be
+                # The best before may be.
+                self.remove_superfluous()
         except OSError as error:
             raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
-        if path not in self.finished:  # it was resumed from: what was due is new
+        if path not in self.finished:
+            # It was resumed from: what was due is new.
             self.finished.append(path)
 
     def raise_failure(self) -> None:
@@ -389,7 +394,8 @@ class CheckpointWriter:
         try:
             if self.metrics.exists():
                 files.sync_file(self.metrics)
-            before = self.folder / step_folder(snapshot.step)  # one that is written again stays periodic
+            # One that is written again stays periodic.
+            before = self.folder / step_folder(snapshot.step)
             about: dict[str, Any] = {"periodic": is_periodic or (before.is_dir() and _is_periodic(before))}
             if self.session is not None:
                 about["session"] = self.session

@@ -38,7 +38,8 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
     """
     if position.place == 0 or before.fingerprint == now.fingerprint:
         return position.place
-    if before.rows and now.rows and before.rows != now.rows:  # as many rows in another order: of another random seed
+    if before.rows and now.rows and before.rows != now.rows:
+        # With as many rows the order differs: that is another random seed.
         examples = position.place * before.rows
         # same order of examples, cut into batches of another size: only a common boundary has the same past
         if examples % now.rows == 0:
@@ -46,7 +47,8 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
         why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
     else:
         why = "other batches have another order of examples"
-    of_all = f" of {before.epoch_size}" if before.epoch_size else ""  # earlier versions didn't write it
+    # Earlier versions didn't write it.
+    of_all = f" of {before.epoch_size}" if before.epoch_size else ""
     raise CheckpointError(
         f"{source} is within epoch {position.epoch + 1}, at batch {position.place}{of_all}, and the "
         f"batches are different now: {why}; restore training.batch_size, training.batching and training.curriculum, "

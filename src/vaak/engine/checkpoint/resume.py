@@ -136,7 +136,8 @@ def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _step(path: Path) -> int:
     step = parse_step(path)
-    assert step is not None  # it was listed
+    # Listed checkpoints have a step.
+    assert step is not None
     return step
 
 
@@ -171,7 +172,7 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
         _forget_journals(saving)
     saving.restore(snapshot, path)
     if not is_own:
-        saving.saved_step = NOT_SAVED  # here
+        saving.saved_step = NOT_SAVED
     ranks.run_on_main(lambda: _put_in_order(saving, pictures, source, found, snapshot))
     if ranks.is_main:
         _log_promise(snapshot.state["conditions"], saving.conditions(), changes, path)
@@ -253,7 +254,8 @@ def _put_in_order(
             past.go_back(snapshot)
         _point(folder, "last", snapshot.step)
         _point(folder, "best", saving.state.best.step)
-        saving.writer.remove_superfluous()  # a run killed while it did so at its end has no save to come
+        # A run killed while it did so at its end has no save to come.
+        saving.writer.remove_superfluous()
     except OSError as error:
         raise CheckpointError(f"{saving.directory} can't be written: {error.strerror or error}") from error
 

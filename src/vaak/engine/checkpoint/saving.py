@@ -66,7 +66,8 @@ class Checkpointer:
 
     def save(self, is_periodic: bool = True) -> None:
         """Copy the state and begin to write it; ``is_periodic`` is False where that is only for being the best."""
-        self.saved_step = self.state.position.step  # a state that ranks don't share isn't saved on the way out either
+        # A state that ranks don't share isn't saved on the way out either.
+        self.saved_step = self.state.position.step
         self.compare(f"the state after step {self.saved_step} is not the same on all processes")
         self._write(self.snapshot, self.is_best, is_periodic)
 
@@ -133,7 +134,8 @@ class Checkpointer:
             snapshot = self.snapshot if before is None else lambda: replace(self.snapshot(), state=before)
             self._write(snapshot, self.is_best and before is None, is_periodic=True)
             self.writer.finish()
-        except Exception as another:  # it must not hide the first
+        except Exception as another:
+            # It must not hide the first.
             error.add_note(f"and the state reached can't be saved: {another}")
         else:
             if self.ranks.is_main:
@@ -160,7 +162,8 @@ class Checkpointer:
                 snapshot = self.state.divided_snapshot(self._gathering)
         elif self.ranks.is_main or not self.is_divided:
             snapshot = self.state.snapshot()
-        else:  # what it alone remembers: the live tensors, each of which is copied when it is sent
+        else:
+            # What it alone remembers: the live tensors, each of which is copied when it is sent.
             own = self.state.tensors()["optimizer"]
             snapshot = Snapshot(self.state.position.step, {}, own, self.state.values())
         snapshot.state = self._values(snapshot.state)
@@ -216,7 +219,8 @@ class Checkpointer:
         data = snapshot.state["data"]
         if "plan" in snapshot.state:
             plan = PlanKind(**snapshot.state["plan"])
-        else:  # earlier versions wrote the hashes of both as one text
+        else:
+            # Earlier versions wrote the hashes of both as one text.
             data, _, digest = data.rpartition(" ")
             plan = PlanKind(digest, None, 0)
         if data != self.data.fingerprint:

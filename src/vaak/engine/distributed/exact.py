@@ -85,7 +85,8 @@ class ExactGradients(OwnGradients):
         if self._exponents is None:
             self._agree_on_exponents(highest, set(places), number)
         assert self._exponents is not None
-        self._highest = torch.maximum(self._highest, highest)  # NaN where either is
+        # NaN where either is.
+        self._highest = torch.maximum(self._highest, highest)
         for place, gradient in zip(places, gradients, strict=True):
             assert gradient is not None
             scaled = scale_exactly(gradient, BINARY_PLACES - self._exponents[place])
@@ -99,7 +100,8 @@ class ExactGradients(OwnGradients):
 
         None where numbers were too large for the sums: all ranks then compute the step again.
         """
-        if self._exponents is None:  # this rank has no microbatch
+        if self._exponents is None:
+            # This rank has no microbatch.
             self._agree_on_exponents(self._highest, set(), None)
         assert self._exponents is not None
         own = get_exponents(self._highest, self._reached)
@@ -118,11 +120,13 @@ class ExactGradients(OwnGradients):
         for parameter, view, code, exponent in zip(self._trained, self._views, highest, self._exponents, strict=True):
             if code == UNREACHED:
                 continue
-            rounded = view.to(choose_dtype(parameter)).view(parameter.shape)  # the only rounding of a sum
+            # The only rounding of a sum.
+            rounded = view.to(choose_dtype(parameter)).view(parameter.shape)
             parameter.grad = scale_exactly(rounded, exponent - BINARY_PLACES).to(parameter.dtype)
             if code >= NOT_FINITE:
                 parameter.grad.fill_(torch.nan)
-        totals = sum_in_order(part for _, parts, _ in every for part in parts)  # in the order of microbatches
+        # Sums are added in the order of microbatches.
+        totals = sum_in_order(part for _, parts, _ in every for part in parts)
         every_unit = {name: unit for _, _, own_units in every for name, unit in own_units.items()}
         values = torch.tensor(list(totals.values()), device=self._world.device)
         return dict(zip(totals, values.unbind(), strict=True)), {name: every_unit[name] for name in totals}

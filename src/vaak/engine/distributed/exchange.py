@@ -104,7 +104,8 @@ class OwnGradients:
 
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """Return the 2-norm of all gradients together."""
-    if len({gradient.dtype for gradient in gradients}) != 1:  # also where there are none
+    if len({gradient.dtype for gradient in gradients}) != 1:
+        # This holds where there are none, too.
         return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm
@@ -127,17 +128,21 @@ class GradientBuckets(OwnGradients):
     ) -> None:
         super().__init__(parameters)
         self._world, self._bucket_bytes, self._sum_dtype = world, bucket_bytes, sum_dtype
-        self._units: dict[str, str] = {}  # the table: each term's unit, in the order of its places; same on every rank
+        # The table: each term's unit, in the order of its places; same on every rank.
+        self._units: dict[str, str] = {}
         self._trained: list[nn.Parameter] = []
         self._views: list[Tensor] = []
         self._buckets: list[Tensor] = []
         self._tail = torch.empty(0)
         self._hooks: list[Any] = []
         self._reached: list[bool] = []
-        self._order: list[int] = []  # in which buckets are added up
+        # The order in which buckets are added up.
+        self._order: list[int] = []
         self._bucket_of: dict[int, int] = {}
-        self._missing: list[set[int]] = []  # of each bucket, in the last backward
-        self._waits: list[Callable[[], None]] = []  # for the sums that have begun
+        # What each bucket lacked in the last backward pass.
+        self._missing: list[set[int]] = []
+        # Waits for the sums that have begun.
+        self._waits: list[Callable[[], None]] = []
 
     def begin(self) -> None:
         """Set every gradient to 0, in its bucket: a backward follows."""
@@ -206,7 +211,8 @@ class GradientBuckets(OwnGradients):
             groups[-1].append(number)
         plan = [(*kind, numbers) for kind, groups in kinds.items() for numbers in groups]
         precise = [index for index, (dtype, _, _) in enumerate(plan) if dtype in (torch.float32, torch.float64)]
-        if not precise:  # sums of losses need 32 bits
+        if not precise:
+            # Sums of losses need 32 bits.
             precise = [len(plan)]
             plan.append((torch.float32, self._world.device, []))
         tail = len(trained) + self._world.world_size * (2 + TERMS)
@@ -237,7 +243,8 @@ class GradientBuckets(OwnGradients):
             self._reached[number] = True
             if self._missing:
                 self._put_in_place(number)
-                self._missing[self._bucket_of[number]].remove(number)  # it comes once in a backward
+                # It comes once in a backward.
+                self._missing[self._bucket_of[number]].remove(number)
                 self._start_full_ones()
 
         return reached
@@ -282,7 +289,8 @@ class GradientBuckets(OwnGradients):
             self._tail[: len(self._trained)] = send(reached, self._tail.device)
         row = self._tail[len(self._trained) :].view(self._world.world_size, 2 + TERMS)[self._world.rank]
         if any(self._units.get(name) != units[name] for name in sums) or len(self._units) > TERMS:
-            row[0].fill_(1)  # row[0] = 1 would wait for a GPU
+            # row[0] = 1 would wait for a GPU.
+            row[0].fill_(1)
         elif sums:
             row[1].fill_(sum(1 << place for place, name in enumerate(self._units) if name in sums))
             for place, name in enumerate(self._units):
@@ -377,7 +385,8 @@ class Exchange:
 
     def __init__(self, gather_bytes: Callable[[bytes], list[bytes]], gather: Callable[[Any], list[Any]]) -> None:
         self._gather_bytes, self._gather = gather_bytes, gather
-        self._units: list[str] = []  # the same on every rank
+        # The same on every rank.
+        self._units: list[str] = []
 
     def __call__(self, message: StepMessage) -> StepMessage:
         """All ranks' messages, combined."""

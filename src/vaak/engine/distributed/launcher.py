@@ -209,7 +209,8 @@ def weights_fingerprint(tensors: Mapping[str, Tensor]) -> str:
     for place, total in enumerate(sums):
         by_device.setdefault(total.device, []).append(place)
     numbers = [0] * len(sums)
-    for places in by_device.values():  # one wait for each device, not one for each tensor
+    for places in by_device.values():
+        # One wait for each device, not one for each tensor.
         for place, number in zip(places, torch.stack([sums[place] for place in places]).tolist(), strict=True):
             numbers[place] = number
     described = [
@@ -280,7 +281,8 @@ class RankMonitor:
         self.store.set(self._key(self.rank), json.dumps(own_place()))
         begun, everyone = time.monotonic(), range(self.world_size)
         first = self.rank - int(os.environ.get("LOCAL_RANK", "0"))
-        neighbours = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # those of this machine
+        # Those of this machine.
+        neighbours = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         while not (self.rank and self.store.check([self._key("all")])):
             late = time.monotonic() - begun > seconds
             for rank in everyone if late or not self.rank else neighbours:
@@ -310,7 +312,8 @@ class RankMonitor:
         while True:
             found = self._ended_here()
             of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            if 0 not in found or of_torchrun:  # else the store ended with rank 0
+            if 0 not in found or of_torchrun:
+                # Otherwise the store ended with rank 0.
                 found = self._agreed_lost_ranks(found)
             if found:
                 time.sleep(STAYING_SECONDS)
@@ -331,7 +334,8 @@ class RankMonitor:
 
     def _agreed_lost_ranks(self, found: list[int]) -> list[int]:
         """Return what the first rank to find out wrote, which may be this rank now; empty where none has."""
-        with contextlib.suppress(RuntimeError):  # a store that ended, too
+        with contextlib.suppress(RuntimeError):
+            # A store that ended, too.
             key = f"{self._prefix} lost"
             if self.store.check([key]):
                 return [int(rank) for rank in json.loads(self.store.get(key))]

@@ -46,7 +46,8 @@ from vaak.engine.distributed.launcher import (
 )
 from vaak.engine.interrupts import LAUNCHED, end_with_launcher
 
-SHORT = 1024  # bytes of a message that is gathered in one go
+# Bytes of a message that is gathered in one go.
+SHORT = 1024
 FOREVER = timedelta(days=3650)
 START_SECONDS = 300.0
 """How long ranks wait for each other at the start; launchers start them within seconds."""
@@ -177,7 +178,8 @@ class Ranks:
         group: Any = dist.group.WORLD
         with self._meeting():
             work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
-            while not work.is_completed():  # torch's own wait would keep Python from answering signals
+            while not work.is_completed():
+                # Torch's own wait would keep Python from answering signals.
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)
                 if time.monotonic() - answered > ANSWER_SECONDS:
@@ -285,7 +287,8 @@ class Ranks:
         """The message for a broken connection; ``lost`` are the ranks known to have ended."""
         who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
         has = "have" if len(lost) > 1 else "has"
-        kind = RemoteError if LAUNCHED in os.environ else UserError  # the launcher says it once for all
+        # The launcher says it once for all.
+        kind = RemoteError if LAUNCHED in os.environ else UserError
         return kind(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
 
     def _rank_0_lost(self) -> UserError:

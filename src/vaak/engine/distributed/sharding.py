@@ -98,11 +98,14 @@ class ShardedModel(nn.Module):
             fully_shard(block, **options)
         fully_shard(self, **options)
         for module in self.modules():
-            if isinstance(module, FSDPModule):  # a gradient is a sum over microbatches, not a mean over ranks
+            if isinstance(module, FSDPModule):
+                # A gradient is a sum over microbatches, not a mean over ranks.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-                module.set_reduce_scatter_unused_params(True)  # what one rank's batch reaches, another's may not
-            vars(module)["_is_fsdp_managed_module"] = True  # transformers then computes the layers it would leave out
+                # What one rank's batch reaches, another's may not.
+                module.set_reduce_scatter_unused_params(True)
+            # transformers then computes the layers it would leave out.
+            vars(module)["_is_fsdp_managed_module"] = True
         if parts is not None:
             _fill(model, parts, torch.device("cpu") if config.cpu_offload else ranks.device)
         self.shards: Any = mesh.get_group("shard") if mesh.ndim > 1 else mesh.get_group()
@@ -140,12 +143,14 @@ def made_in_parts(
         with drawing:
             model = make()
         parts = drawing.slice_parameters(model)
-    except Exception as error:  # of the user's, too: then it comes again
+    except Exception as error:
+        # This includes exceptions of the user's code, which then come again.
         why = drawing.refusal or str(error)
     else:
         if drawing.refusal is None:
             return model, parts, ""
-        why = drawing.refusal  # somebody has caught it
+        # Somebody has caught it.
+        why = drawing.refusal
     del drawing
     torch.set_rng_state(state)
     return make(), None, why
@@ -163,7 +168,8 @@ class _PartsOfParameters(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.refusal: str | None = None
         self._rank, self._num_parts = rank, num_parts
-        self._kept: dict[int, tuple[nn.Parameter, Tensor]] = {}  # by the parameter's storage, which its views share
+        # The key is the parameter's storage, which its views share.
+        self._kept: dict[int, tuple[nn.Parameter, Tensor]] = {}
         self._last, self._since = "", 0
 
     def __enter__(self) -> Self:
@@ -195,7 +201,8 @@ class _PartsOfParameters(TorchDispatchMode):
         others = [weakref.ref(self._kept.pop(storage)[0]) for storage in self._kept.keys() - used]
         # cycles of modules that were replaced while the model was made would look like other users
         gc.collect()
-        if any(other() is not None for other in others):  # and not only replaced while it was made
+        if any(other() is not None for other in others):
+            # They weren't only replaced while the model was made.
             self._refuse("other modules were made with it")
         return found
 
@@ -366,7 +373,8 @@ class IndependentModel:
             computed,
             *args,
             use_reentrant=False,
-            context_fn=lambda: (contextlib.nullcontext(), unwatched()),  # computing it again isn't work of the model
+            # Computing it again isn't work of the model.
+            context_fn=lambda: (contextlib.nullcontext(), unwatched()),
             **kwargs,
         )
 
@@ -481,7 +489,8 @@ class DividedUpdate(GradientBuckets):
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
         for parameter in self.of_others:
-            parameter.grad = None  # its optimizer passes it over
+            # Its optimizer passes it over.
+            parameter.grad = None
         yield
         for rank, part in enumerate(self._parts):
             self._ranks.share([one.data for one in part if one.requires_grad], rank)

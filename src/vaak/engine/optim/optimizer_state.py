@@ -187,7 +187,8 @@ def load_optimizer_tensors(
     content = {name: value for name, value in state.items() if not name.startswith(others)}
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
     for entry in content:
-        prefix, key, owner = entry.split(".", 2)  # the optimizer's number, what it remembers, the parameter's name
+        # The optimizer's number, what it remembers, the parameter's name.
+        prefix, key, owner = entry.split(".", 2)
         found[int(prefix), owner].append(key)
     stateless = set(state.get(WITHOUT_STATE, ()))
     owned = list(_owned(names, optimizers))
@@ -284,7 +285,8 @@ class WeightAverage:
 
     def decay(self, step: int) -> float:
         """The fraction of the average that is kept in the update after a step from ``start_step`` + 1 on."""
-        averaged = step - self.config.start_step  # early averages are of few weights, so they forget faster
+        # Early averages are of few weights, so they forget faster.
+        averaged = step - self.config.start_step
         return min(self.config.decay, (1 + averaged) / (10 + averaged)) if self.config.warmup else self.config.decay
 
     @torch.no_grad()

@@ -234,7 +234,8 @@ def given_found_inf(optimizer: Optimizer, found_inf: Tensor) -> Iterator[None]:
 def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
     """Return whether to use fused kernels. Raises UserError where they are wanted and don't exist."""
     if wanted is False or (rule is SGD and any(is_sharded(item.parameter) for item in parameters)):
-        return False  # torch divides Adam's over processes, not SGD's
+        # torch divides Adam's over processes, not SGD's.
+        return False
     kinds = {(item.parameter.device, item.parameter.dtype) for item in parameters}
     lacking = [kind for kind in kinds if not _has_fused(rule, *kind)]
     if wanted and lacking:

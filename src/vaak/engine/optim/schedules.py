@@ -152,7 +152,8 @@ class UsersSchedule:
             inspect.signature(self._schedule).bind(1, total_steps)
         except TypeError as error:
             raise UserError(f"{self._key}: {self._name} can't be called with (step, total_steps): {error}") from error
-        ends = [self(1), self(max(total_steps, 1)), self(1)]  # before training, not after hours of it
+        # A schedule that fails should fail before training, not after hours of it.
+        ends = [self(1), self(max(total_steps, 1)), self(1)]
         if ends[0] != ends[2]:
             raise UserError(
                 f"{self._key}: {self._name} gives {ends[0]} and then {ends[2]} for step 1; the factor must depend on "
@@ -251,7 +252,8 @@ class Freezing:
 
         Steps count from 1, epochs from 0: ``epoch`` is the one that the step belongs to.
         """
-        holding = [  # a rule with both limits freezes until the first of them
+        # A rule with both limits freezes until the first of them.
+        holding = [
             not (rule.until_step is not None and step > rule.until_step)
             and not (rule.until_epoch is not None and epoch >= rule.until_epoch)
             for rule in self.rules

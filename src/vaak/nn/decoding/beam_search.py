@@ -113,10 +113,12 @@ class _Search:
 
         ``logits`` is ``(rows · width, vocab)``. Raises UserError where they are NaN.
         """
-        num_rows, width, time = self.tokens.shape  # time is the length of the continuations: 1 for the first token
+        # Time is the length of the continuations: 1 for the first token.
+        num_rows, width, time = self.tokens.shape
         before = send(self.totals, logits.device)
         continued = before[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
-        count = min(2 * self.settings.beam_size, continued[0].numel())  # at least half of them don't end
+        # At least half of these continuations don't end.
+        count = min(2 * self.settings.beam_size, continued[0].numel())
         found = highest(continued.flatten(1), count)
         totals, places, are_finite = read_together(*found, logits.amax(-1).isfinite().all())
         if not are_finite:

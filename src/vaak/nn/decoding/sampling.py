@@ -200,13 +200,16 @@ def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if scores.device.type == "cuda" and scores.dtype == torch.float32:
         # without asking whether some are equal: no two of the numbers that are compared are. Their upper half is the
         # score, as a whole number in the same order; the lower half puts earlier places first
-        bits = (scores + 0.0).view(torch.int32).long()  # there is only one zero
-        ordered = torch.where(bits < 0, -1 - 2**31 - bits, bits)  # of negative ones, bits grow with the size
+        # There is only one zero.
+        bits = (scores + 0.0).view(torch.int32).long()
+        # Bits of negative numbers grow with the size.
+        ordered = torch.where(bits < 0, -1 - 2**31 - bits, bits)
         later = torch.arange(scores.shape[-1] - 1, -1, -1, device=scores.device)
         places = (2**32 * ordered + later).topk(count).indices
         return scores.gather(-1, places), places
     values, places = scores.topk(count)
-    if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
+    if ((scores >= values[:, -1:]).sum(-1) > count).any():
+        # Equal ones on both sides of the border: topk picks any.
         values, places = scores.sort(descending=True, stable=True)
         return values[:, :count], places[:, :count]
     places, order = places.sort(-1)

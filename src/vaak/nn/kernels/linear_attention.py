@@ -62,11 +62,14 @@ def linear_attention(
         if cache is not None and "memory" in cache.tensors:
             sums = query_map(queries, weights, features.kernel) @ cache.tensors["memory"]
         else:
-            values = F.pad(precise(value), (0, 1), value=1.0)  # what is added up of the ones is the denominator
-            if visibility.documents is None and visibility.key_documents is not None:  # padding adds nothing
+            # What is added up of the ones is the denominator.
+            values = F.pad(precise(value), (0, 1), value=1.0)
+            if visibility.documents is None and visibility.key_documents is not None:
+                # Padding adds nothing.
                 values = values * (visibility.key_documents >= 0)[:, None, -value.shape[2] :, None]
             inputs = (queries, features.key_inputs(key, features.shift()), values)
-            if torch.compiler.is_exporting():  # by operations that other software has, for rows of one document
+            if torch.compiler.is_exporting():
+                # By operations that other software has, for rows of one document.
                 mapped = query_map(queries, weights, features.kernel)
                 keys = key_map(inputs[1], weights, features.kernel)
                 sums = (mapped @ keys.mT).tril() @ values if visibility.causal else mapped @ (keys.mT @ values)

@@ -83,7 +83,8 @@ class _Rotated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        cosine, sine = ctx.saved_tensors  # of the partner of a coordinate, which it went to
+        # The gradient comes from the partner that a coordinate went to.
+        cosine, sine = ctx.saved_tensors
         return rotated(gradient, cosine, sine.roll(sine.shape[-1] // 2, -1), ctx.dtype), None, None, None
 
 
@@ -140,7 +141,8 @@ def _agrees(name: str, device: str, dtype: torch.dtype) -> bool:
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(torch.device(device).type, enabled=False):
             if EXAMPLES[name](torch.device(device), dtype):
                 return True
-    except Exception as error:  # Triton's, a compiler's or the driver's
+    except Exception as error:
+        # Triton's, a compiler's or the driver's.
         fault = f"{type(error).__name__}: {error}"
     log.warning("our kernel of %s isn't used on %s, torch's are: %s", name, device, fault)
     return False
@@ -194,7 +196,8 @@ def _cross_entropy_kernel() -> Any:
         target = tl.load(targets + row)
         at_target = tl.load(logits + target).to(tl.float32)
         highest = -float("inf")
-        scale = 0.0  # the sum of exp(logit - highest) up to here
+        # The sum of exp(logit - highest) up to here.
+        scale = 0.0
         total = 0.0
         for start in range(0, classes, BLOCK):
             places = start + tl.arange(0, BLOCK)

@@ -47,7 +47,8 @@ def attend(
     without_kernel = query.dtype is torch.bfloat16 and paths_on(query.device).explicit_bfloat16_attention
     explicitly = without_kernel and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
     groups = query.shape[1] // key.shape[1]
-    if groups > 1 and (explicitly or mask is not None):  # on CUDA no fast kernel takes a mask and fewer key heads
+    if groups > 1 and (explicitly or mask is not None):
+        # On CUDA no fast kernel takes a mask and fewer key heads.
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
         groups = 1
     if explicitly:
@@ -103,7 +104,8 @@ def local_attention(
     """
     batch, _, time, _ = query.shape
     documents = visibility.key_documents if visibility.documents is None else visibility.documents
-    if documents is None:  # one a row
+    if documents is None:
+        # Each row is one.
         documents = torch.zeros(batch, time, dtype=torch.long, device=query.device)
     key_documents = documents
     if cache is not None:
@@ -111,7 +113,8 @@ def local_attention(
         key, value, key_documents = _with_the_last(key, value, documents, window, cache)
     block = max(window, SMALLEST_BLOCK)
     past = key.shape[2] - time
-    if time <= block or torch.compiler.is_exporting():  # whose rows may have any length
+    if time <= block or torch.compiler.is_exporting():
+        # Its rows may have any length.
         mask = _visible(visibility, documents, key_documents, past, window, query.dtype)
         return attend(query, key, value, mask=mask, is_causal=False, dropout=dropout)
     filled = -time % block

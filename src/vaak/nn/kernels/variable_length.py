@@ -55,7 +55,8 @@ def attend_segments(
 
     bounds, longest = segments
     queries, keys, values = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
-    grouped: Any = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}  # torch 2.11 hasn't it
+    # torch 2.11 hasn't it.
+    grouped: Any = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     mixed: Any = varlen_attn(
         queries,
         keys,
@@ -82,7 +83,8 @@ def has_kernels(x: Tensor, dtype: torch.dtype, num_heads: int, num_key_heads: in
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False
-    if is_fake(x):  # only sizes are asked for
+    if is_fake(x):
+        # A fake tensor only asks for sizes.
         return True
     agree: bool = _agree(str(x.device), dtype, num_heads, num_key_heads, head_width)
     return agree
@@ -142,5 +144,6 @@ def _is_supported(device: torch.device) -> bool:
     except ImportError:
         return False
     if torch.version.hip is not None or "window_size" not in signature(varlen_attn).parameters:
-        return False  # earlier torches have the module with other arguments
+        # Earlier torches have the module with other arguments.
+        return False
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -50,14 +50,16 @@ def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: T
     Raises DataError where a row has fewer frames than symbols, or no symbol. Lengths on a GPU aren't checked, for the
     program would have to wait for them: there, such a row's durations mean nothing.
     """
-    search = torch.compiler.disable(_search) if torch.compiler.is_compiling() else _search  # a loop isn't to be traced
+    # A loop isn't to be traced.
+    search = torch.compiler.disable(_search) if torch.compiler.is_compiling() else _search
     return search(scores, frame_lengths, symbol_lengths)
 
 
 @torch.no_grad()
 def _search(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
     if frame_lengths.device.type == "cpu":
-        _require_enough_frames(frame_lengths.numpy(), symbol_lengths.numpy())  # a dry pass has numbers for NumPy alone
+        # A dry pass has numbers for NumPy alone.
+        _require_enough_frames(frame_lengths.numpy(), symbol_lengths.numpy())
     batch, time, width = scores.shape
     logs, _ = _levelled(scores, frame_lengths, symbol_lengths)
     best = _towards(logs, torch.maximum).add_(logs)[:, :-1]
@@ -80,7 +82,8 @@ def _followed_back(moved: Tensor, last: Tensor) -> Tensor:
     steps = _in_blocks(moved, 0)
     blocks = steps.shape[1]
     through = torch.arange(width, device=moved.device).expand(blocks, batch, width)
-    if blocks > 1:  # from each symbol that a block may end with to the one that the block before it ends with
+    if blocks > 1:
+        # It leads from each symbol that a block may end with to the one that the block before ends with.
         for step in reversed(steps.unbind()):
             through = through - step.gather(-1, through)
     ends = [last[:, None]]
@@ -138,7 +141,8 @@ class Aligner(nn.Module):
             scale = (-log_variance / 2).exp()
             x, y = features * scale, exact(means) * scale
             squares = x.square().sum(-1)[:, :, None] + y.square().sum(-1)[:, None, :]
-            distances = squares - 2 * x @ y.transpose(1, 2)  # |x - y|² of each frame and each symbol
+            # |x - y|² of each frame and each symbol.
+            distances = squares - 2 * x @ y.transpose(1, 2)
             scores = -(distances + log_variance.sum()) / 2
             if prior is not None:
                 scores = scores + prior
@@ -192,7 +196,8 @@ def beta_binomial_prior(
     k = torch.arange(is_symbol.shape[2] - 1, device=frames.device)
     a, b = scaling * t, scaling * (frames - t + 1).clamp(min=1)
     rest = (symbols - 1 - k).clamp(min=1)
-    ratios = (rest * (k + a) / ((k + 1) * (rest - 1 + b))).log()  # of the probabilities of k + 1 and k
+    # These are the ratios of the probabilities of k + 1 and k.
+    ratios = (rest * (k + a) / ((k + 1) * (rest - 1 + b))).log()
     logs = F.pad(running_sum(ratios), (1, 0)).masked_fill(~is_symbol, -torch.inf)
     return logs.log_softmax(-1).masked_fill(~is_frame & is_symbol, 0.0).float()
 
@@ -241,7 +246,8 @@ class _SumOverPaths(torch.autograd.Function):
         totals = through.flatten(1).gather(1, ends)
         is_real = _is_real(logs, frame_lengths, symbol_lengths)
         posteriors = (through + after - totals[..., None]).masked_fill(~is_real, -torch.inf)
-        if posteriors.dtype == torch.float32:  # rounded sums: what they share in a frame, whose places add up to 1
+        if posteriors.dtype == torch.float32:
+            # Rounded sums: what they share in a frame, whose places add up to 1.
             posteriors = (posteriors - posteriors.logsumexp(-1, keepdim=True)).masked_fill(~is_real, -torch.inf)
         ctx.save_for_backward(posteriors.to(log_probs.dtype).exp())
         return (totals[:, 0] + levels).to(log_probs.dtype)
@@ -310,7 +316,8 @@ def _entries(steps: Tensor, combine: Callable[..., Tensor]) -> Tensor:
     entries[0, :, length] = 0.0
     if blocks > 1:
         steps = F.pad(steps[:, :-1], (1, 0), value=-torch.inf)
-        ways = steps.new_full((length + 2, blocks - 1, batch, width + 2), -torch.inf)  # [1 + distance, ..., 1 + end]
+        # [1 + distance, ..., 1 + end].
+        ways = steps.new_full((length + 2, blocks - 1, batch, width + 2), -torch.inf)
         ways[1, ..., 1:] = 0.0
         for frame in range(length):
             ends = ways[1 : frame + 3, ..., 1:]

@@ -49,7 +49,8 @@ class InverseSTFT(nn.Module):
         gap = n_fft - win_length
         window = F.pad(torch.hann_window(win_length, dtype=torch.float64), (gap // 2, gap - gap // 2))
         bins = torch.arange(n_fft // 2 + 1)
-        angles = 2 * math.pi / n_fft * (bins[:, None] * torch.arange(n_fft) % n_fft)  # exact: whole turns are taken out
+        # Exact: whole turns are taken out.
+        angles = 2 * math.pi / n_fft * (bins[:, None] * torch.arange(n_fft) % n_fft)
         twice = torch.where((bins == 0) | (bins == n_fft // 2), 1.0, 2.0)[:, None].double()
         dtype = torch.get_default_dtype()
         for name, table in (("cosines", angles.double().cos()), ("sines", -angles.double().sin())):

@@ -208,7 +208,8 @@ def _off_schedule(log: LogAudit) -> Iterator[str]:
         elif one.kind == "model" and one.step != 1:
             yield f"{one} isn't due there"
         elif one.kind == "evaluation" and "scheduled" in one.values:
-            if one.step == 0:  # that of a model that begins pretrained (training.validation.at_start)
+            if one.step == 0:
+                # That of a model that begins pretrained (training.validation.at_start).
                 if one.values["scheduled"] is True:
                     yield f"{one} is marked as scheduled, and the schedule has none there"
                 continue
@@ -224,7 +225,8 @@ def _off_schedule(log: LogAudit) -> Iterator[str]:
 def _missing(log: LogAudit, found: Inventory) -> Iterator[str]:
     yield from _named_missing("record", [step for step in _due_steps(log) if ("step", step) not in log.logged])
     if not log.of_kind("evaluation") and not any(_collect_metrics(read_state(one)) for one in found.sound):
-        return  # the task evaluates nothing
+        # The task evaluates nothing.
+        return
     done = {parse_step(one) for one in found.sound if not read_state(one)["position"].get("duties_pending")}
     due = {step for span in log.spans for step in _due_evaluations(log, span)}
     # the last one may not have been made yet, or be left to a resume

@@ -54,7 +54,8 @@ def list_spans(directory: Path) -> list[Span]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         return read_yaml(file)
-    except UserError:  # reported by its hash
+    except UserError:
+        # Reported by its hash.
         return {}
 
 

@@ -65,7 +65,8 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
             if checkpoints is None:
                 link.mkdir(exist_ok=True)
             else:
-                if link.is_symlink() and not link.exists():  # the folder it points to was moved
+                if link.is_symlink() and not link.exists():
+                    # The folder it points to was moved.
                     link.unlink()
                 if link.is_dir() and link.resolve() != checkpoints.resolve():
                     _remove_unused(link, checkpoints)

@@ -177,7 +177,8 @@ def _has_trained(run: Path) -> bool:
 def _task(run: Path) -> str:
     """The task that the run's configuration names."""
     path = run / "config.yml"
-    if not path.is_file():  # reading a pipe would wait for ever
+    if not path.is_file():
+        # Reading a pipe would wait for ever.
         return "-"
     try:
         found = re.search(r"^task: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -279,5 +280,6 @@ def _has_only_what_starts_leave(run: Path) -> bool:
         checkpoints = run / "checkpoints"
         kept = {path.name for path in checkpoints.iterdir()} if checkpoints.is_dir() else set()
         return not run.is_symlink() and {path.name for path in run.iterdir()} <= OF_A_START and kept <= {OWNER, LOCK}
-    except OSError:  # what can't be looked into stays
+    except OSError:
+        # What can't be looked into stays.
         return False

@@ -32,7 +32,8 @@ class ConsoleHandler(logging.Handler):
                 print_above(message)
             else:
                 print(message, file=sys.stderr, flush=True)
-        except (OSError, ValueError):  # a terminal that was closed, a full disk: nothing ends by what can't be shown
+        except (OSError, ValueError):
+            # A terminal that was closed, a full disk: nothing ends by what can't be shown.
             return
         except Exception:
             self.handleError(record)
@@ -56,7 +57,9 @@ class JsonHandler(logging.Handler):
 
     def __init__(self, level: int, rank: int) -> None:
         from vaak.callbacks.console import log as console_log
-        from vaak.callbacks.console import print_line  # its package imports torch
+
+        # Its package imports torch.
+        from vaak.callbacks.console import print_line
 
         super().__init__(level)
         self.print_line = print_line
@@ -66,7 +69,8 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not getattr(record, "on_console", True):
             return
-        with contextlib.suppress(OSError, ValueError):  # a reader that went away: train.log has everything
+        with contextlib.suppress(OSError, ValueError):
+            # A reader that went away: train.log has everything.
             message = {"level": record.levelname.lower(), "text": hide_secrets(record.getMessage())}
             self.print_line({"kind": "message", **message, **self.rank})
 
@@ -97,7 +101,8 @@ def logging_to(
     console gets JSON. Within a context that sends them to the console already, this sends them to the file alone.
     """
     least = logging.INFO if rank == 0 else logging.WARNING
-    kind = FileOfRun if Path(name).is_absolute() else OwnFileOfRun  # a user may log to a pipe
+    # A user may log to a pipe.
+    kind = FileOfRun if Path(name).is_absolute() else OwnFileOfRun
     handlers: list[logging.Handler] = [kind(directory / name, mode, encoding="utf-8", errors="backslashreplace")]
     handlers[0].setFormatter(SafeFormatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
     if not any(isinstance(handler, ConsoleHandler) for handler in log.handlers):
@@ -108,7 +113,8 @@ def logging_to(
     log.propagate = False
     for handler in handlers:
         log.addHandler(handler)
-    for line in not_flushed.values():  # said on the console before this run had a file
+    for line in not_flushed.values():
+        # Said on the console before this run had a file.
         log.warning("%s", line, extra={"on_console": False})
     try:
         yield
@@ -117,5 +123,6 @@ def logging_to(
         log.propagate = propagate
         for handler in handlers:
             log.removeHandler(handler)
-            with contextlib.suppress(OSError):  # what a full disk didn't take
+            with contextlib.suppress(OSError):
+                # What a full disk didn't take.
                 handler.close()

@@ -44,7 +44,8 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
     """
     directory, position = trainer.directory, trainer.position
     try:
-        about = about_checkpoint(trainer.checkpoints / step_folder(position.step))  # of what was resumed, if it's here
+        # The checkpoint that was resumed may no longer be here.
+        about = about_checkpoint(trainer.checkpoints / step_folder(position.step))
         known = _sessions(directory)
         if about and not known and (directory / "config.yml").exists():
             # Begun by a version that didn't record sessions: config.yml still has its first one.

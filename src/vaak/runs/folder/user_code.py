@@ -87,10 +87,12 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     """
     values = resolved_values(experiment)
     copies: dict[Path, str] = {}
-    made = directory / CODE / HASHES  # of the copies, by their names, as they were made
+    # The hashes of the copies, by their names, as they were made.
+    made = directory / CODE / HASHES
     noted = files.read_json(made) if holds_a_run(directory) and made.exists() else {}
     hashes = {name: files.hash_file(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
-    for where, key in ((values, "task"), *_types(values)):  # every place that may name a class
+    for where, key in ((values, "task"), *_types(values)):
+        # Every place that may name a class.
         file = source_file(where[key], folder)
         if file is None:
             continue

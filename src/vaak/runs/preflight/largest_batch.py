@@ -31,7 +31,8 @@ from vaak.engine.training_data import StepData, count_units
 from vaak.runs.start import temporary_trainer
 
 OUT_OF_MEMORY = "out of memory"
-STEPS, MOST_SECONDS = 5, 2.0  # limits of the timing of each size: steps, and seconds after which none starts
+# Limits of the timing of each size: steps, and seconds after which none starts.
+STEPS, MOST_SECONDS = 5, 2.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Trials:
         self.trainer, self.option, self.limit = trainer, option, limit
         self.device, self.dataset = trainer.ranks.device, trainer.data.dataset
         self.threshold = choose_thresholds(self.device, trainer.config.memory.thresholds)[2]
-        self.measured: list[tuple[float, int]] = []  # padded size and bytes
+        # Padded size and bytes.
+        self.measured: list[tuple[float, int]] = []
         # Nothing is learned from being tried, and what doesn't fit is not to be computed in chunks, but known.
         whole = [replace(one, gradient=replace(one.gradient, recovery=False)) for one in trainer.step.objectives]
         self.step = replace(trainer.step, objectives=tuple(whole), schedule=lambda step: 0.0)
@@ -182,7 +184,8 @@ class Trials:
         return most + int((padded_size - last) * max([0.0, *slopes]))
 
 
-PRECISION = 16  # the largest is found to one part in this number
+# The largest is found to one part in this number.
+PRECISION = 16
 AS_QUICK = 0.97  # of the highest rate; the smallest batch that reaches it is called the quickest
 
 

@@ -31,8 +31,10 @@ HALF = STEPS // 2
 EXAMPLES = 4
 """How many examples of each part of a split are evaluated at most."""
 LIMITS = {
-    "start_step": HALF,  # of an average of the weights, of discriminators
-    "until_step": HALF,  # of frozen parameters
+    # For an average of the weights, and discriminators.
+    "start_step": HALF,
+    # For frozen parameters.
+    "until_step": HALF,
     "warmup_steps": STEPS // 4,
     "first_cycle_steps": HALF,
     "feature_redraw_interval": HALF,
@@ -113,7 +115,8 @@ def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]
         "batch_size": min(training.batch_size, CPU_ROWS),
         "gradient_accumulation_steps": min(training.gradient_accumulation_steps, CPU_MICROBATCHES),
         "batching": training.batching.model_copy(update={"max_tokens": None, "max_duration": None}),
-        "memory": training.memory.model_copy(update={"rehearsal": False}),  # of batches that training won't have
+        # Training won't have such batches.
+        "memory": training.memory.model_copy(update={"rehearsal": False}),
     }
     return experiment.model_copy(update={"training": training.model_copy(update=changes)})
 
@@ -140,7 +143,8 @@ def _limited(value: Any) -> Any:
             "num_voices": min(given["num_voices"], VOICES),
             "num_sentences": min(given["num_sentences"], VOICE_SENTENCES),
         }
-        if given["split_by"] != "speaker":  # a fraction of so few may be none
+        if given["split_by"] != "speaker":
+            # A fraction of so few may be none.
             changed |= {"valid_examples": EXAMPLES, "test_examples": EXAMPLES}
     if given.get("until_epoch") is not None:
         changed |= {"until_step": HALF, "until_epoch": None}

@@ -138,7 +138,8 @@ def read_kind(base: str, folder: Path = Path()) -> CtcBase | None:
         try:
             about = json.loads((place / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            continue  # a name of the Hub, or a folder that others complain about
+            # A name of the Hub, or a folder that others complain about.
+            continue
         return CTC_BASES.get(about.get("model_type", "")) if isinstance(about, dict) else None
     return None
 

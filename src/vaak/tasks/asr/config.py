@@ -26,7 +26,8 @@ CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
     """Seconds of audio that the encoder of a base reads at most, where it is a folder that says so; else None."""
     for place in (Path(base).expanduser(), folder / base):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # no folder of transformers: others say it
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            # No folder of transformers: others say it.
             positions = json.loads((place / "config.json").read_text(encoding="utf-8")).get("max_source_positions")
             if isinstance(positions, int) and positions > 0:
                 return min(2 * positions / 100, CONTEXT_SECONDS)

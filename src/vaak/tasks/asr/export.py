@@ -116,7 +116,8 @@ def write_mixture_folder(
     tensors: Mapping[str, Tensor], about: Mapping[str, Any], vocabulary: Vocabulary, use: tuple[str, int], folder: Path
 ) -> None:
     """Write the tensors with their description; ``use`` is the README's example code, and its audio's sampling rate."""
-    from vaak.tasks.asr import mixture_loader  # imports transformers
+    # This import loads transformers.
+    from vaak.tasks.asr import mixture_loader
 
     loader, lines, rate = inspect.getsource(mixture_loader), use[0].format(folder=folder.name), use[1]
     with whole_folder(folder) as made:

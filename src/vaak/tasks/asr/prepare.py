@@ -130,7 +130,8 @@ class AsrSources:
         config = fetch_model(BASE_KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
         try:
             generation = transformers.GenerationConfig.from_pretrained(source)
-        except OSError:  # a folder may have none
+        except OSError:
+            # A folder may have none.
             generation = transformers.GenerationConfig.from_model_config(config)
         # The heads that times of words are read from are in generation_config.json, which a run doesn't keep: they go
         # into config.json.
@@ -217,10 +218,12 @@ def _make(
         writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
         if not len(writings[split].store):
             raise _is_empty(split, left_out.listed[UNUSABLE])
-        if vocabulary is None:  # this is train, which is the first
+        if vocabulary is None:
+            # This is train, which is the first.
             assert sources.tokenizer is not None
             vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
-    if vocabulary is None:  # a base, without data
+    if vocabulary is None:
+        # A base, without data.
         raise UserError(
             f"{BASE_KEY}: {sources.model.base} has no tokens of its own, and writes nothing before it is trained"
         )
@@ -238,7 +241,8 @@ def _make(
         )
         statistics[split][CONTENTS] = contents.to_json()
         _report(split, statistics[split], contents)
-        limit = data.max_unknown if own is None else None  # what a trained model can't write is counted as errors
+        # What a trained model can't write is counted as errors.
+        limit = data.max_unknown if own is None else None
         statistics[split]["unwritable"] = written[split].report(split, limit, ADVICE)
     report_shared_speakers(corpora)
     for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):

@@ -292,7 +292,8 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
         yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
-        if model.architecture == CTC:  # a base that wasn't fine-tuned has no tokens
+        if model.architecture == CTC:
+            # A base that wasn't fine-tuned has no tokens.
             for name in ("language", "language_like"):
                 yield no_effect(f"data.{name}", f"model.base is {model.base}; its tokens say what it writes")
             yield from tokenizer_findings("data.tokenizer", data.tokenizer)

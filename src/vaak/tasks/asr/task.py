@@ -166,7 +166,8 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         if gate is None or weights is None:
             return terms
         if LOAD_BALANCING in self.experiment.training.loss.auxiliary:
-            alone = batch.step_sums is None  # outside of a step, a batch is all of it
+            # Outside of a step, a batch is all of it.
+            alone = batch.step_sums is None
             uses = count_uses(weights) if batch.step_sums is None else batch.step_sums
             terms[LOAD_BALANCING] = Term(load_balancing(gate, uses), "example", splittable=not alone)
         if self.logged_terms:

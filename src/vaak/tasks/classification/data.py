@@ -139,7 +139,8 @@ class LabelSources:
         options: dict[str, Any] = {"corpus": corpus, "tokenizer": data.tokenizer.path, "base": self.base}
         if data.on_bad_example == "skip" and data.corpus.type == "files":
             options["skips"] = True
-        if self.begun is not None and data.cache_dir is not None:  # other runs find the same data there
+        if self.begun is not None and data.cache_dir is not None:
+            # Other runs find the same data there.
             options["classes"] = self.begun
         return fingerprint_with_files(self.options | options, files + [Path(path) for path in given if path])
 
@@ -289,7 +290,8 @@ def load_vectors(path: Path, tokenizer: Tokenizer) -> np.ndarray:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
                 word, *numbers = line.rstrip(" \r\n").split(" ")
-                if number == 1 and len(numbers) == 1:  # word2vec writes how many there are
+                if number == 1 and len(numbers) == 1:
+                    # word2vec writes how many there are.
                     continue
                 width = width or len(numbers)
                 if len(numbers) != width:
@@ -420,7 +422,8 @@ class TextDataset(Dataset):
             ids: Sequence[int] | np.ndarray = self.rows.tokenizer.encode(self.change(part.texts[place].text, rng))
             own = part.tokens.document(place)
             if len(ids) > max(int(self.lengths[index]) - 2 * self.rows.ends, len(own)):
-                ids = own  # what would be cut off may be its "not"
+                # What would be cut off may be its "not".
+                ids = own
             inputs = self.rows.row(ids)
         return TextExample(inputs, self.targets[index])
 

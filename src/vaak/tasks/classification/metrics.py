@@ -419,7 +419,8 @@ def _score_each_class(model: Any, known: Any, asked: Any, decisions: np.ndarray)
     margins = np.empty((asked.shape[0], decisions.shape[1]))
     for index in range(decisions.shape[1]):
         has = decisions[:, index] > 0
-        if has.all() or not has.any():  # with several labels a text, all texts may have one
+        if has.all() or not has.any():
+            # With several labels for each text, all texts may have one.
             margins[:, index] = 1.0 if has.all() else -1.0
         else:
             margins[:, index] = model.fit(known, has).decision_function(asked)

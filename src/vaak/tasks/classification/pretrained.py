@@ -70,7 +70,8 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     if decodes:
         config.save_pretrained(folder / "base")
-        return save_tokenizer(source, folder, key=PRETRAINED_KEY)  # which often has one special token for all roles
+        # This tokenizer often has one special token for all roles.
+        return save_tokenizer(source, folder, key=PRETRAINED_KEY)
     found = load_tokenizer(PRETRAINED_KEY, source)
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
@@ -136,7 +137,8 @@ class Pretrained(nn.Module):
         if lacking:
             log.warning("%s: %s lacks %s: drawn at random", PRETRAINED_KEY, source, _first_names(lacking))
         known = base.get_input_embeddings().num_embeddings
-        if vocab_size > known:  # special tokens that its tokenizer lacked
+        if vocab_size > known:
+            # Special tokens that its tokenizer lacked.
             log.info(
                 "%s: %d tokens are new to %s: the row of each begins as the mean",
                 PRETRAINED_KEY,

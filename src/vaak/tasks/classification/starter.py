@@ -60,5 +60,6 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
 def write_example(folder: Path) -> None:
     from vaak.text.grammar import PHENOMENA, minimal_pairs
 
-    pairs = islice(minimal_pairs(2 * (example_data.NUM_TEXTS // len(PHENOMENA)), 0), 0, None, 2)  # of twins one
+    # Of twins, one is taken.
+    pairs = islice(minimal_pairs(2 * (example_data.NUM_TEXTS // len(PHENOMENA)), 0), 0, None, 2)
     write_table(folder / "sentences.csv", ("text", "label"), ((one.sentence_good, one.phenomenon) for one in pairs))

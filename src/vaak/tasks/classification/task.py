@@ -111,9 +111,11 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     def prepare(self) -> None:
         if self.data.augmentation.synonyms != "vectors":
-            self.change()  # missing synonyms show now
+            # Missing synonyms show now.
+            self.change()
         super().prepare()
-        assert self.losses_of_columns  # as do class weights that aren't the classes'
+        # Class weights that don't fit the classes show now, too.
+        assert self.losses_of_columns
 
     def prepare_eval_data(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """Prepare ``splits`` with the run's tokenizer and classes; where the corpus is its own, use its data."""
@@ -137,7 +139,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         # the share of its tokens by which a text may grow; one that would grow more isn't augmented this time
         growing = {"random_insertion", "synonym_replacement"} & set(options.techniques)
         growth = math.ceil(20 * options.probability * len(growing)) / 10
-        weights = self.class_weights if split == "train" else None  # evaluations count texts
+        # Evaluations count texts.
+        weights = self.class_weights if split == "train" else None
         return TextDataset(stores, self.rows, change, growth, weights)
 
     def make_dataset_from(self, data: Iterable[Any]) -> TextDataset:
@@ -347,11 +350,13 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             log.warning("%s is left out: %s", EMBEDDED, error)
             return None
         base.to(pick_device(self.experiment.training.device))
-        train = TextDataset([self.prepared.stores("train")], self.rows)  # as the texts are, without augmentation
+        # The texts are read without augmentation.
+        train = TextDataset([self.prepared.stores("train")], self.rows)
         return embed_texts(base, train), embed_texts(base, dataset)
 
     def meters(self, split: str) -> Meters:
-        protocol = {"split": split}  # figures are per text, whatever its tokens are
+        # Figures are per text, whatever its tokens are.
+        protocol = {"split": split}
         if split == OUT_OF_SCOPE:
             return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes, self.weights)
         protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())

@@ -92,7 +92,8 @@ def _after_joins(joins: np.ndarray, number: int) -> np.ndarray:
     for step, pair in enumerate(joins[:number, :2].astype(np.int64)):
         above[pair] = count + step
     for node in reversed(range(count + number)):
-        above[node] = above[above[node]]  # those above have been led to their roots
+        # Those above have been led to their roots.
+        above[node] = above[above[node]]
     _, firsts, clusters = np.unique(above[:count], return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(firsts))
     return order[clusters]

@@ -14,7 +14,8 @@ from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"d_model": 128, "num_layers": 3, "num_heads": 4, "attention_dropout": 0.0},
-    "sa_eend": {  # Fujita et al. 2019, section 4.3
+    # Fujita et al. 2019, section 4.3.
+    "sa_eend": {
         "d_model": 256,
         "num_layers": 4,
         "num_heads": 4,

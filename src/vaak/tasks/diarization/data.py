@@ -72,7 +72,8 @@ def audio_source(
         if split == "train":
             options = {"find_speech": dataset.find_speech, "alignments": False}
             cuts = WindowSource(store, audio, data.window, data.shift_windows, **options)
-        else:  # their features are kept, so their audio isn't
+        else:
+            # Their features are kept, so their audio isn't.
             cuts = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}), find_speech=dataset.find_speech)
         sources.append(with_stored_features(cuts, split, data))
     return sources[0] if len(sources) == 1 else UtteranceSources(sources)
@@ -186,9 +187,11 @@ class DiarizationDataset(Dataset):
                 masks = drawn_masks((len(frames), self.features.dims), *changes)
             else:
                 frames = masked(frames, *changes)
-        if not len(frames):  # shorter than half a frame
+        if not len(frames):
+            # Shorter than half a frame.
             frames = np.zeros((1, 0 if self.on_device else self.features.dims), dtype=np.float32)
-        uem = found.uem or ((0.0, found.duration),)  # without a UEM all of it was annotated
+        # Without a UEM, all of it was annotated.
+        uem = found.uem or ((0.0, found.duration),)
         audio, computed = partial(self._samples, index) if self.with_audio else None, None
         if samples is not None and audio is None and self.collator.has_own_call():
             audio, computed = partial(np.asarray, samples), partial(self.features, samples) if self.on_device else None

@@ -95,7 +95,8 @@ class DiarizationExample:
 
     def __getattr__(self, name: str) -> Any:
         """The attribute of a Lhotse cut with this name."""
-        if name.startswith("_"):  # asked for while an example is pickled
+        if name.startswith("_"):
+            # Asked for while an example is pickled.
             raise AttributeError(name)
         return getattr(make_cut(self), name)
 
@@ -292,7 +293,8 @@ def _audio(examples: Sequence[DiarizationExample], length: int) -> dict[str, np.
     sections = [example.samples for example in examples if example.samples is not None]
     if not sections:
         return {"features": pad_rows([example.features for example in examples], length=length, dtype=np.float32)}
-    numbers = [len(example.features) for example in examples]  # one without samples has a frame of zeros
+    # One without samples has a frame of zeros.
+    numbers = [len(example.features) for example in examples]
     found = {
         "samples": pad_rows(sections, dtype=np.float32),
         "num_frames": np.array([min(number, len(one)) for number, one in zip(numbers, sections, strict=True)]),
@@ -397,7 +399,8 @@ class PowersetCollator(MultilabelCollator):
     def probabilities(self, logits: Tensor) -> Tensor:
         sets = logits.float().softmax(-1)
         members = send(self.members(), logits.device)
-        return (sets[..., None] * members).sum(-2)  # autocast would take a product to 16 bits
+        # Autocast would take a product to 16 bits.
+        return (sets[..., None] * members).sum(-2)
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
         return self.probabilities(logits).logit(eps=1e-6)

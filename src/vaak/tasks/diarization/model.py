@@ -127,7 +127,8 @@ class DiarizationModel(nn.Module):
         """The meaning of the scores; an embedding is of the frames in which its speaker speaks alone."""
         probabilities = self.collator.probabilities(outputs.logits)
         if outputs.existence is not None:
-            there = (outputs.existence[:, :-1] > 0).cumprod(1)  # up to the first that isn't
+            # Up to the first that isn't.
+            there = (outputs.existence[:, :-1] > 0).cumprod(1)
             probabilities = probabilities * there[:, None, :]
         probabilities = probabilities * frame_mask(feature_mask, self.config.output_subsampling)[..., None]
         embeddings = self.embeddings(outputs, lead_over_others(probabilities)) if self.collator.orders else None
@@ -203,7 +204,8 @@ class StackedFrames(nn.Module):
         around = (self.context - middle, self.context + middle)
         fine = padded_to(centred(features, mask), self.subsampling)
         stacked = F.pad(fine, (0, 0, *around)).unfold(1, 2 * self.context + 1, self.subsampling)
-        return self.norm(self.projection(stacked.flatten(2))), fine  # flattened (row, frames, bins, around)
+        # Flattened (row, frames, bins, around).
+        return self.norm(self.projection(stacked.flatten(2))), fine
 
 
 class Convolutions(nn.Module):
@@ -309,8 +311,10 @@ def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bo
         worse_than_any = 1 + 2 * agreement.abs().sum((1, 2), keepdim=True)
         # a forbidden pair costs more than all others together could save
         agreement = agreement - worse_than_any * (is_first[:, :, None] != is_there[:, None, :])
-    agreement = agreement.nan_to_num()  # of NaN any order will do: the loss is NaN anyway
-    if agreement.shape[-1] <= MOST_TRIED:  # a GPU needn't be waited for
+    # Any order will do for NaN: the loss is NaN anyway.
+    agreement = agreement.nan_to_num()
+    if agreement.shape[-1] <= MOST_TRIED:
+        # A GPU needn't be waited for.
         tried = send(torch.tensor(list(permutations(range(agreement.shape[-1])))), agreement.device)
         return tried[agreement[:, torch.arange(tried.shape[1], device=tried.device), tried].sum(-1).argmax(1)]
     pairs = agreement.cpu().double().numpy()

@@ -316,7 +316,8 @@ def tune(
         for one in track(recordings, "joining windows", len(recordings))
     ]
     found = replace(clustered, inference=tune_segments(joined, clustered.inference, clustered.frame_seconds, scoring))
-    if found.inference.threshold != clustered.inference.threshold:  # others speak now
+    if found.inference.threshold != clustered.inference.threshold:
+        # Others speak now.
         found = _tune_clustering(found, recordings, scoring)
     # stitched again, the last may be worse than those that it began with
     candidates = [diarizer, *([] if clustered.inference == diarizer.inference else [clustered]), found]
@@ -355,7 +356,8 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     # Candidates are in the order of shares, then of thresholds: the middle one below is one of a single share's
     # thresholds.
     best = [one for one in best if one.inference.min_share == best[0].inference.min_share]
-    return best[len(best) // 2]  # far from where speakers would be merged or split
+    # Far from where speakers would be merged or split.
+    return best[len(best) // 2]
 
 
 def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:

@@ -104,7 +104,8 @@ def read_checkpoint(source: str) -> tuple[Sizes, dict[str, Tensor]]:
         return _read_sizes(found), dict(found["state_dict"])
     except UserError:
         raise
-    except Exception as error:  # of torch, of pickle, of zipfile; or a key that isn't there
+    except Exception as error:
+        # torch, pickle and zipfile each raise their own; a key may be missing.
         lines = split_lines(str(error).strip() or type(error).__name__)
         # torch's advice to read it as code comes before what is wrong with it
         said = next((line for line in lines if "GLOBAL" in line), lines[0])[:200]

@@ -72,7 +72,8 @@ class SpeakerEncoder:
         noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE).astype(np.float32)
         try:
             tried = self._embed(noise)
-        except Exception as error:  # onnxruntime has its own, without a common class
+        except Exception as error:
+            # onnxruntime has its own, without a common class.
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UserError(f"{SPEAKER_ENCODER_KEY}: {source} can't embed two seconds of noise: {reason}") from error
         if not np.isfinite(tried).all():
@@ -137,7 +138,8 @@ def _xvector_encoder(source: str, device: torch.device) -> Embed:
     def embed(samples: np.ndarray) -> np.ndarray:
         inputs = extractor(samples, sampling_rate=RATE, return_tensors="pt").to(device)
         with torch.inference_mode(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
+            # WavLM's own masks cause the warning.
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
             found: np.ndarray = model(**inputs).embeddings[0].float().cpu().numpy()
         return found
 
@@ -217,7 +219,8 @@ def _ge2e_encoder(source: str, device: torch.device) -> Embed:
         model.load_state_dict({name: tensor for name, tensor in found.items() if name not in SIMILARITY})
     except FileNotFoundError as error:
         raise UserError(f"{SPEAKER_ENCODER_KEY}: no file {source}") from error
-    except Exception as error:  # of torch, of pickle, of zipfile; or another network
+    except Exception as error:
+        # torch, pickle and zipfile each raise their own; it may be another network.
         raise UserError(
             f"{SPEAKER_ENCODER_KEY}: {source} isn't a GE2E encoder as Resemblyzer saves it (model_state)"
         ) from error
@@ -242,7 +245,8 @@ def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
     quiet.log_severity_level, quiet.intra_op_num_threads = 4, torch.get_num_threads()
     try:
         session = onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime has its own, without a common class
+    except Exception as error:
+        # onnxruntime has its own, without a common class.
         raise UserError(
             f"{SPEAKER_ENCODER_KEY}: {source} can't be loaded: {str(error).strip().splitlines()[0]}"
         ) from error
@@ -292,7 +296,8 @@ def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callabl
             f"{FEATURES_KEY}: {make.dims} numbers a frame, at {make.config.sampling_rate} Hz; {source} reads "
             f"{num_bins}, at {RATE} Hz"
         )
-    subtracts = make.config.mel is None  # a channel and a level are constants in logarithms
+    # A channel and a level are constants in logarithms.
+    subtracts = make.config.mel is None
 
     def features(samples: np.ndarray) -> np.ndarray:
         frames = make(samples)

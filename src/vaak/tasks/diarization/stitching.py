@@ -109,7 +109,8 @@ def match_by_embeddings(
     else:
         sizes = np.repeat([len(output.probabilities) for output in outputs], counts)
         long = amounts >= LEAST_SPEECH * sizes
-    there = vectors.any(1)  # the embedding is zero for one who never speaks alone
+    # The embedding is zero for one who never speaks alone.
+    there = vectors.any(1)
     trusted = _evenly_chosen(there & (amounts > 0) & long, windows)
     # Where nobody speaks for long, uncertain embeddings are better than none.
     if not trusted.any():

@@ -152,7 +152,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         # Opened only so that an encoder that can't be read is reported before the data are prepared.
         self.speaker_encoder(self.data.inference, torch.device("cpu"))
         super().prepare()
-        for split in self.prepared.about["statistics"]:  # reports too few speakers now, not at the first evaluation
+        for split in self.prepared.about["statistics"]:
+            # Reports too few speakers now, not at the first evaluation.
             make_conversations(self.prepared, split, self.datasets, self.audio)
         if self.audio.storage_path is not None:
             device = pick_device(self.experiment.training.device)
@@ -206,7 +207,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             raise UserError(f"two recordings are called {repeated[0]}; names must be unique")
 
         def made(folder: Path) -> DiarizationDataset:
-            audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})  # their features are kept
+            # Their features are kept.
+            audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})
             source = CutSource(write_cuts(folder, cuts), audio)
             needs_audio = self.data.inference.speaker_encoder is not None
             return DiarizationDataset(source, self.features, self.collator, None, with_audio=needs_audio)
@@ -285,7 +287,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def score(self, model: nn.Module, batch: Batch) -> ScoredBatch:
         """The losses of a batch, with what they were made of."""
-        model = cast("DiarizationModel", model)  # torch.compile gives something of another type that has all it has
+        # torch.compile gives something of another type that has all it has.
+        model = cast("DiarizationModel", model)
         collator, auxiliary, mask = model.collator, self.experiment.training.loss.auxiliary, batch["mask"]
         encoder_mask = frame_mask(batch["feature_mask"], self.options.subsampling)
         norms = SquaredNorms(encoder_mask) if NORM_REG in auxiliary else None
@@ -330,7 +333,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         names: dict[str, Sequence[str]] = {"training speakers": self.collator.options.training_speakers}
         collator = self.collator
         if collator.has_classes and not collator.orders and collator.names:
-            names["speakers"] = ("", *collator.names)  # the first class is that nobody speaks
+            # The first class is that nobody speaks.
+            names["speakers"] = ("", *collator.names)
         return names
 
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
@@ -359,7 +363,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if collator.orders:
             orders = find_orders(scores, labels, counted, among_first=found.existence is not None)
             scores = reorder_speakers(scores, orders.argsort(1))
-        if found.existence is not None:  # attractors of speakers that aren't there aren't to be trained
+        if found.existence is not None:
+            # Attractors of speakers that aren't there aren't to be trained.
             scores = torch.where(labels.any(1, keepdim=True), scores, 0.0)
         return {name: torch.stack([torch.zeros_like(scores), scores], -1)[counted]}
 
@@ -444,7 +449,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         source = found.inference.speaker_encoder
         if source is None or not Path(source).exists():
             return found
-        resolved = {"speaker_encoder": str(Path(source).resolve())}  # it is read from other folders, too
+        # It is read from other folders, too.
+        resolved = {"speaker_encoder": str(Path(source).resolve())}
         return replace(found, inference=found.inference.model_copy(update=resolved))
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
@@ -495,6 +501,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
         try:
             draw_timelines(self.directory / PICTURE, timelines)
-        except UserError as error:  # training is finished and has succeeded
+        except UserError as error:
+            # Training is finished and has succeeded.
             return [*lines, f"no timelines: {error}"]
         return [*lines, f"timelines: {self.directory / PICTURE}"]

@@ -99,7 +99,8 @@ class WindowDataset(Dataset):
             return self.lengths
 
         def texts() -> Iterator[str]:
-            tokenizer = Tokenizer.load(self.store.folder.parent / "tokenizer")  # where ``prepare`` puts it
+            # ``prepare`` puts the tokenizer there.
+            tokenizer = Tokenizer.load(self.store.folder.parent / "tokenizer")
             for index in range(len(self.lengths)):
                 yield tokenizer.decode(self.ids(index)[1:].tolist())
 

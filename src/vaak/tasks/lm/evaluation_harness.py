@@ -253,7 +253,8 @@ class _Tasks(TaskManager):
         try:
             return super().load(task_list)
         except TemplateError:
-            raise  # the sandbox says so
+            # The sandbox says so.
+            raise
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
             raise UserError(

@@ -105,7 +105,8 @@ def export_hf(
             _write_network(made, model, base.config, stops)
         else:
             assert family is not None
-            assert max_length is not None  # ours says so
+            # Vaak's own tokenizers have it.
+            assert max_length is not None
             _write_files(made, model, hf_config(model, max_length, family) | ids | stops, family)
         _write_use_of_texts(made, tokenizer, special_ids, max_length, base)
 
@@ -311,7 +312,8 @@ def _write_tokenizer(
     config: dict[str, Any] = {**(base or {})}
     if base is None:
         tokenizer = Tokenizer.from_file(str(given.file))
-        if bos := given.special_tokens.get("bos_token"):  # training reads it before every text
+        if bos := given.special_tokens.get("bos_token"):
+            # Training reads it before every text.
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
             )

@@ -63,7 +63,8 @@ class TextMeters(Meters):
         self.totals = dict.fromkeys(("nats", "token", "byte", "right"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
+        # A compiled model has the module itself there.
+        self._model = getattr(model, "_orig_mod", model)
         counts = batch.totals()
         scored = find_places(batch["targets"] != IGNORED, counts["token"])
         targets = batch["targets"].flatten()[scored]
@@ -73,7 +74,8 @@ class TextMeters(Meters):
         # mps has no float64.
         nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)
         numbers = [nats, right.sum(), *loads.values()]
-        found = torch.stack([number.to(nats.dtype) for number in numbers]).tolist()  # the only wait
+        # This is the only wait for the device.
+        found = torch.stack([number.to(nats.dtype) for number in numbers]).tolist()
         names = ["nats", "right", *loads, "token", "byte"]
         for name, value in zip(names, [*found, counts["token"], counts["byte"]], strict=True):
             self.totals[name] = self.totals.get(name, 0.0) + value
@@ -105,7 +107,8 @@ class PairMeters(Meters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
-        found = model(inputs, **unless_many(model, targets))  # a decoder's: it needs no mask to ignore padding
+        # A decoder's: it needs no mask to ignore padding.
+        found = model(inputs, **unless_many(model, targets))
         # CUDA's loss gives the same in every run only for logits of two dimensions, so they are flattened.
         whole = isinstance(found, Tensor)
         flat = found.flatten(0, 1) if whole else found._replace(hidden=found.hidden.flatten(0, 1))
@@ -172,9 +175,11 @@ def read_pairs(sources: tuple[str, ...]) -> list[MinimalPair]:
     return pairs
 
 
-@functools.cache  # every evaluation reads them, and composing them takes a second
+# Every evaluation reads them, and composing them takes a second.
+@functools.cache
 def _of_the_grammar() -> tuple[MinimalPair, ...]:
-    from vaak.text import grammar as hindi  # most runs don't need its words
+    # Most runs don't need its words.
+    from vaak.text import grammar as hindi
 
     return tuple(
         MinimalPair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
@@ -309,7 +314,8 @@ def ngram_metrics(
     texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
     model = NgramModel(texts, ORDER, vocab_size)
     nats, tokens, num_bytes = 0.0, 0, 0
-    rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
+    # Evaluations of decoders draw nothing.
+    rng = np.random.default_rng(0)
     for index in track(range(len(evaluated.lengths)), f"scoring by {ORDER}-grams", len(evaluated.lengths)):
         example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
         num_bytes += int(example.num_bytes)

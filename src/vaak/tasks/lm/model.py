@@ -122,7 +122,8 @@ class TransformersDecoder(nn.Module):
         Without ``project``, what they are the product of is returned, where they are such a product.
         """
         head = self.network.get_output_embeddings()
-        if not (self._logits_are_product and type(head) is nn.Linear):  # or it has adapters
+        if not (self._logits_are_product and type(head) is nn.Linear):
+            # Or the head has adapters.
             logits = self._read(input_ids, documents).logits
             return logits if select is None else _selected(logits, select)
         hidden = self._read(input_ids, documents, self.network.base_model).last_hidden_state

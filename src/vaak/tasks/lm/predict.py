@@ -68,7 +68,8 @@ class Pieces:
         """Return the text that one more token completes; empty within a character."""
         self.ids.append(token)
         whole = self.tokenizer.decode(self.ids)
-        if whole.endswith("\ufffd") or self.tokenizer.is_byte(token):  # wait for the rest
+        if whole.endswith("\ufffd") or self.tokenizer.is_byte(token):
+            # Wait for the rest.
             return ""
         piece, self.said = whole[len(self.said) :], whole
         return piece
@@ -101,7 +102,8 @@ def token_scores(
         inputs[index, :end], targets[index, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
         is_scored[index, end - count : end] = True
     device = model.embedding.weight.device
-    with torch.inference_mode(), without_dropout(model):  # a decoder needs no mask to ignore padding on the right
+    with torch.inference_mode(), without_dropout(model):
+        # A decoder needs no mask to ignore padding on the right.
         logits = model(inputs.to(device), select=is_scored.to(device)).float()
     wanted = targets[is_scored].to(device)
     log_probabilities = -nn.functional.cross_entropy(logits, wanted, reduction="none").cpu().double()
@@ -173,7 +175,8 @@ class RowDecoder:
         self.model = model
         self.max_length = max_length
         self.contexts = [self._recent(list(prompt)) for prompt in prompts]
-        self.cache: Any = None  # of the model's own kind
+        # The cache is of the model's own kind.
+        self.cache: Any = None
         self._separate = len({len(context) for context in self.contexts}) > 1
 
     def append(self, tokens: Sequence[int]) -> None:

@@ -164,7 +164,8 @@ class PreferenceMeters(Meters):
         terms, rewards, rounding = _terms(self.loss, model, batch)
         right = (rewards[:, 0] - rewards[:, 1] > rounding).sum()
         totals = [term.total for term in terms.values()]
-        found = torch.stack([*totals, right.to(rewards.dtype), *rewards.sum(0)]).tolist()  # the only wait
+        # This is the only wait for the device.
+        found = torch.stack([*totals, right.to(rewards.dtype), *rewards.sum(0)]).tolist()
         names = [f"{name}/{term.per}" for name, term in terms.items()]
         counts = batch.totals()
         for name, value in zip([*names, "right", "chosen", "rejected"], found, strict=True):
@@ -214,7 +215,8 @@ def write_reference(model: nn.Module, dataset: PreferenceDataset, device: torch.
     found = np.full(dataset.reference.shape, np.nan, np.float32)
     # The longest first: little is padded, and a lack of memory shows at once.
     order = np.argsort(-dataset.lengths, kind="stable")
-    rng = np.random.default_rng(0)  # nothing is drawn
+    # Nothing is drawn from this generator.
+    rng = np.random.default_rng(0)
     with without_dropout(model), progress(f"reference of {dataset.store.folder.name}", len(order)) as advance:
         for first in range(0, len(order), ROWS):
             chosen = order[first : first + ROWS]

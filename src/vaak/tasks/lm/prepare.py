@@ -117,7 +117,8 @@ def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
 
 def what_is_learned(data: LanguageModelDataConfig) -> Learned:
     """Return which parts of conversations are learned, by the options."""
-    if data.corpus.type == "preferences":  # in a pair the last answer counts
+    if data.corpus.type == "preferences":
+        # In a pair, the last answer counts.
         return Learned(reasoning=data.reasoning)
     return Learned(data.learned_roles, data.loss_on == "last", data.reasoning)
 
@@ -148,7 +149,8 @@ def _make(
     """
     skip_bad = data.on_bad_example == "skip"
     corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
-    is_new = splits is None  # what a trained model can't write costs what it costs
+    # What a trained model can't write costs what it costs.
+    is_new = splits is None
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
         new = NewTokens(data.new_tokens, data.new_tokens_like)
@@ -159,7 +161,8 @@ def _make(
         tokenizer = factory.create_tokenizer(texts)
         tokenizer.save(folder / "tokenizer")
     template = None
-    if data.corpus.has_answers:  # the template of the options, or of the tokenizer that they give
+    if data.corpus.has_answers:
+        # The template of the options, or of the tokenizer that they give.
         kept = folder / "tokenizer"
         given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
         source = kept if given is None else given if given.is_dir() else given.parent
@@ -197,7 +200,8 @@ def _make(
         written[split] = coverage.report(split, limit)
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
-    if not splits:  # of a pretrained model that is used untrained
+    if not splits:
+        # A pretrained model is used untrained.
         return {"statistics": {}}
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)

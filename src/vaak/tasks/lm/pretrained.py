@@ -168,7 +168,8 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
             read_weights(model, source, *named, ("embedding.weight", "head.weight"))
         begin_new_rows(model.token_modules(), *read_new_tokens(folder))
         return model
-    auto = import_transformers(PRETRAINED_KEY)  # its own module, in 32 bits
+    # Its own module, in 32 bits.
+    auto = import_transformers(PRETRAINED_KEY)
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
     with quiet_transformers(auto):
         network, found = fetch_model(
@@ -460,16 +461,19 @@ def exported_config(
         rope = {"rope_parameters": rope_parameters(config)}
         rope |= older_rope(rope["rope_parameters"])
         if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
-            del sizes["head_dim"]  # its configuration has none
+            # Its configuration has none.
+            del sizes["head_dim"]
     if config.moe is not None:
         sizes |= {theirs: getattr(config.moe, ours) for ours, theirs in family.moe.items()}
         sizes[family.moe["d_ff"]] = config.moe.d_ff or sizes[family.sizes["d_ff"]]
-        if family is GLM4_MOE:  # one that gives zeros, if there is none
+        if family is GLM4_MOE:
+            # One that gives zeros, if there is none.
             sizes[family.moe["num_shared"]] = max(1, config.moe.num_shared)
             # Unless it is told, this family rotates half of a head.
             rope["rope_parameters"]["partial_rotary_factor"] = 1.0
         if family is QWEN3_MOE:
-            sizes["num_experts"] = config.moe.num_experts  # as other tools read it
+            # Other tools read the number here.
+            sizes["num_experts"] = config.moe.num_experts
     names = {ours: theirs for theirs, ours in family.activations.items()}
     return {
         "architectures": [family.architecture],

@@ -66,7 +66,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
-        if data.corpus.type != PREFERENCES:  # whose rates are lower still, and differ from loss to loss
+        if data.corpus.type != PREFERENCES:
+            # Those rates are lower still, and differ from loss to loss.
             yield from rate_findings(experiment, "lm", "model.pretrained", model.lora is not None)
     yield from _mixture(experiment, data)
     yield from _chats(model, data)

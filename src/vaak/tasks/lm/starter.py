@@ -32,7 +32,8 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     is_chat = corpus["type"] in ("chat", "preferences")
     for key in ("label_columns", "target_column"):
         corpus.pop(key, None)
-    for key in [one for one in corpus if one.endswith("_target")]:  # both sides are texts
+    for key in [one for one in corpus if one.endswith("_target")]:
+        # Both sides are texts.
         corpus[key.removesuffix("_target")] = [*corpus[key.removesuffix("_target")], *corpus.pop(key)]
     if "source_column" in corpus:
         corpus["text_column"] = corpus.pop("source_column")

@@ -394,7 +394,8 @@ class LanguageModelTask(ExportableTask):
             others |= {} if self.chat_template.doubt is None else {ACCURACY: f"withheld, {self.chat_template.doubt}"}
         reason = self._without_bytes(split) if self.causal else ""
         withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
-        drawn = partial(self.samples, number=3, max_new_tokens=30)  # at every evaluation
+        # Samples are drawn at every evaluation.
+        drawn = partial(self.samples, number=3, max_new_tokens=30)
         return TextMeters(protocol | windows | others | withheld, self.options, drawn)
 
     def _without_bytes(self, split: str) -> str:

@@ -37,7 +37,8 @@ class MultiTaskModel(nn.Module):
             module = self._module(first, path)
             for name, own in others:
                 _require_same_shapes(f"{first}.{path}", module, f"{name}.{own}", self._module(name, own))
-                self.tasks[name].set_submodule(own, module)  # the same object: every task's gradient is added to it
+                # The same object: every task's gradient is added to it.
+                self.tasks[name].set_submodule(own, module)
 
     def _module(self, task: str, path: str) -> nn.Module:
         modules: dict[str, nn.Module] = {name: module for name, module in self.tasks[task].named_modules() if name}

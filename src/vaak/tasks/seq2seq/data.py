@@ -136,7 +136,8 @@ def recipe(
     factories = tokenizer_factories(data, code)
     decided = {name: factory.data_options() for name, factory in factories.items()} if base is None else {}
     options = _decides(data, decided) | ({} if base is None else {"tokenizer": "pretrained"})
-    for name in _PLACES:  # may differ after a run was moved
+    for name in _PLACES:
+        # May differ after a run was moved.
         options["corpus"].pop(name, None)
     make = partial(_make, data, factories if base is None else base, splits, dictionary)
     return Recipe(make, partial(fingerprint, data, code, base), options, sections)
@@ -174,14 +175,16 @@ def _make(
     ``dictionary`` glosses the sources, if one is given.
     """
     corpus = ParallelCorpus(data.corpus, data.on_bad_example == "skip")
-    is_new = splits is None  # what a trained model can't write costs what it costs
+    # What a trained model can't write costs what it costs.
+    is_new = splits is None
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
     if splits:
         _compare_scripts(data, stores[splits[0]])
     if isinstance(factories, Base):
         save_base(factories.source, folder)
-        if not splits:  # it is used untrained
+        if not splits:
+            # It is used untrained.
             return {"statistics": {}, "cut_splits": []}
         tokenizers = _tokenizers_in(PreparedPairs(folder))
     else:
@@ -353,7 +356,8 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
     Raises DataError for a pair of a given evaluation split whose source is too long.
     """
     source, target, ratio = stores.source.lengths, stores.target.lengths, data.corpus.max_length_ratio
-    too_long = source >= data.max_source_length  # one token is the end's
+    # One token is the end's.
+    too_long = source >= data.max_source_length
     reasons = {f"source longer than max_source_length ({data.max_source_length})": too_long}
     if split == "train":
         reasons[f"target longer than max_target_length ({data.max_target_length})"] = target >= data.max_target_length
@@ -375,7 +379,8 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
     for reason, holds in reasons.items():
         if (kept & holds).any():
             dropped[reason] = int((kept & holds).sum())
-        kept &= ~holds  # so a pair with several reasons is counted under the first
+        # A pair with several reasons is counted under the first.
+        kept &= ~holds
     return Selection(np.flatnonzero(kept), dropped)
 
 

@@ -73,7 +73,8 @@ class TranslationMeters(Meters):
         self._is_rehearsal = True
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
+        # A compiled model has the module itself there.
+        self._model = getattr(model, "_orig_mod", model)
         found = self._predicted(model, batch) | self._translated(model, batch)
         for name, value in found.items():
             self.totals[name] = self.totals.get(name, 0.0) + value
@@ -138,7 +139,8 @@ class TranslationMeters(Meters):
 
 def sacrebleu_scores() -> dict[str, Metric]:
     """The scores of translations, by the names of their metrics, with sacrebleu's defaults."""
-    return {"bleu": BLEU(force=True), "chrf": CHRF(), "chrf_plus_plus": CHRF(word_order=2)}  # force: don't warn
+    # ``force`` turns a warning off.
+    return {"bleu": BLEU(force=True), "chrf": CHRF(), "chrf_plus_plus": CHRF(word_order=2)}
 
 
 def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
@@ -192,7 +194,8 @@ def translation_protocol(
     protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
     protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
     scores, numbers = sacrebleu_scores(), set(num_references)
-    for metric in scores.values():  # one has a signature once the number of references is known
+    for metric in scores.values():
+        # One has a signature once the number of references is known.
         corpus_statistics(metric, ["a"] * len(numbers), [["a"] * number for number in numbers])
     return protocol | {f"{name}_signature": str(metric.get_signature()) for name, metric in scores.items()}
 

@@ -178,7 +178,8 @@ class TargetWriter:
         time = max(map(len, sources))
         padded = [[*source, *[0] * (time - len(source))] for source in sources]
         real = [[index < len(source) for index in range(time)] for source in sources]
-        self.sources = torch.arange(len(sources))  # of each row
+        # Each row has the number of its source.
+        self.sources = torch.arange(len(sources))
         self.source_mask = send(torch.tensor(real), self.device)
         self.source = send(torch.tensor(padded), self.device)
         self.memory = model.encode(self.source, self.source_mask)
@@ -241,7 +242,8 @@ class DecodingSettings:
             raise UserError(f"n_best is {self.n_best}, and a greedy search finds one; use method beam or sampling.")
         if self.method == "mbr" and self.n_best > self.num_samples:
             raise UserError(f"n_best is {self.n_best} of {self.num_samples} draws (num_samples); draw more.")
-        _ = self.beam(end_id=0), self.sampling(end_id=0)  # they look at the rest
+        # They look at the rest.
+        _ = self.beam(end_id=0), self.sampling(end_id=0)
 
     def count_places(self, source: Sequence[int]) -> int:
         """Places of all hypotheses of a source of tokens, at most."""
@@ -275,7 +277,8 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     given = {name: value for name, value in asked.items() if value is not None}
     read_by = {name: READ_BY[name] for name in given if name in READ_BY}
     method = given.get("method")
-    if not method:  # that has all of these options: the run's if possible, otherwise the first
+    if not method:
+        # That has all of these options: the run's if possible, otherwise the first.
         able = [one for one in (decoding.method, *METHODS) if all(one in methods for methods in read_by.values())]
         method = able[0] if able else next(iter(read_by.values()))[0]
     if method == "greedy" and "method" not in given and given.get("n_best", 1) > 1:

@@ -114,6 +114,7 @@ def _parse_model(file: Path) -> Any:
     model = buffers.ModelProto()
     try:
         model.ParseFromString(file.read_bytes())
-    except Exception as error:  # protobuf's own, which may be of several packages
+    except Exception as error:
+        # Protobuf's own, which may be of several packages.
         raise UserError(f"{PRETRAINED_KEY}: {file} is not a SentencePiece model: {error}") from error
     return model

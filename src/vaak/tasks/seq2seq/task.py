@@ -122,7 +122,8 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return Seq2SeqModel(self.own, self.data, source, target)
 
     def longest_example(self) -> float:
-        return 2 * (max(self.data.max_source_length, self.data.max_target_length) + 1)  # with the token of the end
+        # Each side has the token of the end.
+        return 2 * (max(self.data.max_source_length, self.data.max_target_length) + 1)
 
     def meta_batch(self) -> Batch:
         """Return a microbatch of one repeated token, as large as one may become."""

@@ -129,7 +129,8 @@ def write_features(folder: Path, store: CutStore, audio: AudioConfig, left_out: 
     except DataError as error:
         left_out.bad(error)
         raise
-    for other in features.folder.parent.iterdir():  # of a preparation with other options that was interrupted
+    for other in features.folder.parent.iterdir():
+        # An interrupted preparation with other options leaves some.
         if other != features.folder:
             shutil.rmtree(other)
     used = [index for index in range(len(store)) if _is_usable(store, features, index, storage, left_out)]

@@ -124,7 +124,8 @@ class ShownMeters(Meters):
         self._meters.expect_rehearsal()
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
+        # A compiled model has the module itself there.
+        self._model = getattr(model, "_orig_mod", model)
         self._meters.update(model, batch)
 
     def sums(self) -> dict[str, float]:
@@ -134,7 +135,8 @@ class ShownMeters(Meters):
         return self._meters.results(sums)
 
     def pictures(self) -> dict[str, bytes]:
-        if self._model is None:  # this process had no batch
+        if self._model is None:
+            # This process had no batch.
             return {}
         speaker = self._speaker(self._model)
         numbers = range(min(SHOWN_UTTERANCES, len(self._dataset.lengths)))
@@ -217,7 +219,8 @@ class SpokenMeters(Meters):
         self.protocol = {"spoken": f"{number} utterances", **self._scores.protocol}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        speaker = self._speaker(getattr(model, "_orig_mod", model))  # of a compiled one, it itself
+        # A compiled model has the module itself there.
+        speaker = self._speaker(getattr(model, "_orig_mod", model))
         for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
             line = self._store.line(index)
             recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)

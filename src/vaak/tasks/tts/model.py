@@ -244,7 +244,8 @@ class TtsModel(nn.Module):
         # int() would have an exporter take it for a constant; the check below says what it can't see in a number that
         # data decide.
         num_frames = cast("int", frame_lengths.max().item())
-        torch._check(num_frames >= 2)  # what an exporter can't see in a number that data decide
+        # What an exporter can't see in a number that data decide.
+        torch._check(num_frames >= 2)
         frames = regulate(self.bridge(encoded), durations, num_frames)
         return SpeechPlan(frames, frame_lengths, durations, pitch, text.lengths)
 

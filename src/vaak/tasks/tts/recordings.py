@@ -168,7 +168,8 @@ def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float
         if found.ends:
             found.ends[-1] = ended
         return
-    order = [BOUNDARY, *PAUSING[::-1], PAUSE]  # by how likely one pauses there
+    # The places, by how likely one pauses there.
+    order = [BOUNDARY, *PAUSING[::-1], PAUSE]
     ranks = [order.index(symbol) if symbol in order else -1 for symbol in between]
     own = max(range(len(between)), key=lambda place: (ranks[place], place))
     found.symbols.extend(between)
@@ -194,7 +195,8 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
     for kind, first, last, begun, ended in blocks:
         if kind == "equal" or last - first == ended - begun:
             times += [(start, end) for start, end, _ in spoken[begun:ended]]
-        elif first == last:  # what the text doesn't have lengthens what is before it
+        elif first == last:
+            # What the text doesn't have lengthens what is before it.
             if times:
                 times[-1] = (times[-1][0], spoken[ended - 1].end)
         else:

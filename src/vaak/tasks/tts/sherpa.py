@@ -149,7 +149,8 @@ class SpokenFunction(nn.Module):
         noise = torch.randn_like(self.model.mel(plan.frames)) if self.model.config.matches_flows else None
         spoken = self.model.spectrogram(plan, noise, controls)
         num_frames: Any = spoken.plan.frame_lengths[0].item()
-        torch._check(num_frames >= 2)  # what an exporter can't see in a number that data decide
+        # What an exporter can't see in a number that data decide.
+        torch._check(num_frames >= 2)
         torch._check(num_frames <= spoken.mel.shape[1])
         samples = self.generator(spoken.mel[:, :num_frames])
         return (samples[:, : (num_frames - 1) * self.hop_length].clamp(-1, 1),)
@@ -180,7 +181,8 @@ def render_lexicon(processor: PhonemeProcessor, lexicon: Mapping[str, Symbols]) 
     """The lines of lexicon.txt."""
     characters = assign_characters(processor)
     for word in sorted(lexicon):
-        if not word.startswith("#") and "||" not in word:  # a comment; where the word ends
+        if not word.startswith("#") and "||" not in word:
+            # A comment; where the word ends.
             yield f"{word} || {' '.join(characters[one] for one in lexicon[word])}\n"
 
 
@@ -211,7 +213,8 @@ def make_lexicon(
             known[word] = processed.symbols
     known = {words: symbols for words, symbols in known.items() if given.keys().isdisjoint(words.split())}
     known |= {word: processor.symbols_of_phonemes(phonemes) for word, phonemes in given.items()}
-    known[""] = ()  # of a mark that stands alone
+    # The empty word belongs to a mark that stands alone.
+    known[""] = ()
     before = Counter(prefix for prefix, core, _ in written.elements() if prefix and core)
     after = Counter(suffix for _, core, suffix in written.elements() if suffix and core)
     usual = [("", ""), *((prefix, "") for prefix, _ in before.most_common(MOST_AFFIXES))]

@@ -127,7 +127,8 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
 
     def score(self, model: nn.Module, batch: Batch) -> ScoredBatch:
         """The losses of a batch, with the outputs that they were made of."""
-        model = cast("TtsModel", model)  # torch.compile gives something of another type that has all it has
+        # torch.compile gives something of another type that has all it has.
+        model = cast("TtsModel", model)
         text = Text(batch["symbols"], batch["symbol_lengths"], batch["speakers"])
         symbol_mask, frame_lengths = text.mask, batch["frame_lengths"]
         frame_mask = length_mask(frame_lengths, batch["mel"].shape[1])
@@ -156,7 +157,8 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     def meters(self, split: str) -> ShownMeters:
         weights = self.experiment.training.loss.auxiliary
         numbers = {name: weight for name, weight in weights.items() if isinstance(weight, float)}
-        speaker = cache(self.speaker)  # one for all that this evaluation speaks: a vocoder is opened once
+        # One for all that this evaluation speaks: a vocoder is opened once.
+        speaker = cache(self.speaker)
         spoken = None
         if self.data.evaluation.speak != 0:
             spoken = SpokenMeters(self.dataset(split), self.audio, self.data.evaluation, speaker)

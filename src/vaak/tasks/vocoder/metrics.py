@@ -60,7 +60,8 @@ class VocoderMeters(Meters):
         self._sums = dict.fromkeys(("parts", "mel", "spectral", "griffin_lim_mel", "griffin_lim_spectral"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]  # or what is compiled of it
+        # The model may be a compiled one.
+        own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]
         rows = [batch["samples"][row, :length] for row, length in enumerate(batch["lengths"].tolist())]
         # Griffin–Lim's audio doesn't change between evaluations: it is made once for each part and kept.
         new = {index: real for index, real in zip(indices, rows, strict=True) if index not in self._known}

@@ -72,7 +72,8 @@ def metrics(experiment: VocoderExperiment) -> list[str]:
 def num_parameters(experiment: VocoderExperiment) -> int:
     """About how many parameters the model has, those of its discriminators included."""
     model, mel = experiment.model, experiment.global_config.mel
-    if mel is None:  # of other features, which are an error
+    if mel is None:
+        # They are other features, which are an error.
         return 0
     if model.hifigan is not None:
         found = model.hifigan.num_parameters(mel.n_mels)

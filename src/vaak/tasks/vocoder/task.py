@@ -79,7 +79,8 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def prepare(self) -> None:
         if self.options.pretrained is not None:
-            self.model()  # a mistake shows now
+            # A mistake shows now.
+            self.model()
         super().prepare()
 
     def make_recipe(
@@ -139,11 +140,13 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """Return the loss of telling recordings from generated audio; nothing before the discriminators begin."""
-        own = cast("VocoderModel", model)  # torch.compile gives something of another type that has all it has
+        # torch.compile gives something of another type that has all it has.
+        own = cast("VocoderModel", model)
         options = self._discriminators_at(batch.step)
         if options is None or own.discriminators is None:
             return {}
-        with torch.no_grad():  # this loss trains the discriminators alone
+        with torch.no_grad():
+            # This loss trains the discriminators alone.
             generated = self._generate(model, batch["samples"])
         real, false = own.discriminators(batch["samples"]), own.discriminators(generated)
         return {DISCRIMINATOR: discriminator_loss(real, false, options.loss)}
@@ -161,7 +164,8 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         options = self._discriminators_at(batch.step)
         if options is not None and own.discriminators is not None:
             scored = own.discriminators(generated)
-            with torch.no_grad():  # what the generator's are to be like
+            with torch.no_grad():
+                # What the generator's are to be like.
                 real_scored = own.discriminators(real)
             terms[ADVERSARIAL] = generator_loss(scored, options.loss)
             terms[MATCHING] = feature_matching_loss(real_scored, scored)
@@ -176,7 +180,8 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
             mel = cast("VocoderModel", model).to_mel(samples)
-        generated: Tensor = model(mel)[:, : samples.shape[1]]  # the last frame's hop goes beyond the recording
+        # The last frame's hop goes beyond the recording.
+        generated: Tensor = model(mel)[:, : samples.shape[1]]
         return generated
 
     def meters(self, split: str) -> VocoderMeters:

@@ -183,7 +183,8 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
             yield row[options.text_column] or ""
     except UserError:
         raise
-    except Exception as error:  # the Hub's client, its HTTP library and the file readers each raise their own
+    except Exception as error:
+        # The Hub's client, its HTTP library and the file readers each raise their own.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"dataset {name}: it can't be read ({reason}); check its name and the network") from error
 
@@ -287,7 +288,8 @@ def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
         return lambda text: True
     with optional_import("--language requires py3langid", "cleaning"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE)  # the package's own file
+    # The package's own file.
+    identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE)
     require_known(languages, sorted(identifier.nb_classes), "--language: unknown", error=UserError)
     return lambda text: identifier.classify(text[:LANGUAGE_CHARACTERS])[0] in languages
 
@@ -380,7 +382,8 @@ class _Contamination:
         for place in range(len(words) - self.size + 1):
             # Python's hash is salted per process, which is fine: these never leave it.
             yield hash(tuple(words[place : place + self.size]))
-        if 0 < len(words) < self.size:  # all of a short one
+        if 0 < len(words) < self.size:
+            # All of a short one.
             yield hash(tuple(words))
 
     def finds(self, text: str) -> bool:

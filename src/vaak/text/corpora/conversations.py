@@ -251,7 +251,8 @@ def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, 
     said, replaced = _check_bytes([*asked, *answers[0], *answers[1]], where, options)
     # Both answers are stored after the same question: this is where they begin.
     first = len(asked)
-    question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
+    # Each answer is one message.
+    question, chosen, rejected = said[:first], said[first:-1], said[-1:]
     text = _join_texts(said, tools)
     found = Document(text, 0, where, (*question, *chosen), (*question, *rejected), first, tools=tools)
     return found._replace(options=read_options(row, where)), replaced
@@ -552,7 +553,8 @@ def _read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list
 
     asked = _side(row, "prompt", "user", where)
     chosen, rejected = (_side(row, name, ANSWERS, where) for name in ("chosen", "rejected"))
-    if not asked:  # both are whole conversations
+    if not asked:
+        # Both are whole conversations.
         # TRL's implicit prompt: two whole conversations that begin with the same messages. The last one is always an
         # answer.
         same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))

@@ -64,7 +64,8 @@ def unread_labels(options: CorpusOptions) -> str | None:
     for name in LABELS:
         if name == options.text_column:
             continue
-        with contextlib.suppress(DataError):  # of a file without it; what can't be read, reading says
+        with contextlib.suppress(DataError):
+            # A file may lack it; reading reports what can't be read.
             for _ in read_records(first, {name: "data.corpus.label_columns"}, options):
                 return name
     return None

@@ -177,7 +177,8 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         firsts = {own[0] for own in members.values()}
         order = sorted(places.keys() - {blank}, key=lambda one: (one not in firsts, places[one], one))
         ranked = {digest: self.division.of_rank(rank, len(order)) for rank, digest in enumerate(order)}
-        return {blank: "train", **ranked}  # a blank text is dropped, so it mustn't be all that a split has
+        # A blank text is dropped, so it mustn't be all that a split has.
+        return {blank: "train", **ranked}
 
     def items(self, split: str, entries: Iterator[LabelledText], counts: LabelStatistics) -> Iterator[LabelledText]:
         is_cut = split in self.division.ranges
@@ -203,7 +204,8 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
 
     def class_names(self, split: str) -> ClassNames:
         """Return the names of classes that a split's source has, by column."""
-        find = getattr(self.source, "class_names", None)  # the grammar has none
+        # The grammar has none.
+        find = getattr(self.source, "class_names", None)
         names: ClassNames = {} if find is None else find(self.division.find_source(split))
         return names
 
@@ -278,7 +280,8 @@ def read_named(
     """
     # Absolute, since the parent of a bare file name has no name.
     name = path.absolute().parent.name if kind == "folders" else path.name.partition(".")[0]
-    labels = ((unicodedata.normalize("NFC", name).strip(),),)  # macOS writes names in NFD
+    # MacOS writes names in NFD.
+    labels = ((unicodedata.normalize("NFC", name).strip(),),)
     try:
         for piece in whole_file(path) if kind == "folders" else file_lines(path):
             where = str(path) if kind == "folders" else f"{path}:{piece.line}"

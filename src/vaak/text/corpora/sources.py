@@ -89,7 +89,8 @@ class FileSource(Generic[Entry]):
             for entry in self._read(files):
                 advance(Read.num_bytes - before)
                 yield entry
-                before = Read.num_bytes  # others may have read files meanwhile
+                # Others may have read files meanwhile.
+                before = Read.num_bytes
 
     def class_names(self, split: str) -> ClassNames:
         """Return the names of the classes of each column, where all files of a split have the same ones."""
@@ -219,7 +220,8 @@ def _load(name: str, subset: str | None) -> dict[Any, Any]:
         raise UserError(f"corpus.subset: the dataset that was saved in {name} has no configurations; leave it out")
     try:
         loaded = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, subset)
-    except Exception as error:  # the Hub's client, its HTTP library and the file readers each raise their own
+    except Exception as error:
+        # The Hub's client, its HTTP library and the file readers each raise their own.
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"corpus.name: the dataset {name!r} can't be loaded ({reason}); check its name and the network, "

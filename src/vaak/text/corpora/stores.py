@@ -133,7 +133,8 @@ def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokeni
                 num_documents += 1
                 num_reproduced += is_reproduced
                 document_bytes, is_reproduced = 0, True
-    if not num_answers:  # documents, not conversations
+    if not num_answers:
+        # They are documents, not conversations.
         paths.pop().unlink()
     for path in paths:
         sync_file(path)

@@ -64,7 +64,8 @@ def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]
         while len(seen) < count_per_phenomenon:
             try:
                 first, second = phenomenon.contrast(composer)
-            except NoChoiceError:  # the words drawn don't do
+            except NoChoiceError:
+                # The words drawn don't do.
                 continue
             goods = (first.words, second.words)
             # Sentences of the corpus never contain a held-out combination, those of pairs always do: no pair was seen
@@ -74,7 +75,8 @@ def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]
             if any(good in seen for good in goods):
                 continue
             # Each target is right in one sentence and wrong in the other, so a preference for a word alone scores half.
-            bads = (first.with_target(second.target), second.with_target(first.target))  # they exchange their targets
+            # They exchange their targets.
+            bads = (first.with_target(second.target), second.with_target(first.target))
             for good, bad in list(zip(goods, bads, strict=True))[: count_per_phenomenon - len(seen)]:
                 yield MinimalPair(
                     " ".join(good), " ".join(bad), phenomenon.name, str(len(seen)), phenomenon.long_distance

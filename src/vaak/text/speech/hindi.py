@@ -103,7 +103,8 @@ def ordinal(number: int, ending: str = "वाँ") -> str:
     """
     if number in _ROOTS:
         return _ROOTS[number] + _ENDINGS[ending]
-    said = dict(POWERS_OF_TEN).get(number) or cardinal(number)  # the hundredth, not the one hundredth
+    # The hundredth, not the one hundredth.
+    said = dict(POWERS_OF_TEN).get(number) or cardinal(number)
     return said + (ending if ending.startswith("व") else f"व{_ENDINGS[ending]}")
 
 

@@ -136,11 +136,13 @@ def _number(text: str, language: str) -> str:
         return text
     # 1.234 is over a thousand in one language and less than two in another: espeak-ng knows which.
     if not re.fullmatch(r"\d+(?:[.,]\d+)?", plain) or (grouped and text.count(".") == 1):
-        return text  # 1.234 is a thousand in one language, and less than two in another: espeak-ng knows
+        # 1.234 is a thousand in one language, and less than two in another: espeak-ng knows.
+        return text
     try:
         value = int(plain) if plain.isdigit() else Decimal(plain.replace(",", "."))
         said: str = num2words(value, lang=language)
-    except Exception:  # each language of the library has other limits, and other exceptions
+    except Exception:
+        # Each language of the library has other limits, and other exceptions.
         return text
     return said if said.strip() else text
 
@@ -164,13 +166,16 @@ def _money(found: re.Match[str], language: str) -> str | None:
     # The base class's names of currencies are English, which languages without their own would inherit.
     if code not in own or own[code] == Num2Word_EU.CURRENCY_FORMS.get(code):
         return None
-    try:  # an int would be cents
+    try:
+        # An int would be cents.
         value = Decimal(amount).quantize(Decimal("0.01"))
         if value % 1:
             said: str = num2words(value, lang=language, to="currency", currency=code)
-        else:  # without the cents, which come after the separator
+        else:
+            # The cents come after the separator, and are left out.
             said = num2words(value, lang=language, to="currency", currency=code, separator="|").partition("|")[0]
-    except Exception:  # as of numbers
+    except Exception:
+        # As with numbers, each language has other limits and exceptions.
         return None
     return said.strip() or None
 
@@ -219,7 +224,8 @@ def _in_library(text: str, to: str, language: str | None) -> str | None:
         said: str = num2words(int(text), lang=language, to=to)
         # Some languages of the library fall back to the cardinal, which would be wrong, not just less good.
         is_cardinal = to == "ordinal" and said == num2words(int(text), lang=language)
-    except Exception:  # as of numbers
+    except Exception:
+        # As with numbers, each language has other limits and exceptions.
         return None
     return None if is_cardinal or any(map(str.isdigit, said)) else said.strip() or None
 

@@ -146,7 +146,8 @@ class _Reader:
     def __init__(self, text: str, marks: Marks) -> None:
         self.spans, self._marks = [Span()], marks
         self._open: list[tuple[str, dict[str, str], Manner]] = []
-        self._held = ""  # the text in a tag that replaces it
+        # The text in a tag that replaces it.
+        self._held = ""
         parser = expat.ParserCreate()
         # Otherwise expat hands a text over in pieces, and a pronunciation in brackets could be cut in two.
         parser.buffer_text = True

@@ -69,7 +69,8 @@ def _parse_device(row: list[str]) -> Device | None:
         name, free, total, capability, driver = row
         major, _, minor = capability.partition(".")
         return Device("cuda", name, int(total) << 20, int(free) << 20, (int(major), int(minor)), driver)
-    except ValueError:  # [N/A] for a device without separate memory
+    except ValueError:
+        # [N/A] for a device without separate memory.
         return None
 
 
@@ -197,7 +198,8 @@ def accelerate_configuration(kind_of_device: str) -> Iterator[DoctorFinding]:
         )
         return
     try:
-        values: Any = read_yaml(file)  # JSON is YAML, too
+        # JSON is YAML, too.
+        values: Any = read_yaml(file)
     except UserError as error:
         yield DoctorFinding(WHAT_WOULD_RUN, "accelerate", "warning", short(str(error)), "run accelerate config again")
         return

@@ -121,7 +121,8 @@ class SplitSurvey:
     def add_text(self, text: str) -> None:
         self.num_texts += 1
         self.num_characters += len(text)
-        plain = text.casefold().translate(_PLAIN)  # without its case, punctuation and spaces
+        # Case, punctuation and spaces don't count.
+        plain = text.casefold().translate(_PLAIN)
         digest = hashlib.blake2b(plain.encode(errors="surrogatepass"), digest_size=8).digest()
         self.texts.add(int.from_bytes(digest))
         if len(self.lengths) < MOST_TEXTS:

@@ -111,7 +111,8 @@ def open_files() -> Iterator[DoctorFinding]:
     """Yield how many files this process may have open at once; workers that hand over tensors take many."""
     try:
         import resource
-    except ImportError:  # not on Windows
+    except ImportError:
+        # Windows doesn't have it.
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     mark: Mark = "warning" if 0 <= soft < FEW_OPEN_FILES else "ok"

@@ -64,7 +64,8 @@ def _audio_column(manifests: list[Path], dialect: Dialect | None) -> str | None:
     try:
         lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS)
         rows = [line.entry for line in lines if line.problem is None]
-    except (DataError, IndexError):  # what can't be read as a table is tried as texts, which says why
+    except (DataError, IndexError):
+        # What can't be read as a table is tried as texts, which says why.
         return None
     named = Counter(key for row in rows for key, value in row.items() if isinstance(value, str) and _is_name(value))
     column, number = max(named.items(), key=lambda one: one[1], default=("", 0))
@@ -167,7 +168,8 @@ def try_reading(options: dict[str, Any]) -> Attempt:
             if one.cut is not None:
                 return Attempt(opens=True)
             problem = problem or (None if one.problem is None else str(one.problem))
-    except UserError:  # these options are one guess of several: the files aren't in this layout
+    except UserError:
+        # These options are one guess of several: the files aren't in this layout.
         pass
     return Attempt(opens=False, problem=problem)
 

@@ -118,7 +118,8 @@ def torch_imported() -> Import:
 def _is_there(name: str) -> bool:
     try:
         found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # of its parent; of a module that another one put there
+    except (ImportError, ValueError):
+        # The parent may be missing, or the module was put there by another one.
         return False
     return found is not None and found.origin is not None
 
@@ -156,7 +157,8 @@ def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict
         try:
             result = json.loads(line)
             name, there, error = result["name"], bool(result["there"]), result.get("error")
-        except (ValueError, KeyError, TypeError):  # a module's own chatter
+        except (ValueError, KeyError, TypeError):
+            # A module's own chatter.
             continue
         found[name] = Import(there, ending if error == "it crashes Python" else error)
     return found or {names[0]: Import(True, ending)}

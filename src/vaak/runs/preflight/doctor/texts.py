@@ -111,7 +111,8 @@ def _find_by_ending(
         if path.suffix.lower() in KIND_BY_ENDING:
             sizes[path.suffix.lower()] += read_state(path)[0]
     there = {path.suffix.lower() for path in files}
-    ending = max((one for one in sizes if one in there), key=lambda one: sizes[one], default=None)  # of empty ones, too
+    # Empty files count, too.
+    ending = max((one for one in sizes if one in there), key=lambda one: sizes[one], default=None)
     if ending is None:
         return None, []
     files = [path for path in files if path.suffix.lower() == ending]
@@ -208,7 +209,8 @@ def _named_pair(names: Sequence[str]) -> tuple[str, str] | None:
         if first in plain and second in plain:
             return plain[first], plain[second]
     spoken = {name: code for name in names if (code := language_in(name))}
-    if len(spoken) > 2 and "id" in spoken.values():  # a column of numbers rather than Indonesian
+    if len(spoken) > 2 and "id" in spoken.values():
+        # A column of numbers rather than Indonesian.
         spoken = {name: code for name, code in spoken.items() if code != "id"}
     if len(spoken) < 2 or len(set(spoken.values())) != len(spoken):
         return None

@@ -146,7 +146,8 @@ class Waveforms(FrameFeatures):
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """Return ``(1, time)``; audio shorter than a frame of the encoder is padded with silence."""
-        if self.is_normalised:  # as transformers' Wav2Vec2FeatureExtractor
+        if self.is_normalised:
+            # As transformers' Wav2Vec2FeatureExtractor does.
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
         return np.pad(samples, (0, max(0, self.fewest - len(samples))))[None].astype(np.float32)
 

@@ -159,7 +159,8 @@ def _names(vocabulary: Vocabulary) -> list[str]:
         elif number in ids.never:
             name = f"<never-{number}>"
         elif BYTE.fullmatch(own):
-            name = own  # sherpa-onnx joins bytes to characters
+            # Sherpa-onnx joins bytes to characters.
+            name = own
         else:
             # sherpa-onnx writes ▁ as a space.
             name = "▁" + piece[1:] if piece[:1] == " " else piece

@@ -147,7 +147,8 @@ def weigh(
             break
     found: dict[str, Any] = {"method": "beam", "alpha": best[0], "beta": best[1]}
     if transcriber.decoding.ngram is not None:
-        found["ngram"] = str(Path(transcriber.decoding.ngram).resolve())  # it is read from other folders, too
+        # It is read from other folders, too.
+        found["ngram"] = str(Path(transcriber.decoding.ngram).resolve())
     if transcriber.decoding.lm is not None:
         found["lm"] = str(find_run(transcriber.decoding.lm, transcriber.directory).resolve())
     decoding = transcriber.decoding.model_copy(update=found)

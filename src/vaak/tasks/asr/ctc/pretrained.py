@@ -160,7 +160,8 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
         if language not in found.vocab:
             return None
         found.set_target_lang(language)
-    elif language is not None:  # those of the one language that it was trained for
+    elif language is not None:
+        # Those of the one language that it was trained for.
         return None
     ids = dict(found.encoder)
     # transformers' tokenizer of CTC is written in Python and has no backend to copy: here is one that does the same, a
@@ -177,7 +178,8 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     special = {ids[name] for name in found.all_special_tokens if name in ids}
     special -= {found.pad_token_id, found.word_delimiter_token_id}
     blank, size = found.pad_token_id, max(ids.values()) + 1
-    if language is None:  # else the output layer is that of the language's adapter
+    if language is None:
+        # Otherwise the output layer is that of the language's adapter.
         size = _count_rows(source, size)
     special |= {one for one in range(size) if one not in ids.values()}
     return Vocabulary(backend.to_str(), SpecialIds((blank,), blank, blank, size, tuple(sorted(special))))
@@ -260,7 +262,8 @@ class PretrainedCtc(CtcNetwork):
         inner = self.inner
         for name in BELOW:
             if hasattr(inner, name):
-                getattr(inner, name).layer_number = -1  # for rates by layer
+                # Learning rates by layer read the number.
+                getattr(inner, name).layer_number = -1
         if self.kind.reads == "samples" and not self.trains_convolutions:
             # transformers has the samples require a gradient while this is True, so frozen convolutions would still
             # keep activations for the backward pass.
@@ -314,7 +317,8 @@ class PretrainedCtc(CtcNetwork):
         if channel_mask is not None:
             hidden = hidden.masked_fill(channel_mask[:, None], 0.0)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
+            # WavLM's own masks cause the warning.
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
             encoded: Tensor = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]
         return encoded
 

@@ -122,7 +122,8 @@ def _replacements(vocabulary: Vocabulary, counts: Mapping[str, int], said: list[
     letters = _letters(vocabulary)
     case, is_turkic = _case(letters), bool({"İ", "ı"} & {*letters})
     changes = dict[str, str]()
-    if case is not None:  # of all letters of the base, whether transcripts have them or not
+    if case is not None:
+        # It is that of all letters of the base, whether transcripts have them or not.
         others = {_changed_case(one, "lower" if case == "upper" else "upper", is_turkic) for one in letters}
         candidates = {one for one in {*others, *counts} if len(one) == 1}
         changes |= {one: _changed_case(one, case, is_turkic) for one in candidates}

@@ -229,7 +229,8 @@ class CtcTask(SpeechRecognitionTask):
 
     @property
     def _blank(self) -> int:
-        return self.prepared.vocabulary.ids.pad if is_prepared(self.directory) else 0  # vaak model show comes before
+        # Vaak model show comes before.
+        return self.prepared.vocabulary.ids.pad if is_prepared(self.directory) else 0
 
     def row_names(self) -> dict[str, Sequence[str]]:
         return {"tokens": self.prepared.vocabulary.tokens()}

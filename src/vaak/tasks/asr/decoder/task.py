@@ -77,7 +77,8 @@ def keep_base(source: str, folder: Path) -> Any:
     write_json(folder / PREPROCESSOR, extractor.to_dict())
     try:
         generation = auto.GenerationConfig.from_pretrained(source)
-    except OSError:  # a folder may have none
+    except OSError:
+        # A folder may have none.
         generation = auto.GenerationConfig.from_model_config(config)
     generation.save_pretrained(folder)
     return config

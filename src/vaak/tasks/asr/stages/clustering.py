@@ -187,7 +187,8 @@ def _merge_clusters(points: np.ndarray, labels: np.ndarray, config: ClusteringCo
     points = points.astype(np.float64)
     if config.metric == "correlation":
         points = points - points.mean(axis=1, keepdims=True)
-    if config.metric in ("cosine", "correlation"):  # directions: lengths mean nothing
+    if config.metric in ("cosine", "correlation"):
+        # Directions: lengths mean nothing.
         points = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), np.finfo(np.float64).tiny)
     sizes = np.bincount(labels[labels >= 0], minlength=number).astype(np.float64)
     centres = np.stack([points[labels == one].mean(axis=0) for one in range(number)])
@@ -270,7 +271,8 @@ def spectral(points: np.ndarray, num_clusters: int, seed: int, is_balanced: bool
     except ImportError as error:
         raise UserError("clustering requires scikit-learn: pip install 'vaak[asr]'") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a graph in several parts is what clusters should be
+        # A graph in several parts is what clusters should be.
+        warnings.simplefilter("ignore")
         model: Any = SpectralClustering(
             num_clusters,
             affinity="nearest_neighbors",
@@ -303,7 +305,8 @@ def balanced(costs: np.ndarray) -> np.ndarray:
     room = np.full(num_clusters, number // num_clusters)
     # The rows left over by the division go to the largest clusters, which need to give away the most.
     room[np.argsort(-sizes, kind="stable")[: number % num_clusters]] += 1
-    extra = costs - costs[np.arange(number), labels][:, None]  # what moving a row would add
+    # What moving a row would add.
+    extra = costs - costs[np.arange(number), labels][:, None]
     while (sizes > room).any():
         step, mover = np.full((num_clusters, num_clusters), np.inf), np.zeros((num_clusters, num_clusters), int)
         for one in np.flatnonzero(sizes):
@@ -314,7 +317,8 @@ def balanced(costs: np.ndarray) -> np.ndarray:
             step[one] = extra[mover[one], np.arange(num_clusters)]
         reached = np.where(sizes > room, 0.0, np.inf)
         came_from = np.full(num_clusters, -1)
-        for _ in range(num_clusters):  # Bellman and Ford
+        for _ in range(num_clusters):
+            # This is Bellman and Ford's algorithm.
             through = reached[:, None] + step
             best = through.min(axis=0)
             # Without a margin, rounding makes a cycle of cost 0 look shorter in every round: came_from would be a loop,
@@ -466,7 +470,8 @@ def umap(matrix: Matrix, dims: int, seed: int) -> np.ndarray:
     if number < 4:
         raise UserError(f"UMAP requires at least 4 rows, not {number}; use --reduce pca or none")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its imports, and that one seed means one process
+        # umap warns of its imports, and that one seed means one process.
+        warnings.simplefilter("ignore")
         try:
             from umap import UMAP
         except ImportError as error:

@@ -140,7 +140,8 @@ def draw_clustering(
         method = "pca"
     chosen = np.sort(np.random.default_rng(seed).permutation(len(clustering.labels))[:MOST_POINTS])
     points = reduced(clustering.points[chosen], method, 2, seed)
-    if points.shape[1] == 1:  # one dimension is all there is
+    if points.shape[1] == 1:
+        # One dimension is all there is.
         points = np.column_stack([points, np.zeros(len(points), np.float32)])
     panels = {"cluster": [f"cluster {label}" for label in clustering.labels[chosen]]}
     if groups is not None:
@@ -255,7 +256,8 @@ def _stability(clustering: Clustering, config: ClusteringConfig) -> Any:
         chosen = np.sort(rng.permutation(chosen)[:MOST_RESAMPLED])
         try:
             again = cluster_points(clustering.points[chosen], same)
-        except UserError:  # too few rows are left
+        except UserError:
+            # Too few rows are left.
             continue
         yield adjusted_rand_score(clustering.labels[chosen], again.labels)
 

@@ -180,7 +180,8 @@ def difference(
             table[places[unit]] += counts[name].word_errors, counts[name].words
     if not tables[:, :, 1].any():
         return RateDifference(None, None)
-    with np.errstate(invalid="ignore"):  # a draw may have no words
+    with np.errstate(invalid="ignore"):
+        # A draw may have no words.
         test = paired_bootstrap(tables[0], tables[1], compute_mean)
     low, high = (100 * bound for bound in test.interval or (np.nan, np.nan))
     return RateDifference(100 * test.statistic, (low, high) if len(places) > 1 else None)
@@ -366,7 +367,8 @@ def _load_batch(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, 
     for place in places:
         cut = dataset.utterances.cuts[int(dataset.utterances.used[place])]
         try:
-            one = dataset.example(place, np.random.default_rng(0))  # nothing is drawn
+            # Nothing is drawn from this generator.
+            one = dataset.example(place, np.random.default_rng(0))
         except Exception as error:
             if on_bad != "skip" or is_host_error(error):
                 raise

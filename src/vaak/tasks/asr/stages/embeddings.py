@@ -93,7 +93,8 @@ class Embedder:
         base = Path(model["base"])
         values["model"] = {**model, **({"base": str(base.resolve())} if base.is_dir() else {})}
         values["data"] = {**values["data"], "augmentation": None}
-        values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
+        # Each utterance is read once.
+        values["global_config"] = {"cache_gigabytes": 0.0}
         about = (options.pooling, options.embedding_batch_size, get_precision(options), options.device)
         return cls(values, (work.folder / "data").resolve(), split, *about)
 
@@ -149,7 +150,8 @@ class Embedder:
                 states = states.float()
                 if self.pooling == "mean":
                     pooled = mean_state(states, lengths)
-                else:  # a row has a place for each position, in zeros where an utterance is shorter
+                else:
+                    # A row has a place for each position, in zeros where an utterance is shorter.
                     if lengths is not None:
                         states = masked(states, length_mask(lengths, states.shape[1]))
                     pooled = torch.nn.functional.pad(states, (0, 0, 0, task.states_shape[0] - states.shape[1]))
@@ -163,7 +165,8 @@ def _features(task: Any, split: str) -> Callable[[str], np.ndarray]:
     """The function that reads the features of an utterance of a split by its name."""
     import numpy as np
 
-    dataset, rng = task.dataset(split), np.random.default_rng(0)  # nothing is drawn
+    # Nothing is drawn from this generator.
+    dataset, rng = task.dataset(split), np.random.default_rng(0)
     places = {name: index for index, name in enumerate(list_names(dataset.utterances))}
     return lambda name: dataset.compute_features(dataset.example(places[name], rng))
 

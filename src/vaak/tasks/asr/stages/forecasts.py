@@ -258,7 +258,8 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
 
     if wants_base(options):
         config = config_before(_base_experiment(options), Path())
-        assert config is not None  # it isn't the Hub's
+        # It isn't the Hub's.
+        assert config is not None
         return dict(config.to_dict())
     name = get_base(options)
     if name in LARGE:
@@ -290,7 +291,8 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
         dataset = DatasetConfig(**values)
         if dataset.type == "voices":
             spoken = dataset.num_voices * dataset.num_sentences
-            if values == VOICES:  # only the accents that are adapted to
+            if values == VOICES:
+                # Only the accents that are adapted to count.
                 spoken = spoken * len(ADAPTED_ACCENTS) // (len(ADAPTED_ACCENTS) + len(BASE_ACCENTS))
             counts["train"] += round(spoken * dataset.train_fraction)
             counts["valid"] += round(spoken * dataset.valid_fraction)
@@ -314,7 +316,8 @@ def _seconds_of_product(device_name: str, rows: int, width: int, hidden: int) ->
     begun = time.perf_counter()
     for _ in range(TIMED):
         product = one @ other
-    product[0, 0].item()  # which waits for the device
+    # Reading the number waits for the device.
+    product[0, 0].item()
     return (time.perf_counter() - begun) / TIMED
 
 

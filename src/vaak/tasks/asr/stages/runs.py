@@ -92,7 +92,8 @@ def get_base(options: MoeOptions) -> str:
 def _base_folder(options: MoeOptions) -> Path | None:
     """The folder of a base that is in one, and isn't made here."""
     path = Path(VERSIONS.get(get_base(options), get_base(options))).expanduser()
-    if (path / "config.yml").is_file():  # a run: its checkpoint has all that is used of it
+    if (path / "config.yml").is_file():
+        # A run: its checkpoint has all that is used of it.
         from vaak.engine.checkpoint.files import resolve_checkpoint
 
         return resolve_checkpoint(path)
@@ -171,7 +172,8 @@ def make_training_section(options: MoeOptions, stage: str, metric: str) -> Value
         values["gradient_accumulation_steps"] = options.gradient_accumulation_steps
         values["mixed_precision"] = get_precision(options)
         values["performance"] = {"num_workers": options.num_workers}
-    if stage == "experts":  # all experts are of the base's output layer
+    if stage == "experts":
+        # All experts are of the base's output layer.
         values["freeze"] = [{"match": NOT_LORA}]
     return values
 
@@ -337,7 +339,8 @@ def base(work: StageWork) -> dict[str, Any]:
     warn_fallbacks(work.options)
     outcome = work.train(base_values(work.options), work.options.base_config)
     folder = work.folder / BASE_FOLDER
-    shutil.rmtree(folder, ignore_errors=True)  # a file of it may have been lost
+    # A file of it may have been lost.
+    shutil.rmtree(folder, ignore_errors=True)
     opened = open_run(outcome.directory, device="cpu")
     opened.task.export_hf(opened.model, folder)
     return {"wer": best_metrics(outcome.directory)["val_wer"]}

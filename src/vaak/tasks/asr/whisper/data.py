@@ -79,7 +79,8 @@ def split_segments(text: str, alignment: Alignment, seconds: float) -> list[Inte
     if not words:
         return [Interval(0.0, seconds, text)]
     begins = [0, *(place for place in range(1, len(words)) if words[place].start - words[place - 1].end >= PAUSE)]
-    if len(texts) != len(words):  # then it isn't known which word is which
+    if len(texts) != len(words):
+        # Then it isn't known which word is which.
         return [Interval(words[0].start, words[-1].end, text)]
     return [
         Interval(words[first].start, words[last - 1].end, " ".join(texts[first:last]))
@@ -108,7 +109,8 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
     inputs = torch.full((len(examples), longest), pad)
     targets = torch.full((len(examples), longest), IGNORED)
     for row, one in enumerate(examples):
-        prompt = whole[:-1] if one.has_times else whole  # without <|notimestamps|>
+        # A text with times has no <|notimestamps|>.
+        prompt = whole[:-1] if one.has_times else whole
         first, ids = len(prompt) - 1, torch.from_numpy(one.ids)
         inputs[row, : len(prompt)] = torch.tensor(prompt)
         inputs[row, len(prompt) : len(prompt) + len(ids)] = ids

@@ -204,7 +204,8 @@ def _spell_bytes(backend: Backend, token: int) -> str:
         content = bytes.fromhex(byte[1])
         if backend.token_to_id(content.decode("ascii", "replace")) is not None:
             return name
-    else:  # a word is written with the space before it
+    else:
+        # A word is written with the space before it.
         before = backend.decode([token])
         content = backend.decode([token, token])[len(before) :].encode()
     return "".join(_CHARACTERS[one] for one in content)
@@ -232,11 +233,13 @@ def make_generation_config(model: AsrModel, vocabulary: Vocabulary, decoding: As
         "num_beams": beams,
         "do_sample": False,
     }
-    if beams > 1:  # as ours: probabilities without what is suppressed
+    if beams > 1:
+        # As in our own search, probabilities leave out what is suppressed.
         early = True if decoding.early_stopping else "never"
         values |= {"length_penalty": decoding.length_penalty, "renormalize_logits": True, "early_stopping": early}
     if decoding.max_new_tokens is not None:
-        values["max_length"] = min(decoding.max_new_tokens, model.max_target_length)  # besides the prompt
+        # The prompt doesn't count.
+        values["max_length"] = min(decoding.max_new_tokens, model.max_target_length)
     if vocabulary.is_whispers:
         values |= _prompt_options(vocabulary, special)
         # Times and languages aren't suppressed in other Whispers: with return_timestamps, they are to be written.

@@ -53,7 +53,8 @@ class WhisperFeatures:
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """Return features ``(bin, frame)`` of samples ``(time,)`` at 16 kHz, cut off after ``seconds``."""
         options = {"sampling_rate": SAMPLING_RATE, "max_length": self.num_samples, "return_tensors": "np"}
-        with torch.autocast("cpu", enabled=False):  # they multiply matrices, too
+        with torch.autocast("cpu", enabled=False):
+            # They multiply matrices, too.
             features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
         return features
 

@@ -32,7 +32,8 @@ class WhisperMeters(AsrMeters):
         return self._transcribe(model, encoded, *rehearsed)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
+        # torch.compile gives something of another type that has all it has.
+        model = cast("AsrModel", model)
         encoded, targets = model.encode(self._compute_features(batch)), batch["targets"]
         scored = model.head_inputs if unless_many(model, targets) else model.decode
         tokens = batch.totals()["token"]

@@ -132,12 +132,14 @@ class AsrModel(WithExperts):
         if self.gate is None:
             return Encoded(self._states(features))
         if gate_input is None or not self.encodes_twice:
-            with torch.no_grad():  # the base is frozen
+            with torch.no_grad():
+                # The base is frozen.
                 states = self._states(features)
             gate_input = states.mean(1) if gate_input is None else gate_input
         # what the gate reads doesn't depend on the experts, so that it can choose among them
         routed = self.route(gate_input)
-        if self.encodes_twice:  # else the experts are in the decoder alone, and the base's states are the states
+        if self.encodes_twice:
+            # Otherwise the experts are in the decoder alone, and the base's states are the states.
             with self.routing.of(routed.choices):
                 states = self._states(features)
         return Encoded(states, *routed)

@@ -62,8 +62,10 @@ class TimeRules(NamedTuple):
             begins = is_time[:, -1] if length < 2 else is_time[:, -1] & is_time[:, -2]
             ends = is_time[:, -1] & ~begins
             # Without a time yet, last is the place before the first time, so any is allowed.
-            last = written.where(is_time, first - 1).amax(1)  # times never go back
-            lowest = torch.where(ends, last, last + 1)  # a segment isn't empty
+            # Times never go back.
+            last = written.where(is_time, first - 1).amax(1)
+            # A segment isn't empty.
+            lowest = torch.where(ends, last, last + 1)
             is_too_early = times & (tokens < lowest[:, None])
             is_text = ~times & (tokens != self.end)
             forbidden = is_too_early | (begins[:, None] & times) | (ends[:, None] & is_text)
@@ -132,7 +134,8 @@ def median_filtered(values: Tensor, width: int) -> Tensor:
     if values.shape[-1] <= reach:
         return values
     windows = torch.nn.functional.pad(values, (reach, reach), mode="reflect").unfold(-1, width, 1)
-    return windows.sort(-1).values[..., reach]  # torch's median isn't deterministic on CUDA
+    # Torch's median isn't deterministic on CUDA.
+    return windows.sort(-1).values[..., reach]
 
 
 def warped(costs: np.ndarray) -> list[int]:

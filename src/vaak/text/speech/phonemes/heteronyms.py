@@ -417,7 +417,8 @@ def _refuse(around: _Around, _: str) -> str:
 
 
 def _upset(around: _Around, _: str) -> str:
-    return "noun" if around.is_after_determiner and not around.is_verb else "verb"  # the adjective sounds like the verb
+    # The adjective sounds like the verb.
+    return "noun" if around.is_after_determiner and not around.is_verb else "verb"
 
 
 def _content(around: _Around, _: str) -> str:

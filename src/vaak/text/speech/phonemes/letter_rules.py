@@ -54,7 +54,8 @@ def pronounced(word: str) -> tuple[str, ...]:
     place, found = 0, list[str]()
     while place < len(word):
         rule = _rule_at(word, place)
-        if rule is None:  # an apostrophe
+        if rule is None:
+            # It is an apostrophe.
             place += 1
             continue
         found += rule.phonemes
@@ -119,7 +120,8 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
     else:
         chosen = max(number - 3, 0)
     marked = list(phonemes)
-    for place in vowels:  # lax vowels without stress are reduced
+    for place in vowels:
+        # Lax vowels without stress are reduced.
         vowel = phonemes[place]
         marked[place] = f"{vowel}1" if place == vowels[chosen] else f"{REDUCED.get(vowel, vowel)}0"
     return tuple(marked)
@@ -127,6 +129,7 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
 
 def _syllables(ending: str) -> int:
     """Return how many vowels an ending sounds."""
-    if re.match(r"[tscg]+i", ending):  # the i is in the consonant
+    if re.match(r"[tscg]+i", ending):
+        # The i is in the consonant.
         ending = ending.replace("i", "", 1)
     return len(re.findall(r"[aeiouy]+", ending.removesuffix("e")))

@@ -246,7 +246,8 @@ def read_lexicon(path: Path) -> dict[str, str]:
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        content = path.read_bytes().decode("latin-1")  # as older versions of CMUdict are
+        # Older versions of CMUdict are in latin-1.
+        content = path.read_bytes().decode("latin-1")
     except OSError as error:
         raise DataError(f"lexicon {path}: {error.strerror}; give a file in CMUdict's format") from error
     entries: dict[str, str] = {}
