@@ -149,7 +149,7 @@ def test_every_command_is_known_for_what_its_result_is() -> None:
 
 PRINTING = {
     *("launch slurm", "eval", "lm-eval", "baseline", "predict", "generate", "translate", "classify", "diarize"),
-    *("serve", "speak", "transcribe", "align", "find-batch-size", "replay", "verify", "bisect", "runs list"),
+    *("serve", "demo", "speak", "transcribe", "align", "find-batch-size", "replay", "verify", "bisect", "runs list"),
     *("find-lr", "check-gradients", "inspect", "doctor", "config check", "config show", "config schema", "model show"),
     *("tokenizer show", "phonemes", "data check", "data list", "score der", "score wer", "score cpwer", "score speech"),
 }

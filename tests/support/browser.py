@@ -124,10 +124,15 @@ class Tab:
 
 
 @contextmanager
-def browser() -> Iterator[Tab]:
-    """A tab of a new browser, which is closed in the end."""
+def browser(*more: str) -> Iterator[Tab]:
+    """A tab of a new browser, begun with ``more`` options, which is closed in the end."""
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--mute-audio"]
-    options += ["--autoplay-policy=no-user-gesture-required", "--no-first-run", "--disable-background-networking"]
+    options += [
+        "--autoplay-policy=no-user-gesture-required",
+        "--no-first-run",
+        "--disable-background-networking",
+        *more,
+    ]
     command = ["bash", "-c", PIPE, "chromium", str(CHROMIUM), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:

@@ -34,15 +34,19 @@ class TinyRun:
     inputs: Sequence[str]
 
 
-def train_task(folder: Path, task: str) -> None:
-    """Train a run of a task for two steps, FOLDER/TASK; what ``predict`` may read is listed next to it."""
+def train_task(folder: Path, task: str, *, evaluates: bool = False) -> None:
+    """Train a run of a task for two steps, FOLDER/TASK; what ``predict`` may read is listed next to it.
+
+    ``evaluates``: after them, so that its folder has examples.
+    """
     case = next(one for one in CASES.values() if one.task == task)
     inputs = case.about.get("inputs", ()) if case.write is None else case.write(folder / "data")
     text = yaml_text({"task": task, "name": task, **case.options, "training": {**case.training, **TRAINING}})
     file = folder / "options.yml"
     file.write_text(text.replace("FOLDER", str(folder / "data")), encoding="utf-8")
     (folder / "inputs").write_text("\n".join(map(str, inputs)), encoding="utf-8")
-    train(load([file], [f"run_dir={folder / task}"]))
+    evaluating = ["training.validation.interval=2"] if evaluates else []
+    train(load([file], [f"run_dir={folder / task}", *evaluating]))
 
 
 def find_task(folder: Path, task: str) -> TinyRun:
@@ -60,21 +64,23 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(commands: Commands, folder: Path, *arguments: object, **environment: str) -> Iterator[Serving]:
-    """A process that serves on a free port; it is ended where it is still there at the end."""
-    words = ["serve", *map(str, arguments), "--port", "0", "--device", "cpu"]
-    command = commands.start(words, folder, environment)
+def serving(
+    commands: Commands, folder: Path, *arguments: object, command: str = "serve", **environment: str
+) -> Iterator[Serving]:
+    """A process that serves on a free port, as an API or a page; it is ended where it is still there at the end."""
+    words = [command, *map(str, arguments), "--port", "0", "--device", "cpu"]
+    process = commands.start(words, folder, environment)
     try:
-        wait_until(command.output.exists)  # it opens its streams itself
-        wait_until(lambda: "serving on " in command.output.read_text() or not command.is_running)
-        assert command.is_running, command.said
-        line = command.output.read_text().splitlines()[-1]
-        yield Serving(command, line.removeprefix("serving on "))
+        wait_until(process.output.exists)  # it opens its streams itself
+        wait_until(lambda: "http://" in process.output.read_text() or not process.is_running)
+        assert process.is_running, process.said
+        line = process.output.read_text().splitlines()[-1]
+        yield Serving(process, next(word for word in line.split() if word.startswith("http://")))
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended, and nobody has noted that yet
-            if command.is_running:
-                command.send(signal.SIGKILL, to_all=True)
-        command.wait()
+            if process.is_running:
+                process.send(signal.SIGKILL, to_all=True)
+        process.wait()
 
 
 def wait_until(is_true: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> None:

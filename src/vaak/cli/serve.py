@@ -1,8 +1,10 @@
-"""``vaak serve``: runs as a server, with the endpoints that OpenAI's clients know."""
+"""``vaak serve``: runs as a server, with the endpoints of OpenAI's clients; ``vaak demo``: a page to try them."""
 
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,8 +77,7 @@ def serve(
     from vaak.serve.metrics import Metrics
     from vaak.serve.models import Server, serve_models
 
-    if token is not None and (not token.strip() or not token.isascii()):
-        raise UserError("--token (VAAK_TOKEN) is empty, or has other characters than ASCII's")
+    require_token(token)
     limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
     how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
     batching, metrics = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000), Metrics()
@@ -87,10 +88,89 @@ def serve(
     ):
         opened = [(run, open_run(run, device=device, **how)) for run in runs]
         server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        address = _name_address(host, listening)
         with _logged_requests():
             ready = partial(_announce, server, address)
             run_server(server, listening, token, any_host=token is not None, when_ready=ready)
+
+
+def demo(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN…", help="Runs, checkpoints, or pretrained models.", autocompletion=complete_runs),
+    ],
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where recordings are kept with their texts, if the page is asked to."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address; any but this machine's own requires a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 7860,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="VAAK_TOKEN", help="A secret that a browser asks for, as a password; see VAAK_TOKEN."),
+    ] = None,
+    max_upload: Annotated[float, typer.Option(min=0.001, help="MiB of a recording's file, at most.")] = 100.0,
+    max_duration: Annotated[float, typer.Option(min=1, help="Seconds of a recording, at most.")] = 3600.0,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    precision: Precision = WhichPrecision.auto,
+    trust_code: TrustCode = False,
+) -> None:
+    """Open a page to try runs on: record, speak, write, classify, translate; several runs are shown side by side.
+
+    Results are those of vaak transcribe, speak, generate and so on. The page loads nothing from elsewhere, and sends
+    nothing elsewhere. With --keep, recordings with corrected texts become data for vaak init and vaak train.
+
+    Example: vaak demo runs/asr-quickstart --keep recordings
+    """
+    for run in runs:
+        require_model(run)
+    require_token(token)
+    from vaak.core.storage.files import scratch_folder
+    from vaak.serve.gate import MEBIBYTE, Limits
+
+    limits = Limits(max_upload=round(max_upload * MEBIBYTE), max_duration=max_duration)
+    how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
+    with scratch_folder("demo") as folder:
+        _keep_gradio_quiet(folder)
+        with optional_import("vaak demo requires gradio, FastAPI and uvicorn", "demo"):
+            import gradio  # noqa: F401
+
+            from vaak.serve.demo.page import DemoPage
+            from vaak.serve.running import listen
+        from vaak.runs.open_run import open_run
+        from vaak.serve.batching import Batching
+        from vaak.serve.demo.keeping import KeptRecordings
+        from vaak.serve.metrics import Metrics
+        from vaak.serve.models import Server, serve_models
+
+        kept = None if keep is None else KeptRecordings(keep)
+        with listen(host, port, token) as listening:
+            opened = [(run, open_run(run, device=device, **how)) for run in runs]
+            metrics = Metrics()
+            server = Server(serve_models(opened, metrics, Batching()), limits, metrics, folder)
+            address = _name_address(host, listening)
+            page = DemoPage(server, kept, folder)
+            page.run(listening, token, when_ready=lambda: print(f"open {address}  (Ctrl-C ends it)", flush=True))
+
+
+def _keep_gradio_quiet(folder: Path) -> None:
+    """Say to gradio, before it is imported, that it sends nothing elsewhere, and where it may write."""
+    os.environ |= {
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+
+
+def require_token(token: str | None) -> None:
+    """Raise UserError for a token that no request can send."""
+    if token is not None and (not token.strip() or not token.isascii()):
+        raise UserError("--token (VAAK_TOKEN) is empty, or has other characters than ASCII's")
+
+
+def _name_address(host: str, listening: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
 
 
 @contextmanager

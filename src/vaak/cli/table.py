@@ -32,6 +32,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "diarize": ("vaak.cli.tasks.diarize:diarize", "Find who speaks when in recordings."),
         "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
         "serve": ("vaak.cli.serve:serve", "Serve runs with the endpoints of OpenAI."),
+        "demo": ("vaak.cli.serve:demo", "Open a page to try runs on."),
         "export": ("vaak.cli.export:export", "Convert a run to another format."),
     },
     "Look": {
@@ -165,8 +166,11 @@ class LazyGroup(TyperGroup):
         about, _, example = (self.help or "").partition("\n\n")
         formatter.write_text(about)
         width = max(map(len, self.commands))
-        for group, commands in GROUPS.items():
-            with formatter.section(group):
+        for number, (group, commands) in enumerate(GROUPS.items()):
+            if number:  # no blank line before the first: a terminal has 24
+                formatter.write_paragraph()
+            formatter.write_heading(group)
+            with formatter.indentation():
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
         formatter.write("\n")
         formatter.write_text(example)

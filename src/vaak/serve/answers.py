@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,15 +100,9 @@ async def translate(request: Request, form: TranslateRequest) -> Response:
     require_length(server, texts, "input")
     given = {name: value for name, value in form if name not in ("model", "input") and value is not None}
     with naming_fields():
-        settings = served.task.decoding(**given)
-        translator = served.task.translator(served.opened.model)
-    kind = Kind(
-        ("translate", served.name, settings),
-        lambda some: list(translator.translate(some, settings, lambda _: "the text")),
-        len,
-    )
+        job = translate_job(served, texts, **given)
     with naming_fields("input"):
-        found = await compute(request, served, Job(kind, iter(texts)))
+        found = await compute(request, served, job)
     data = [
         {
             "index": number,
@@ -119,6 +113,18 @@ async def translate(request: Request, form: TranslateRequest) -> Response:
         for number, one in enumerate(found)
     ]
     return JSONResponse({"object": "list", "model": served.name, "data": data})
+
+
+def translate_job(served: Served, texts: Sequence[str], **given: Any) -> Job:
+    """Return the job of translating texts, with options over the run's. Raises UserError for a wrong one."""
+    settings = served.task.decoding(**given)
+    translator = served.task.translator(served.opened.model)
+    kind = Kind(
+        ("translate", served.name, settings),
+        lambda some: list(translator.translate(some, settings, lambda _: "the text")),
+        len,
+    )
+    return Job(kind, iter(texts))
 
 
 MEDIA = {"wav": "audio/wav", "flac": "audio/flac", "mp3": "audio/mpeg", "opus": "audio/ogg", "pcm": "audio/pcm"}

@@ -7,6 +7,8 @@ the status, sizes and times, and no text.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import json
 import logging
@@ -54,7 +56,10 @@ class Limits:
 
 @dataclass
 class Gate:
-    """The application behind these checks; ``hosts`` are the names by which it may be called (empty: any)."""
+    """The application behind these checks; ``hosts`` are the names by which it may be called (empty: any).
+
+    ``asks_browsers``: a browser asks its user for the token, as the password of any name.
+    """
 
     app: Application
     limits: Limits
@@ -62,8 +67,12 @@ class Gate:
     token: str | None = None
     hosts: tuple[str, ...] = ()
     log_texts: bool = False
+    asks_browsers: bool = False
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
         if scope["type"] != "http":
             raise ValueError(f"a connection of type {scope['type']}, and only http is served")
         await _Exchange(self, scope, receive, send).run()
@@ -81,8 +90,11 @@ class Gate:
             return
         if self.token is not None:
             given = headers.get(b"authorization", b"")
+            if self.asks_browsers and given.startswith(b"Basic "):
+                given = b"Bearer " + read_password(given)
             if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
-                shown = {"WWW-Authenticate": "Bearer"}
+                shown = {"WWW-Authenticate": 'Basic realm="vaak: the password is the token"'}
+                shown = shown if self.asks_browsers else {"WWW-Authenticate": "Bearer"}
                 message = "this server needs its token: send it as Authorization: Bearer TOKEN"
                 raise ApiError(401, message, code="invalid_api_key", headers=shown)
 
@@ -99,6 +111,18 @@ class Gate:
         """Return the error for a body that is too large."""
         most = self.limits.max_upload / MEBIBYTE
         return ApiError(413, f"the body is larger than {most:g} MiB (--max-upload)", code="request_too_large")
+
+
+def read_password(authorization: bytes) -> bytes:
+    """Return the password that a browser sends; empty where it sends none.
+
+    >>> read_password(b"Basic bWU6c2VjcmV0OjE="), read_password(b"Basic ?")
+    (b'secret:1', b'')
+    """
+    try:
+        return base64.b64decode(authorization.removeprefix(b"Basic "), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
 
 
 class _Exchange:

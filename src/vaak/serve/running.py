@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -60,7 +61,14 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Ends in order by a signal, at once by a second one, and leaves what follows to the caller."""
+    """Ends in order by a signal, at once by a second one, and leaves what follows to the caller.
+
+    ``name`` is that of the command, and ``when_ending`` is called by the first signal.
+    """
+
+    def __init__(self, config: uvicorn.Config, name: str, when_ending: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.name, self.when_ending = name, when_ending
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -73,15 +81,17 @@ class _Uvicorn(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            print("vaak serve: ended at once", file=sys.stderr, flush=True)
+            print(f"{self.name}: ended at once", file=sys.stderr, flush=True)
             os._exit(128 + sig)
         self.should_exit = True
-        print("vaak serve: answers what it accepted, then ends; a second signal ends it at once", file=sys.stderr)
+        self.when_ending()
+        print(f"{self.name}: answers what it accepted, then ends; a second signal ends it at once", file=sys.stderr)
 
 
-def make_config(gate: Gate) -> uvicorn.Config:
-    """Return how uvicorn serves the application behind a gate."""
-    return uvicorn.Config(gate, http="h11", ws="none", lifespan="off", log_config=None, access_log=False)
+def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
+    """Return how uvicorn serves the application behind a gate; ``has_lifespan``: it is told that it begins and ends."""
+    lifespan: Any = "on" if has_lifespan else "off"
+    return uvicorn.Config(gate, http="h11", ws="none", lifespan=lifespan, log_config=None, access_log=False)
 
 
 def run_server(
@@ -94,9 +104,16 @@ def run_server(
 ) -> None:
     """Serve until a signal comes, then answer what was accepted."""
     gate = Gate(make_app(server), server.limits, server.metrics, token, () if any_host else LOOPBACK, server.log_texts)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     when_ready()
     try:
-        _Uvicorn(make_config(gate)).run(sockets=[listening])
+        run_gate(make_config(gate), listening, "vaak serve")
     finally:
         server.close()
+
+
+def run_gate(
+    config: uvicorn.Config, listening: socket.socket, name: str, when_ending: Callable[[], None] = lambda: None
+) -> None:
+    """Let what stands behind a gate answer, until a signal comes; ``when_ending`` is called then."""
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    _Uvicorn(config, name, when_ending).run(sockets=[listening])

@@ -35,7 +35,7 @@ async def recordings(server: Server, files: Sequence[UploadFile]) -> AsyncIterat
         paths = [await asyncio.to_thread(_keep, folder / str(number), file) for number, file in enumerate(files)]
         with naming_files(paths):
             for path in paths:
-                await asyncio.to_thread(_require_limits, path, server.limits)
+                await asyncio.to_thread(require_limits, path, server.limits)
             yield paths
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -81,7 +81,7 @@ def safe_name(sent: str | None) -> str:
     return "recording" if name.strip(".") == "" or len(name.encode()) > 200 else name
 
 
-def _require_limits(path: Path, limits: Limits) -> None:
+def require_limits(path: Path, limits: Limits) -> None:
     """Raise ApiError for a recording that is too long, before it is decoded; UserError for what isn't one."""
     header = read_header(path)
     if header.duration > limits.max_duration:

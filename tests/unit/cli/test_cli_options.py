@@ -32,6 +32,7 @@ TAKES = {
     "tune": "device json",  # writes RUN/tuned.yml
     "transcribe": "output device json",
     "serve": "device",  # its results are answers
+    "demo": "device",  # its results are on a page
     "align": "output device json",
     "data segment": "output device json",
     "plot": "output",

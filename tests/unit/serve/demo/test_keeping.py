@@ -1,0 +1,83 @@
+"""Recordings that are kept become data for ``vaak init`` and ``vaak train``; nothing that is there is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from folders import contents
+from vaak.config.yaml.text import read_yaml
+from vaak.core.errors import UserError
+from vaak.serve.demo.keeping import KeptRecordings
+
+
+def record(path: Path, seconds: float = 0.5, channels: int = 1, rate: int = 44_100) -> Path:
+    samples = np.random.default_rng(len(path.name)).uniform(-0.5, 0.5, (round(seconds * rate), channels))
+    soundfile.write(path, samples, rate, "PCM_16")
+    return path
+
+
+def lines_of(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_kept_recordings_are_what_init_and_train_read(vaak, tmp_path: Path):
+    kept = KeptRecordings(tmp_path / "kept")
+    for number in range(4):
+        kept.add(record(tmp_path / f"../{tmp_path.name}/talk-{number}.wav", channels=2), f"so it\n is {number}")
+    code, out, err = vaak("init", "asr", "--data", tmp_path / "kept", "--output", tmp_path / "own.yml")
+    assert code == 0, err
+    (corpus,) = read_yaml(tmp_path / "own.yml")["datasets"]
+    assert corpus["type"] == "nemo"
+    code, out, err = vaak("data", "check", tmp_path / "own.yml")
+    assert code == 0, out + err
+    assert sum(map(int, re.findall(r"^\w+: (\d+) examples", out, re.MULTILINE))) == 4, out
+    (one, *_) = lines_of(tmp_path / "kept")
+    assert one["text"] == "so it is 0"
+    found = soundfile.info(tmp_path / "kept" / str(one["audio_filepath"]))
+    assert (found.samplerate, found.channels, found.duration) == (44_100, 1, 0.5)
+
+
+def test_what_is_kept_at_once_is_all_there(tmp_path: Path):
+    talk = record(tmp_path / "talk.wav", 0.01)
+    kept = KeptRecordings(tmp_path / "kept")
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: kept.add(talk, f"text {number}"), range(24)))
+    found = lines_of(kept.folder)
+    assert len({*made}) == len(found) == 24
+    assert {one["text"] for one in found} == {f"text {number}" for number in range(24)}
+    assert {Path(str(one["audio_filepath"])).name for one in found} == {path.name for path in made}
+    assert {path.name for path in (kept.folder / "wavs").iterdir()} == {path.name for path in made}
+
+
+def test_what_is_there_already_stays(tmp_path: Path):
+    kept = KeptRecordings(tmp_path / "kept")
+    kept.folder.mkdir()
+    (kept.folder / "recordings.jsonl").write_text('{"audio_filepath": "own.wav", "text": "mine"}')  # no line end
+    kept.add(record(tmp_path / "talk.wav"), "so it is")
+    assert [one["text"] for one in lines_of(kept.folder)] == ["mine", "so it is"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"), [("talk.wav", " \n", "there is no text"), ("noise.wav", "so it is", "noise.wav")]
+)
+def test_what_cant_be_kept_leaves_nothing(tmp_path: Path, name: str, text: str, said: str):
+    record(tmp_path / "talk.wav")
+    (tmp_path / "noise.wav").write_bytes(b"no audio")
+    with pytest.raises(UserError, match=said):
+        KeptRecordings(tmp_path / "kept").add(tmp_path / name, text)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_folder_that_cant_be_written_is_named(tmp_path: Path):
+    (tmp_path / "kept").write_text("a file")
+    before = contents(tmp_path)
+    with pytest.raises(UserError, match="kept: the recording can't be kept"):
+        KeptRecordings(tmp_path / "kept").add(record(tmp_path / "talk.wav"), "so it is")
+    assert {**contents(tmp_path), "talk.wav": None} == {**before, "talk.wav": None}
