@@ -52,6 +52,11 @@ class Opened:
         self.tab.value(f"{seen('textarea')}[0].value = {json.dumps(text)}")
         self.tab.value(f"{seen('textarea')}[0].dispatchEvent(new Event('input', {{bubbles: true}}))")
 
+    def asked_for(self, path: str) -> bool:
+        """Whether the page has asked for an address with this in it."""
+        self.tab.value("1")  # reads what has happened
+        return any(path in one for one in self.tab.requests)
+
     def shown(self, of: str) -> str:
         """The text of the first element of results that is seen, once there is one."""
         self.tab.wait(f"{seen(f'.vaak {of}')}.length")
@@ -105,8 +110,8 @@ def test_a_recording_is_transcribed_and_kept(page: Opened):
     page.click("Record")
     time.sleep(2.5)
     page.click("Stop")
-    for asked in ("/gradio_api/upload", "/gradio_api/file="):  # it is sent, then drawn
-        wait_until(lambda asked=asked: page.tab.value("1") and any(asked in one for one in page.tab.requests))
+    wait_until(lambda: page.asked_for("/gradio_api/upload"))
+    wait_until(lambda: page.asked_for("/gradio_api/file="))  # its waveform is drawn
     page.click("Transcribe", "button.primary")
     said = page.shown(".text, .note:not([aria-busy])")
     assert "asr" in page.tab.value("document.querySelector('.vaak h3').innerText")
