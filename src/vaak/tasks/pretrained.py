@@ -379,6 +379,14 @@ def write_new_tokens(new: NewIds, folder: Path) -> None:
     write_json(folder / BASE_FOLDER / NEW_TOKENS, about)
 
 
+def note_missing_rows(num_rows: int, vocab_size: int, source: str, folder: Path, key: str = PRETRAINED_KEY) -> None:
+    """Say in prepared data, and in a line, which of a tokenizer's tokens the base ``source`` has no rows for."""
+    if vocab_size > num_rows:
+        number = vocab_size - num_rows
+        log.info("%s: %d tokens are new to %s: the row of each begins as the mean", key, number, source)
+        write_new_tokens(NewIds(range(num_rows, vocab_size)), folder)
+
+
 def read_new_tokens(folder: Path) -> NewIds:
     """Return the tokens that the base in prepared data lacks; none where it has a row for each."""
     file = folder / BASE_FOLDER / NEW_TOKENS

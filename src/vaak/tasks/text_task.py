@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
@@ -10,9 +10,10 @@ from torch import nn
 from typing_extensions import TypeVar
 
 from vaak.nn.lora import add_lora
-from vaak.runs.prepared import Recipe
+from vaak.nn.new_tokens import train_new_rows
+from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
-from vaak.tasks.pretrained import Base
+from vaak.tasks.pretrained import Base, read_new_tokens
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.sources import list_files
 from vaak.text.tokenizer import Tokenizer
@@ -111,8 +112,20 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         raise NotImplementedError
 
     def add_adapters(self, model: AnyModel) -> AnyModel:
-        """Return the model with the low-rank adapters of ``model.lora``, if it has any."""
-        return add_lora(model, self.experiment.model.lora, self.also_trained)
+        """Return the model with the low-rank adapters of ``model.lora``, if it has any.
+
+        The rows of tokens that a pretrained model lacked are trained next to them.
+        """
+        lora = self.experiment.model.lora
+        add_lora(model, lora, self.also_trained)
+        if lora is not None:
+            new = read_new_tokens(prepared_folder(self.directory)).ids
+            train_new_rows(dict.fromkeys(self.token_modules(model)), new)
+        return model
+
+    def token_modules(self, model: AnyModel) -> Sequence[nn.Module]:
+        """Return a model's embeddings and output layers, which have a row for each token."""
+        return ()
 
     def meta_model(self) -> AnyModel | None:
         """Return a model with all tokens that its tokenizers may have, or have where they are given.

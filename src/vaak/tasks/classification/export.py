@@ -17,6 +17,7 @@ from torch import nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
+from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
@@ -94,6 +95,11 @@ def export_peft(
     files["README.md"] = kind.format(
         base=base, folder=folder.name, number=len(names), names=", ".join(names), pooling=classifier.config.pooling
     )
+    rows = {f"{prefix}{name.removeprefix(OF_BASE)}": one for name, one in iterate_new_rows(classifier)}
+    if rows:
+        size = max(one.ids.stop for one in rows.values())
+        files["README.md"] += README_OF_NEW_TOKENS.format(number=len(next(iter(rows.values())).ids), size=size)
+    whole |= rows
     targets = [one.name for one in adapters]
     write_adapter(adapters, classifier.config.lora, targets, base, folder, whole=whole, files=files)
 
@@ -131,6 +137,12 @@ logits = linear(pooled, head["weight"], head["bias"])  # of last_hidden_state; p
 ```
 
 The classes, in the order of the logits: {names}.
+"""
+
+
+README_OF_NEW_TOKENS = """
+The tokenizer has {number} tokens that the base lacks, whose rows are in the adapter (`trainable_token_indices`): give
+the base as many rows first, by `base.resize_token_embeddings({size})`.
 """
 
 

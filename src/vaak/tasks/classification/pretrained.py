@@ -32,6 +32,7 @@ from vaak.tasks.pretrained import (
     iterate_tensors,
     load_config,
     load_tokenizer,
+    note_missing_rows,
     quiet_transformers,
     save_tokenizer,
     write_tokenizer_config,
@@ -68,15 +69,16 @@ def save_base(source: str, folder: Path, max_length: int, pooling: str = "first"
     longest = longest_input(config)
     if longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
-    if decodes:
-        config.save_pretrained(folder / "base")
-        # This tokenizer often has one special token for all roles.
-        return save_tokenizer(source, folder, key=PRETRAINED_KEY)
-    found = load_tokenizer(PRETRAINED_KEY, source)
-    tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
-    tokenizer.save(folder / "tokenizer")
     config.save_pretrained(folder / "base")
-    write_tokenizer_config(found, folder)
+    if decodes:
+        # This tokenizer often has one special token for all roles.
+        tokenizer = save_tokenizer(source, folder, key=PRETRAINED_KEY)
+    else:
+        found = load_tokenizer(PRETRAINED_KEY, source)
+        tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
+        tokenizer.save(folder / "tokenizer")
+        write_tokenizer_config(found, folder)
+    note_missing_rows(config.vocab_size, tokenizer.vocab_size, source, folder, PRETRAINED_KEY)
     return tokenizer
 
 
@@ -139,12 +141,6 @@ class Pretrained(nn.Module):
         known = base.get_input_embeddings().num_embeddings
         if vocab_size > known:
             # Special tokens that its tokenizer lacked.
-            log.info(
-                "%s: %d tokens are new to %s: the row of each begins as the mean",
-                PRETRAINED_KEY,
-                vocab_size - known,
-                source,
-            )
             base.resize_token_embeddings(vocab_size, mean_resizing=False)
             begin_new_rows([base.get_input_embeddings()], range(known, vocab_size))
         return cls(base)

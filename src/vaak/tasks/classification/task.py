@@ -27,8 +27,10 @@ from vaak.core.storage.files import in_temporary_folder
 from vaak.core.task import Baselines, Meters, Outputs
 from vaak.data.batching import largest_rows
 from vaak.engine.distributed.launcher import pick_device
+from vaak.nn.lora import merged
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
+from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import without_unread_files
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassificationExperiment
@@ -300,7 +302,11 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         yield classifier.head.bias, "labels"
         network: Any = getattr(classifier, "transformer", classifier)
         base = network.base.get_input_embeddings() if isinstance(network, Pretrained) else network.embedding
-        yield base.weight, "tokens"
+        yield get_stored_weight(base), "tokens"
+
+    def token_modules(self, model: TextClassifier) -> list[nn.Module]:
+        network = getattr(model, "transformer", None)
+        return [network.base.get_input_embeddings()] if isinstance(network, Pretrained) else []
 
     def outputs(self) -> Outputs:
         rows, classes = self.rows, self.prepared.classes
@@ -400,7 +406,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
-        export_onnx(model.eval(), self.rows, self.prepared.classes, folder)
+        export_onnx(merged(model.eval()), self.rows, self.prepared.classes, folder)
 
     def samples(self, model: nn.Module) -> list[str]:
         """The labels of the first validation texts, with the true ones."""

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
+from vaak.nn.new_tokens import iterate_new_rows
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.pretrained import saved_config
 from vaak.tasks.seq2seq.model import Seq2SeqModel
@@ -109,4 +111,35 @@ def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) ->
         adapter._replace(name=family.theirs(f"{adapter.name}.weight").removesuffix(".weight"))
         for adapter in iterate_adapters(model)
     ]
-    write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
+    # An embedding of both sides is found as the source's.
+    named = {name.replace("source_embedding", "target_embedding"): one for name, one in iterate_new_rows(model)}
+    rows = {family.theirs(f"{name}.weight").removesuffix(".weight"): one for name, one in named.items()}
+    if rows and (len(rows) > 1 or model.output_bias is not None):
+        number = len(next(iter(rows.values())).ids)
+        raise UserError(
+            f"--format peft: {base} lacks {number} tokens that are learned here, and peft puts their rows into one of "
+            "its embeddings alone; use --format hf"
+        )
+    size = model.target_embedding.num_embeddings
+    files = {"README.md": README_OF_NEW_TOKENS.format(base=base, size=size, folder=folder.name)} if rows else {}
+    names = [adapter.name for adapter in adapters]
+    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files)
+
+
+README_OF_NEW_TOKENS = """\
+# Low-rank adapters of a translator with tokens that its base lacks
+
+Their rows are in the adapter (`trainable_token_indices`). The base is given as many rows as the tokenizer has tokens,
+then the adapter is put on it:
+
+```python
+import peft
+import transformers
+
+base = transformers.AutoModelForSeq2SeqLM.from_pretrained("{base}")
+base.resize_token_embeddings({size})
+model = peft.PeftModel.from_pretrained(base, "{folder}")
+```
+
+`vaak export RUN --format hf` writes the whole model.
+"""

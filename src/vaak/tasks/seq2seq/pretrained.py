@@ -20,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_json
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
+from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.pretrained import (
     BASE_FOLDER,
     GENERATION,
@@ -27,6 +28,7 @@ from vaak.tasks.pretrained import (
     fetch_folder,
     iterate_tensors,
     load_config,
+    note_missing_rows,
     read_generation,
     read_weights,
     save_config,
@@ -67,8 +69,11 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     write_generation(source, folder)
     roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
     if config.model_type == "marian" and sentencepiece_pair.is_pair(files := fetch_folder(source, TOKENIZER_FILES)):
-        return sentencepiece_pair.save_pair(files, folder, roles)
-    return save_tokenizer(source, folder, roles)
+        tokenizer = sentencepiece_pair.save_pair(files, folder, roles)
+    else:
+        tokenizer = save_tokenizer(source, folder, roles)
+    note_missing_rows(config.vocab_size, tokenizer.vocab_size, source, folder)
+    return tokenizer
 
 
 def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
@@ -88,7 +93,7 @@ def init_model(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_
 
 
 def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
-    """Return the model with the weights of ``source``; tokens that it lacks are drawn.
+    """Return the model with the weights of ``source``; rows of tokens that it lacks begin as the mean.
 
     ``folder``, ``own``, ``data`` and ``vocab_size`` are those of ``drawn``. Raises UserError where weights can't be
     loaded, or aren't those of the base's configuration.
@@ -96,6 +101,9 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     model = init_model(folder, own, data, vocab_size)
     family = detect_family(saved_config(folder), source)
     read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
+    known = saved_config(folder)["vocab_size"]
+    new = range(known, max(known, vocab_size))
+    begin_new_rows(dict.fromkeys((model.target_embedding, model.source_embedding, model.head)), new)
     return model
 
 

@@ -27,6 +27,7 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
+from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.runs.use import require_format
 from vaak.tasks.base import RehearsedTexts, without_unread_files
@@ -147,6 +148,9 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
             )
         )
 
+    def token_modules(self, model: Seq2SeqModel) -> list[nn.Module]:
+        return [model.target_embedding, model.source_embedding, *([] if model.head is None else [model.head])]
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary, targets = self.experiment.training.loss.auxiliary, batch["targets"]
         norms = None
@@ -173,9 +177,9 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
 
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
         translator = cast("Seq2SeqModel", model)
-        yield translator.source_embedding.weight, "source tokens"
-        yield translator.target_embedding.weight, "tokens"
-        yield getattr(translator.head, "weight", None), "tokens"
+        yield get_stored_weight(translator.source_embedding), "source tokens"
+        yield get_stored_weight(translator.target_embedding), "tokens"
+        yield None if translator.head is None else get_stored_weight(translator.head), "tokens"
         yield translator.output_bias, "tokens"
 
     def outputs(self) -> Outputs:
