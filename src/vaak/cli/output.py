@@ -64,13 +64,15 @@ def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -
         values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
         print_line({"kind": "result", **values, **outcome.metrics})
         return
-    from vaak.report.start import compare_with_start
+    from vaak.report.start import compare_with_start, explain_lacking_intervals
     from vaak.runs.evaluate import below_baselines
 
     if outcome.metrics:
         # None where the run ended after another step than the last evaluation's.
         changes = compare_with_start(outcome.directory, outcome.step)
         print_metrics(outcome.metrics, {one.name: one.cells for one in changes})
+        if line := explain_lacking_intervals(changes):
+            print(line)
 
     for line in below_baselines(outcome.directory, outcome.metrics):
         print(line)

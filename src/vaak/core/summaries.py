@@ -63,6 +63,12 @@ class ExampleLog:
         return {"examples": chosen(self.examples), "scores": sorted(self.scores)[:MOST_SCORES]}
 
 
+def keep_scores(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
+    """The part of a summary that has the scores of examples alone, for what shows none of them."""
+    found = make_summary(figure, seen)
+    return {"scores": found["scores"]} if "scores" in found else {}
+
+
 def chosen(examples: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first examples of those given and the worst ones, in order; no more than MOST_EXAMPLES.
 

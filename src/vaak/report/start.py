@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import MOST_SCORES, SUMMARY
 
 NUM_SAMPLES = 2000
+MOST_NAMED = 6
+"""Figures that a line names."""
 LARGEST_SUMMARY = 1_000_000
 """Bytes of a summary that is read."""
 
@@ -44,6 +46,16 @@ class Change:
             return before, difference
         low, high = (f"{scale * limit:+.4g}" for limit in self.interval)
         return before, f"{difference} ({low} to {high})"
+
+
+def explain_lacking_intervals(changes: Sequence[Change]) -> str:
+    """A line on figures whose differences have no interval; empty where all have one."""
+    lacking = [one.name for one in changes if one.interval is None]
+    if not lacking:
+        return ""
+    named = ", ".join(lacking[:MOST_NAMED]) + (f" and {len(lacking) - MOST_NAMED} more" * (len(lacking) > MOST_NAMED))
+    which = "these" if len(lacking) > 1 else "it"
+    return f"no interval of the difference: {named} (no scores of single examples are kept of {which})"
 
 
 def compare_with_start(run: Path, step: int) -> list[Change]:
@@ -81,9 +93,18 @@ def _intervals(run: Path, step: int) -> Iterator[tuple[str, tuple[float, float]]
             before, after = _scores(one), _scores(other)
             if before is None or after is None or before[0] != after[0] or len(before[1]) != len(after[1]):
                 continue
-            found = paired_bootstrap(after[1], before[1], compute_mean, NUM_SAMPLES).interval
-            if found is not None and np.isfinite(found).all():
-                yield f"{name}{before[0][0]}", found
+            figure = before[0][0]
+            statistics = {figure: compute_mean} | ({"perplexity": _compute_perplexity} if figure == "loss" else {})
+            for own, statistic in statistics.items():
+                found = paired_bootstrap(after[1], before[1], statistic, NUM_SAMPLES).interval
+                if found is not None and np.isfinite(found).all():
+                    yield f"{name}{own}", found
+
+
+def _compute_perplexity(sums: np.ndarray) -> np.ndarray:
+    """The statistic of scores whose mean is a loss in nats."""
+    found: np.ndarray = np.exp(np.minimum(compute_mean(sums), 700.0))  # exp overflows above 709
+    return found
 
 
 def _read_summary(run: Path, path: Path) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ from vaak.core.batch import Batch, find_places
 from vaak.core.errors import DataError, UserError
 from vaak.core.progress import track
 from vaak.core.storage.archives import open_file
-from vaak.core.summaries import LONGEST_TEXT, MOST_SCORES
+from vaak.core.summaries import LONGEST_TEXT, MOST_SCORES, ExampleLog, keep_scores
 from vaak.core.task import Dataset, Meters
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import compute_load_metrics, counted_loads
@@ -61,6 +61,7 @@ class TextMeters(Meters):
         self.protocol, self.options, self._samples = protocol, options, samples
         self._model: nn.Module | None = None
         self.totals = dict.fromkeys(("nats", "token", "byte", "right"), 0.0)
+        self._log = ExampleLog("loss")
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         # A compiled model has the module itself there.
@@ -73,12 +74,24 @@ class TextMeters(Meters):
             each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
         # mps has no float64.
         nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)
-        numbers = [nats, right.sum(), *loads.values()]
+        numbers = torch.stack([number.to(nats.dtype) for number in (nats, right.sum(), *loads.values())])
+        rows = scored // batch["targets"].shape[1]
+        of_rows = torch.zeros(2, batch.num_rows, dtype=nats.dtype, device=nats.device)
+        of_rows[0].index_add_(0, rows, each.to(nats.dtype))
+        of_rows[1].index_add_(0, rows, torch.ones_like(each, dtype=nats.dtype))
         # This is the only wait for the device.
-        found = torch.stack([number.to(nats.dtype) for number in numbers]).tolist()
+        found = torch.cat((numbers, of_rows.flatten())).tolist()
         names = ["nats", "right", *loads, "token", "byte"]
-        for name, value in zip(names, [*found, counts["token"], counts["byte"]], strict=True):
+        for name, value in zip(names, [*found[: len(numbers)], counts["token"], counts["byte"]], strict=True):
             self.totals[name] = self.totals.get(name, 0.0) + value
+        self._add_scores(batch, found[len(numbers) :])
+
+    def _add_scores(self, batch: Batch, of_rows: list[float]) -> None:
+        """Keep the nats and the tokens of each example; those of rows with several aren't known by example."""
+        for row, indices in enumerate(batch.indices):
+            nats, tokens = of_rows[row], of_rows[batch.num_rows + row]
+            if len(indices) == 1 and tokens:
+                self._log.add(indices[0], 0.0, (nats, tokens), str(tokens), {})
 
     def sums(self) -> dict[str, float]:
         return self.totals
@@ -93,9 +106,13 @@ class TextMeters(Meters):
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
         return results | compute_load_metrics(sums)
 
+    def seen(self) -> dict[str, list[Any]]:
+        return self._log.seen()
+
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
         samples = [] if self._model is None else self._samples(self._model)
-        return {"samples": [text[:LONGEST_TEXT] for text in samples]} if samples else {}
+        found = {"samples": [text[:LONGEST_TEXT] for text in samples]} if samples else {}
+        return found | keep_scores(self._log.figure, seen)
 
 
 class PairMeters(Meters):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 
 from vaak.audio.features.mel import reconstruct_waveform
 from vaak.core.batch import Batch, read_together
+from vaak.core.summaries import ExampleLog, keep_scores
 from vaak.core.task import Meters
 from vaak.nn.speech.waveform_losses import spectrogram_loss, stft_loss
 from vaak.tasks.vocoder.model import VocoderModel
@@ -57,6 +58,7 @@ class VocoderMeters(Meters):
         """
         self.protocol = {"split": split, "window": f"{window:g} s", "griffin_lim": f"{num_iterations} iterations"}
         self._num_iterations, self._known = num_iterations, known
+        self._log = ExampleLog("mel_distance")
         self._sums = dict.fromkeys(("parts", "mel", "spectral", "griffin_lim_mel", "griffin_lim_spectral"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
@@ -76,6 +78,14 @@ class VocoderMeters(Meters):
                 found[f"{prefix}mel"] += one.mel
                 found[f"{prefix}spectral"] += one.spectral
         self._sums = found
+        for index, ours in zip(indices, read[: len(rows)], strict=True):
+            self._log.add(index, ours.mel, (ours.mel, 1), str(index), {})
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self._log.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return keep_scores(self._log.figure, seen)
 
     def sums(self) -> dict[str, float]:
         return self._sums

@@ -27,6 +27,7 @@ from vaak.audio.mel_config import MelConfig
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.metrics_file import read_history
 from vaak.runs.start import train
 from vaak.tasks.vocoding import Published, synthesize
 
@@ -370,6 +371,8 @@ def test_training_begins_with_published_weights_and_resumes_without_them(tmp_pat
     with torch.no_grad():
         begun, expected = model(mel[None])[0], reference(mel.T[None])[0]
     torch.testing.assert_close(begun[: -HOP // 2], expected[HOP // 2 :], rtol=1e-5, atol=1e-5)
+    evaluated = [one["step"] for one in read_history(whole) if one["kind"] == "evaluation"]
+    assert evaluated[0] == 0, "what begins pretrained is evaluated before its first step"
     part = tmp_path / "part"
     train(load([tmp_path / "whole.yml"], [f"run_dir={part}", *few, "training.max_steps=2"]))
     shutil.rmtree(tmp_path / "published")
