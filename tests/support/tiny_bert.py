@@ -9,8 +9,8 @@ import pytest
 import torch
 
 
-def write_bert(folder: Path, words: Sequence[str]) -> Path:
-    """Two layers of width 16 over ``words``, with places for 20 tokens."""
+def write_bert(folder: Path, words: Sequence[str], places: int = 20) -> Path:
+    """Two layers of width 16 over ``words``, with ``places`` for tokens."""
     transformers = pytest.importorskip("transformers")
     folder.mkdir(exist_ok=True)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
@@ -18,6 +18,6 @@ def write_bert(folder: Path, words: Sequence[str]) -> Path:
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(vocabulary), max_position_embeddings=20, **sizes)
+    config = transformers.BertConfig(vocab_size=len(vocabulary), max_position_embeddings=places, **sizes)
     transformers.BertModel(config).save_pretrained(folder)
     return folder

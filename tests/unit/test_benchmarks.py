@@ -192,6 +192,27 @@ def test_few_texts(tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_pretrained(tmp_path: Path):
+    """On made texts and a made encoder: each trial once, the best on test, its export as transformers reads it."""
+    intents, corpus = tmp_path / "classification" / "clinc150", ("pay", "call", "stop")
+    intents.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        rows = [{"text": f"{word} {split} {number}", "label": word} for word in corpus for number in range(4)]
+        (intents / f"{split}.json").write_text(json.dumps(rows))
+    tiny_bert.write_bert(tmp_path / "minilm", [*corpus, "train", "valid", "test", "0", "1", "2", "3"], 64)
+    options = ("--weights", tmp_path, "--data", tmp_path, "--folder", tmp_path / "runs", "--only", "minilm")
+    trials = (*options, "--seeds", 1, "--ways", "frozen", "--rates", "1e-3", "1e-2")
+    said = run_benchmark("pretrained", "rates", "proof", *trials)
+    assert "| 0.01 | " in said
+    assert "| 12 of 12 equal |" in said
+    lines = (tmp_path / "runs" / "rates.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    assert len(list((tmp_path / "runs" / "runs").iterdir())) == 1, "the worse one is deleted"
+    run_benchmark("pretrained", "rates", *trials)
+    assert (tmp_path / "runs" / "rates.jsonl").read_text().splitlines() == lines, "what is there isn't trained again"
+
+
+@pytest.mark.slow
 def test_tts_proofs(voice_run: Path, tmp_path: Path):
     pytest.importorskip("pocketsphinx")
     assert "real-time factor" in run_benchmark("tts_proofs", "unseen", voice_run, "--utterances", 1)

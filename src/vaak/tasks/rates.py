@@ -4,10 +4,10 @@
     whole       a pretrained base, all weights trained      ten times less and below, with a warm-up: above, it forgets
     adapters    a frozen base with low-rank adapters        about ten times as much as whole
 
-They are for AdamW, and from the literature, not measured here: Devlin et al. 2019 (BERT: 2e-5 to 5e-5); Raffel et al.
-2020 (T5); Touvron et al. 2023 (Llama 2: 2e-5); Hu et al. 2021 and Dettmers et al. 2023 (LoRA, QLoRA: 1e-4 to 2e-4);
-Gandhi 2022 (Whisper by Hugging Face: 1e-5), peft's example (Whisper with LoRA: 1e-3); Baevski et al. 2020 (wav2vec
-2.0).
+They are for AdamW. ``OF_SMALL`` was measured, on small bases and few data (benchmarks/pretrained.py; docs/lab has the
+study). ``USUAL`` is from the literature: Devlin et al. 2019 (BERT: 2e-5 to 5e-5); Raffel et al. 2020 (T5); Touvron et
+al. 2023 (Llama 2: 2e-5); Hu et al. 2021 and Dettmers et al. 2023 (LoRA, QLoRA: 1e-4 to 2e-4); Gandhi 2022 (Whisper by
+Hugging Face: 1e-5), peft's example (Whisper with LoRA: 1e-3); Baevski et al. 2020 (wav2vec 2.0).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.tasks import CheckFinding, remark
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.runs.folder.directory import RUNS
 
 
@@ -36,6 +37,9 @@ USUAL = {
     "asr, ctc": UsualRates(1e-4, 1e-3),
 }
 """By task, and kind of model."""
+SMALL_PARAMETERS = 50_000_000
+OF_SMALL = {"classification": UsualRates(2e-4, 6e-3)}
+"""Of bases with at most ``SMALL_PARAMETERS``."""
 FACTOR = 5
 """A rate is said to be high, or low for adapters, from this many times the usual one."""
 
@@ -50,9 +54,11 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
     optimizer, scheduler = training.optimizer, training.scheduler
     if optimizer.type not in ("adamw", "adam") or training.freeze or optimizer.groups:
         return
-    if _is_own_run(reduce(getattr, key.split("."), experiment)):
+    base: str = reduce(getattr, key.split("."), experiment)
+    if _is_own_run(base):
         return
-    usual = USUAL[kind].adapters if adapted else USUAL[kind].whole
+    rates = find_usual(kind, base)
+    usual = rates.adapters if adapted else rates.whole
     what = "low-rank adapters of a pretrained base" if adapted else "a pretrained base, all of it trained,"
     if optimizer.lr > FACTOR * usual:
         why = "" if adapted else "; above, it forgets"
@@ -61,6 +67,12 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
         yield remark(key, f"training.optimizer.lr is {optimizer.lr:g}; {what} usually learns at {usual:g}")
     elif not adapted and not (scheduler.warmup_steps or scheduler.warmup_ratio):
         yield remark(key, f"{what} usually begins with a warm-up; give training.scheduler.warmup_ratio, such as 0.1")
+
+
+def find_usual(kind: str, base: str) -> UsualRates:
+    """Return the usual rates of a row of ``USUAL`` for a base; one whose size isn't known has those of large ones."""
+    is_small = 0 < count_stored_parameters(base) <= SMALL_PARAMETERS
+    return OF_SMALL.get(kind, USUAL[kind]) if is_small else USUAL[kind]
 
 
 def _is_own_run(base: str) -> bool:
