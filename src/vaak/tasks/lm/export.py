@@ -16,6 +16,8 @@ predicted, never read. That of a pretrained base goes out as it came in.
 from __future__ import annotations
 
 import copy
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -63,6 +65,9 @@ from vaak.text.chat_template import ChatTemplate, keep_template, template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 from vaak.text.tokenizer import UsersTokenizer
 
+log = logging.getLogger("vaak")
+SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
+"""What the name of a layer of one expert has in it."""
 GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
@@ -183,7 +188,21 @@ def export_peft(
             family.theirs(f"{name}.weight")[0].removesuffix(".weight"): one for name, one in iterate_new_rows(model)
         }
     names = [adapter.name for adapter in adapters]
+    _tell_of_single_experts(names)
     write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files, task_type="CAUSAL_LM")
+
+
+def _tell_of_single_experts(names: Sequence[str]) -> None:
+    """Log which adapters of single experts peft can't load, where transformers has all experts in one tensor."""
+    experts = [name for name in names if SINGLE_EXPERT.search(name)]
+    if experts:
+        kinds = sorted({name.rpartition(".")[2] for name in experts})
+        log.warning(
+            "--format peft: %d adapters are of single experts (%s), which transformers 5 keeps as one tensor: peft "
+            "can't load them there; leave these out of model.lora.targets, or use --format hf",
+            len(experts),
+            ", ".join(kinds),
+        )
 
 
 README_OF_NEW_TOKENS = """\

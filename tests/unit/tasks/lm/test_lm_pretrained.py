@@ -253,6 +253,26 @@ def test_low_rank_changes_are_merged_or_written_for_peft(tmp_path: Path):
         torch.testing.assert_close(whole(ids).logits, changed, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(("targets", "is_said"), [(("query",), False), (("query", "gate"), True)])
+def test_adapters_of_single_experts_are_said_at_export(
+    targets: tuple[str, ...], is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+):
+    monkeypatch.setattr("vaak.tasks.lm.export.log.propagate", True)
+    write_folder(tmp_path / "theirs", "qwen3_moe")
+    lora = LoraConfig(rank=2, targets=targets)
+    model = add_lora(ours(tmp_path / "theirs", tmp_path / "prepared", lora=lora)[0], lora)
+    export_peft(model, str(tmp_path / "theirs"), tmp_path / "peft")
+    said = [line for line in caplog.messages if "single experts" in line]
+    assert len(said) == is_said
+    if not is_said:
+        return
+    [line] = said
+    names = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())["target_modules"]
+    expected = sum(".experts." in name for name in names)
+    assert f"{expected} adapters are of single experts (gate_proj)" in line
+    assert 0 < expected < len(names)
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.filterwarnings("default:Model has `tie_word_embeddings=True`:UserWarning")  # of peft, to its own users
 @pytest.mark.parametrize(("kind", "target"), [("qwen2", "head"), ("gemma3_text", "lm_head"), ("gemma", "lm_head")])
