@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from tiny_wav2vec2 import write_base as write_wav2vec2
 
@@ -147,3 +147,39 @@ def write_moonshine(folder: Path) -> Path:
 
 DECODER: dict[str, Callable[[Path], Path]] = {"moonshine": write_moonshine}
 """A small base of each kind of ``vaak.tasks.asr.bases:DECODER_BASES``."""
+
+
+ENDS = {  # start, padding, end, unknown, mask, in the order of the real vocabularies
+    "modernbert": ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"),
+    "xlm-roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "mmbert": ("<bos>", "<pad>", "<eos>", "<unk>", "<mask>"),
+}
+
+
+def write_encoder(kind: str) -> Callable[[Path], Path]:
+    """Return what writes an encoder of text: ModernBERT, mmBERT (the same with Gemma's tokens), XLM-R (as e5 is)."""
+
+    def write(folder: Path) -> Path:
+        begin, padding, end, unknown, mask = ENDS[kind]
+        made = make_pieces(begin, padding, end, unknown, mask)
+        made.model = models.BPE(made.get_vocab(), [("▁", "b"), ("▁b", "a"), ("d", "o"), ("▁", "do")], unk_token=unknown)
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{begin} $A {end}",
+            pair=f"{begin} $A {end} $B {end}",
+            special_tokens=[(name, made.token_to_id(name)) for name in (begin, end)],
+        )
+        special = {"cls_token": begin, "bos_token": begin, "sep_token": end, "eos_token": end}
+        special |= {"pad_token": padding, "unk_token": unknown, "mask_token": mask}
+        wrap: Any = transformers.PreTrainedTokenizerFast
+        wrap(tokenizer_object=made, model_max_length=30, **special).save_pretrained(folder)
+        ids = {"bos_token_id": 0, "cls_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
+        family = "xlm-roberta" if kind == "xlm-roberta" else "modernbert"
+        auto: Any = transformers.AutoConfig
+        config = auto.for_model(family, vocab_size=len(made.get_vocab()), max_position_embeddings=32, **SIZES, **ids)
+        network: Any = transformers.AutoModelForMaskedLM
+        return save(network.from_config(config), folder)
+
+    return write
+
+
+ENCODERS = {kind: write_encoder(kind) for kind in ENDS}

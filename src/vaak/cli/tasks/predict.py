@@ -24,7 +24,11 @@ def predict(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Of a pretrained encoder: the embedding of each text, as JSON.")
+        bool,
+        typer.Option("--embeddings", help="Of an encoder or a classifier's run: the embedding of each text, as JSON."),
+    ] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Of a cross-encoder: the score of two texts, which a tab separates.")
     ] = False,
     output: Output = None,
     batch_size: BatchSize = None,
@@ -37,27 +41,31 @@ def predict(
 
     Example: vaak predict runs/en_hi "The boy is good."
     Example: vaak predict sentence-transformers/all-MiniLM-L6-v2 "The boy is good." --embeddings
+    Example: vaak predict cross-encoder/ms-marco-MiniLM-L6-v2 --pairs < pairs.tsv
     """
-    if embeddings:
-        _print_embeddings(chosen, inputs, output)
+    if embeddings and pairs:
+        raise UserError("--pairs: given together with --embeddings; keep one of them")
+    texts = inputs or (line.rstrip("\n") for line in sys.stdin)
+    if embeddings or pairs:
+        lines = _score_pairs(chosen, texts) if pairs else _embed(chosen, texts, task, batch_size)
+        print_or_write(lines, output, len(inputs) if inputs else None)
         return
     from vaak.runs.open_run import select_task
     from vaak.runs.use import predict_inputs, reads_files, to_json
 
     opened = select_task(chosen.open(), task)
-    named = inputs or (line.rstrip("\n") for line in sys.stdin)
     failed, number = dict[Path, UserError](), len(inputs) if inputs else None
     results: Iterator[Any]
     if reads_files(opened.task):
         from vaak.audio.audio_file import audio_files
 
-        files, failed = audio_files(map(Path, named))
+        files, failed = audio_files(map(Path, texts))
         number = len(files)
         results = _without_failed(
             zip(files, predict_inputs(opened.task, opened.model, files, batch_size), strict=True), failed
         )
     else:
-        results = predict_inputs(opened.task, opened.model, named, batch_size)
+        results = predict_inputs(opened.task, opened.model, texts, batch_size)
     lines = (json.dumps(to_json(one), ensure_ascii=False) if chosen.as_json else str(one) for one in results)
     with opened.precision.autocast():
         print_or_write(lines, output, number)
@@ -68,19 +76,48 @@ def predict(
         raise typer.Exit(2)
 
 
-def _print_embeddings(chosen: ModelInUse, inputs: list[str] | None, output: Path | None) -> None:
-    """Print or write a line of JSON for each text. Raises UserError for a run, whose classes are what it predicts."""
+def _embed(chosen: ModelInUse, texts: Iterable[str], task: str | None, batch_size: int | None) -> Iterator[str]:
+    """Yield a line of JSON for each text. Raises UserError for a run of another task than classification."""
+    from vaak.engine.distributed.launcher import pick_device
+    from vaak.runs.base import is_base
+
+    if is_base(chosen.run):
+        from vaak.tasks.classification.sentence_encoder import embed
+
+        found = embed(str(chosen.run), texts, pick_device(chosen.device))
+    else:
+        from vaak.runs.open_run import select_task
+
+        opened = select_task(chosen.open(), task)
+        own: Any = opened.task
+        if not hasattr(own, "embed"):
+            kind = opened.experiment.task
+            takes = "a run of task classification, or a pretrained encoder (a folder, OWNER/NAME)"
+            raise UserError(f"--embeddings: {chosen.run} is a run of task {kind}; expected {takes}")
+        found = own.embed(opened.model, texts, batch_size)
+    for text, vector in found:
+        yield json.dumps({"text": text, "embedding": vector}, ensure_ascii=False)
+
+
+def _score_pairs(chosen: ModelInUse, lines: Iterable[str]) -> Iterator[str]:
+    """Yield the score of each pair, or a line of JSON. Raises UserError for a run, and a line without a pair."""
     from vaak.engine.distributed.launcher import pick_device
     from vaak.runs.base import is_base
 
     if not is_base(chosen.run):
-        raise UserError(f"--embeddings: {chosen.run} is a run; give a pretrained encoder, a folder or OWNER/NAME")
-    from vaak.tasks.classification.sentence_encoder import embed
+        raise UserError(f"--pairs: {chosen.run} is a run; give a cross-encoder, a folder or OWNER/NAME")
+    from vaak.tasks.classification.sentence_encoder import score_pairs
 
-    texts = inputs or (line.rstrip("\n") for line in sys.stdin)
-    found = embed(str(chosen.run), texts, pick_device(chosen.device))
-    lines = (json.dumps({"text": text, "embedding": vector}, ensure_ascii=False) for text, vector in found)
-    print_or_write(lines, output, len(inputs) if inputs else None)
+    def split() -> Iterator[tuple[str, str]]:
+        for number, line in enumerate(lines, 1):
+            first, tab, second = line.partition("\t")
+            if not tab or "\t" in second:
+                raise UserError(f"--pairs: input {number} has {line.count(chr(9))} tabs; expected two texts and a tab")
+            yield first, second
+
+    for (text, other), score in score_pairs(str(chosen.run), split(), pick_device(chosen.device)):
+        about = {"text": text, "text_pair": other, "score": score}
+        yield json.dumps(about, ensure_ascii=False) if chosen.as_json else str(score)
 
 
 def _without_failed(found: Iterable[tuple[Path, Any]], failed: dict[Path, UserError]) -> Iterator[Any]:

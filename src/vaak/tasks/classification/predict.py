@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from vaak.core.batch import Batch
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.tasks.batches import Batches
 from vaak.tasks.classification.data import Classes, RowFormat, TextExample, collate
 from vaak.tasks.classification.metrics import by_column
+from vaak.tasks.classification.model import TextClassifier
 from vaak.text.tokenizer import normalise
 
 TOGETHER = 64
@@ -47,18 +50,32 @@ class Labeller:
         batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
         return batches.results(texts, len, self._predictions)
 
+    def embed(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[tuple[str, list[float]]]:
+        """Each text with what its classes are computed from, in their order: pooled, and of no fixed length."""
+        batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
+        return batches.results(texts, len, self._embeddings)
+
+    def _read(self, texts: list[str]) -> Batch:
+        ids = self.rows.tokenizer.encode_batch([normalise(text).strip() for text in texts])
+        batch = collate([TextExample(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
+        return batch.to(next(self.model.parameters()).device)
+
+    def _embeddings(self, texts: list[str]) -> list[tuple[str, list[float]]]:
+        """Each text with its embedding, all computed at once."""
+        batch, model = self._read(texts), cast("TextClassifier", self.model)
+        with without_dropout(self.model), torch.inference_mode():
+            vectors = model.represent(batch["inputs"], batch["mask"]).float().cpu().tolist()
+        return list(zip(texts, vectors, strict=True))
+
     def _predictions(self, texts: list[str]) -> list[Prediction]:
         """The prediction for each text, all computed at once."""
-        cleaned = [normalise(text).strip() for text in texts]
-        ids = self.rows.tokenizer.encode_batch(cleaned)
-        batch = collate([TextExample(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
-        batch = batch.to(next(self.model.parameters()).device)
+        batch = self._read(texts)
         with without_dropout(self.model), torch.inference_mode():
             scores = by_column(self.model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)
         found = {
             name: (one.sigmoid() if self.multi_label else one.softmax(-1)).tolist() for name, one in scores.items()
         }
-        probabilities = [{name: rows[number] for name, rows in found.items()} for number in range(len(cleaned))]
+        probabilities = [{name: rows[number] for name, rows in found.items()} for number in range(len(texts))]
         return [
             self._prediction(text, row if text.strip() else {}) for text, row in zip(texts, probabilities, strict=True)
         ]

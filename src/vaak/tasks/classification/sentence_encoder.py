@@ -3,7 +3,8 @@
     texts ──tokenizer──▶ encoder ──pooling over real tokens──▶ (unit length) ──▶ embeddings
 
 A folder of sentence-transformers lists its modules in ``modules.json``: Transformer, Pooling and Normalize are read.
-Any other encoder has the mean over its tokens. Source: Reimers and Gurevych 2019, "Sentence-BERT".
+Any other encoder has the mean over its tokens. A cross-encoder, a classifier of transformers with one label, reads two
+texts together and gives one score. Source: Reimers and Gurevych 2019, "Sentence-BERT".
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vaak.core.errors import UserError
+from vaak.core.names import require_known
 from vaak.core.storage.files import read_json
-from vaak.tasks.pretrained import SAFELY, fetch_folder, fetch_model, import_transformers, load_tokenizer
+from vaak.tasks.pretrained import SAFELY, fetch_folder, fetch_model, import_transformers, load_config, load_tokenizer
 
 log = logging.getLogger("vaak")
-KEY = "--embeddings"
+KEY, PAIRS_KEY = "--embeddings", "--pairs"
+FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
 AT_ONCE = 32
 POOLINGS = {
     "pooling_mode_cls_token": "first",
@@ -84,7 +87,7 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
 
     A line counts the texts of which only the beginning was read. Raises UserError where it can't be loaded.
     """
-    folder = fetch_folder(source, ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json"))
+    folder = fetch_folder(source, FILES)
     pooling, auto = Pooling.read(folder), import_transformers(KEY)
     tokenizer = load_tokenizer(KEY, str(folder))
     how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
@@ -102,3 +105,51 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
         yield from zip(some, rows, strict=True)
     if cut:
         log.warning("%s: %d texts are longer than %d tokens; only their beginning was read", KEY, cut, longest)
+
+
+ACTIVATIONS = {"Sigmoid": torch.sigmoid, "Identity": lambda scores: scores}
+"""What a cross-encoder's configuration may name, by the end of its name in torch."""
+
+
+def _find_activation(config: Any) -> str:
+    """Return the name of the function of scores, as sentence-transformers finds it; the usual one is Sigmoid.
+
+    Raises UserError for one that isn't read.
+    """
+    newer = getattr(config, "sentence_transformers", None) or {}
+    named = newer.get("activation_fn") or getattr(config, "sbert_ce_default_activation_function", None) or "Sigmoid"
+    name = str(named).rpartition(".")[2]
+    require_known([name], ACTIVATIONS, f"{PAIRS_KEY}: the configuration names", error=UserError)
+    return name
+
+
+def score_pairs(
+    source: str, pairs: Iterable[tuple[str, str]], device: torch.device
+) -> Iterator[tuple[tuple[str, str], float]]:
+    """Yield each pair of texts with its score, by the cross-encoder in a folder, or of a name on the Hub.
+
+    A line says what function scores have, and another counts the pairs of which a part wasn't read. Raises UserError
+    where it can't be loaded, or has not one label.
+    """
+    folder, auto = fetch_folder(source, FILES), import_transformers(PAIRS_KEY)
+    config = load_config(PAIRS_KEY, str(folder))
+    named = [str(name) for name in config.architectures or ()]
+    if config.num_labels != 1 or not any(name.endswith("ForSequenceClassification") for name in named):
+        what = f"a {', '.join(named) or config.model_type} with {config.num_labels} labels"
+        raise UserError(f"{PAIRS_KEY}: {source} is {what}; a cross-encoder is a ForSequenceClassification with one")
+    activation, tokenizer = _find_activation(config), load_tokenizer(PAIRS_KEY, str(folder))
+    how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
+    kind = auto.AutoModelForSequenceClassification
+    model = fetch_model(PAIRS_KEY, source, lambda: kind.from_pretrained(folder, **how)).to(device).eval()
+    longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", 512))
+    log.info("%s: scores are of %s, as the model's configuration has it", PAIRS_KEY, activation)
+    cut, given = 0, iter(pairs)
+    while some := list(islice(given, AT_ONCE)):
+        first, second = [one for one, _ in some], [other for _, other in some]
+        cut += sum(len(ids) > longest for ids in tokenizer(first, second, verbose=False)["input_ids"])
+        how = {"padding": True, "truncation": "longest_first", "max_length": longest, "return_tensors": "pt"}
+        with torch.inference_mode():
+            logits = model(**tokenizer(first, second, **how).to(device)).logits[:, 0].float()
+        yield from zip(some, ACTIVATIONS[activation](logits).cpu().tolist(), strict=True)
+    if cut:
+        log.warning("%s: %d pairs are longer than %d tokens; their longer texts were cut", PAIRS_KEY, cut, longest)

@@ -175,7 +175,10 @@ def opens(about: Mapping[str, Any], source: str) -> str | None:
     """Return why a model of text has no classes before it is trained."""
     names = [str(name) for name in about.get("architectures") or ()]
     if any(name.endswith("ForSequenceClassification") for name in names):
-        return "is a classifier of transformers, whose output layer and classes aren't read"
+        return (
+            "is a classifier of transformers, whose output layer and classes aren't read "
+            "(one with one label, a cross-encoder, scores pairs of texts: vaak predict --pairs)"
+        )
     return "is an encoder, which has no classes before it is trained" if _is_encoder(about, names) else None
 
 

@@ -383,7 +383,18 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Prediction]:
         """The labels of each text with their probabilities."""
-        return Labeller(model, self.rows, self.prepared.classes, self.multi_label).label(inputs, batch_size)
+        return self._labeller(model).label(inputs, batch_size)
+
+    def embed(
+        self, model: nn.Module, texts: Iterable[str], batch_size: int | None = None
+    ) -> Iterator[tuple[str, list[float]]]:
+        """Each text with its embedding: what the classes are computed from. A line says what that is."""
+        pooling = "max" if self.options.architecture == "cnn" else self.options.pooling
+        log.info("--embeddings: pooling %s, of %d tokens at most, not normalised", pooling, self.data.max_length)
+        return self._labeller(model).embed(texts, batch_size)
+
+    def _labeller(self, model: nn.Module) -> Labeller:
+        return Labeller(model, self.rows, self.prepared.classes, self.multi_label)
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads as a sequence classifier."""

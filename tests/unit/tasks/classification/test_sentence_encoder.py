@@ -74,7 +74,7 @@ def test_embeddings_are_those_of_its_modules(
 
 
 def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
-    encoder: Path, vaak: Vaak, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    encoder: Path, vaak: Vaak, caplog: pytest.LogCaptureFixture
 ):
     write_modules(encoder, {"pooling_mode_mean_tokens": True})
     (encoder / "sentence_bert_config.json").write_text('{"max_seq_length": 5}')
@@ -90,7 +90,3 @@ def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
         code, _, error = vaak("predict", encoder, "so", "--embeddings")
         assert code == 2
         assert expected in error
-    (tmp_path / "config.yml").write_text("task: lm\n")
-    code, _, error = vaak("predict", tmp_path, "so", "--embeddings")
-    assert code == 2
-    assert "is a run; give a pretrained encoder" in error
