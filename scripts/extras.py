@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,10 +58,16 @@ FILES = {
 
 @dataclass(frozen=True)
 class Use:
-    """Commands for which an extra is installed. ``says``: how the last ends in one line, where it can't work alone."""
+    """Commands for which an extra is installed.
+
+    ``says``: how the last ends in one line, where it can't work alone. ``program`` is what runs it, and ``asks``, where
+    that is a server, the path that must be answered; it is then ended by a signal.
+    """
 
     commands: tuple[str, ...]
     says: str | None = None
+    program: str = "vaak"
+    asks: str | None = None
 
 
 USES = {
@@ -77,6 +84,17 @@ USES = {
     "spreadsheets": Use(("data check table.xlsx",)),
     "cleaning": Use(("data clean shards lines.txt --language en",)),
     "seq2seq": Use(("train encoder_decoder_model --try",)),
+    "tensorboard": Use(
+        (
+            f"train training_minimal {SHORT} training.logging.tensorboard=true",
+            f"--inspect --logdir {RUN}",
+        ),
+        program="tensorboard",
+    ),
+    "lilcom": Use(("train diarization/quickstart --try global_config.storage_type=lilcom",), r"vaak\[audio\]"),
+    "umap": Use(("pipeline moe-asr --dataset-root recorded --reduce umap",), r"vaak\[asr\]"),
+    "serve": Use((f"train training_minimal {SHORT}", f"serve {RUN} --port 0"), asks="/v1/models"),
+    "demo": Use((f"train training_minimal {SHORT}", f"demo {RUN} --port 0"), asks="/"),
     "wandb": Use((f"train training_minimal {SHORT} training.logging.wandb=true",)),
     "trackio": Use((f"train training_minimal {SHORT} training.logging.trackers=[trackio]",)),
     "plot": Use((f"train training_minimal {SHORT}", f"plot {RUN}")),
@@ -94,10 +112,14 @@ USES = {
 
 
 def run(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder; trackers send nothing."""
+    """Run a command in a folder."""
+    return subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, env=environment(folder))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables with which commands run in a folder; trackers send nothing."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VAAK"))}
-    clean |= {"WANDB_MODE": "offline", "TRACKIO_DIR": str(folder / "trackio"), "COLUMNS": "200"}
-    return subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, env=clean)
+    return clean | {"WANDB_MODE": "offline", "TRACKIO_DIR": str(folder / "trackio"), "COLUMNS": "200"}
 
 
 def done(command: Sequence[str | Path], folder: Path) -> None:
@@ -119,18 +141,41 @@ def in_one_line(ended: subprocess.CompletedProcess[str]) -> str:
 
 def try_use(use: Use, vaak: Path, folder: Path) -> tuple[bool, str]:
     """Return whether the commands of an extra do what they should, and what came of the last."""
-    commands: list[list[str | Path]] = [[vaak, *command.split()] for command in use.commands]
-    *before, last = commands
+    *before, last = use.commands
     for command in before:
-        done(command, folder)
-    ended = run(last, folder)
-    words = f"`vaak {use.commands[-1].replace(f' {SHORT}', '')}`"
+        done([vaak, *command.split()], folder)
+    program: list[str | Path] = [vaak.with_name(use.program), *last.split()]
+    words = f"`{use.program} {last.replace(f' {SHORT}', '')}`"
+    if use.asks is not None:
+        return ask_server(program, use.asks, words, folder)
+    ended = run(program, folder)
     if ended.returncode == 0:
         return True, f"{words} works"
     line = in_one_line(ended)
     known = use.says is not None and re.search(use.says, line) is not None
     good = known and ended.returncode == 2 and "Traceback" not in ended.stderr
     return good, f"{words} ends with {ended.returncode}: {line}"
+
+
+def ask_server(command: Sequence[str | Path], path: str, words: str, folder: Path) -> tuple[bool, str]:
+    """Return whether a server that says its address answers a path, and ends well by a signal; and what came of it."""
+    with (folder / "said").open("w+") as said:
+        server = subprocess.Popen(
+            list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, stderr=said, text=True, env=environment(folder)
+        )
+        assert server.stdout is not None
+        address = next(filter(None, (re.search(r"http://\S+", line) for line in server.stdout)), None)
+        try:
+            if address is not None:
+                with urllib.request.urlopen(f"{address[0]}{path}", timeout=60) as answer:
+                    answer.read()
+        finally:
+            server.terminate()
+            ended = server.wait(60)
+        said.seek(0)
+        if address is None or ended:
+            return False, f"{words} ends with {ended}: {(said.read().strip().splitlines() or [''])[-1]}"
+    return True, f"{words} answers {path}"
 
 
 def main() -> None:

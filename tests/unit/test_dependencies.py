@@ -71,6 +71,23 @@ def test_every_package_that_is_imported_is_declared():
     assert {name: file for name, file in used.items() if name not in declared | standard | UNDECLARED | {"vaak"}} == {}
 
 
+def test_every_extra_for_users_is_tried_by_its_script():
+    """``scripts/extras.py`` has a use of each; docs/doctor.md, what it printed."""
+    tree = ast.parse((ROOT / "scripts/extras.py").read_text(encoding="utf-8"))
+    uses = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "USES"
+    )
+    assert isinstance(uses, ast.Dict)
+    tried = {key.value for key in uses.keys if isinstance(key, ast.Constant)}
+    extras = PROJECT["optional-dependencies"].keys() - {"test", "dev", "docs"}
+    assert tried == {"core", *extras}
+    page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
+    section = page.partition("## What each extra is for")[2].partition("\n## ")[0]
+    assert tried - {*re.findall(r"`([\w-]+)`", section)} == set()
+
+
 def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():
     found = set()
     for file in SOURCE.rglob("*.py"):

@@ -215,7 +215,9 @@ def _build_experiment(
         warnings += [problem for kind, problem in new if kind == "remark"]
     if problems or experiment is None:
         raise ConfigError(problems)
-    warnings += _problems_of_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
+    hints = _problems_of_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
+    # a run's own configuration has every option, also those that had no effect, and was warned of when it began
+    warnings += [one for one in hints if one.place is None or run_of_configuration(Path(one.place.file)) is None]
     values = resolved_values(experiment)
     code += code_named_in(values, tree, folder)
     named = tuple(one._replace(doubt=None) if trust_code else one for one in code)

@@ -251,8 +251,7 @@ def heat_table(
         for column, share, value in zip(columns, own, values, strict=True):
             text = "" if not value else f"{value:g}"
             said = to_html(f"{name}, {column}: {value:g}")
-            dark = ' class="dark"' if share > 0.5 else ""
-            cells.append(Html(f'<td style="--share:{_percent(share)}" title="{said}"{dark}>{text}</td>'))
+            cells.append(Html(f'<td style="--share:{_percent(share)}" title="{said}">{text}</td>'))
         body.append(element("tr", element("th", name, scope="row"), *cells))
     table = element("table", element("caption", title), element("thead", head), element("tbody", *body), css="heat")
     return element("div", table, css="scroll", tabindex=0, role="region", aria_label=title)

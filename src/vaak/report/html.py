@@ -189,8 +189,8 @@ def render_charts(found: Sequence[Panel], happened: Sequence[Event], left_out: i
     rows = ((f"{one.step:,}", one.kind, "" if one.text == one.kind else one.text) for one in happened)
     table = [("step", "event", "about it"), *rows]
     return [
-        element("p", drag, css="lead"),
-        element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
+        element("p", drag, css="lead") if charts or machine else Html(""),
+        element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened and charts else Html(""),
         element("div", *charts, css="charts") if charts else Html(""),
         data_table(_to_rows(short), "Figures of few steps") if short else Html(""),
         _folded(machine),

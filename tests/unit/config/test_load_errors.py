@@ -260,3 +260,17 @@ def test_nothing_is_said_of_the_default_of_a_section_with_a_mistake(mistakes):
 def test_other_features_than_mel_are_refused_for_speech_synthesis(mistakes, task):
     (line,) = mistakes(f"task: {task}\nglobal_config: {{feature_type: mfcc}}\n")
     assert line == "f.yml:2: global_config.feature_type: mfcc is not for speech synthesis; expected mel"
+
+
+def test_a_runs_own_configuration_has_no_warnings_but_what_is_added_to_it_has(tmp_path):
+    """It has every option of its run, which said at its start which of them have no effect."""
+    text = training("epochs: 7\nmax_steps: 3\nperformance: {persistent_workers: false}")
+    (tmp_path / "mine.yml").write_text(text)
+    assert len(load([tmp_path / "mine.yml"]).warnings) == 3
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yml").write_text(text)
+    assert len(load([tmp_path / "run/config.yml"]).warnings) == 3, "no run made it"
+    (tmp_path / "run/run.json").write_text("{}")
+    assert load([tmp_path / "run/config.yml"]).warnings == []
+    (warning,) = load([tmp_path / "run/config.yml"], ["training.amp_loss_scale=2.0"]).warnings
+    assert "training.amp_loss_scale" in warning

@@ -9,13 +9,16 @@ all others       are named, with what makes the form that is read
 from __future__ import annotations
 
 import json
+import os
 import re
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE = "transformers", "gguf", "openai-whisper", "pyannote"
 READ = (GGUF, WHISPER_PT, PYANNOTE)
@@ -57,20 +60,64 @@ def recognise(path: Path) -> ModelFormat:
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
 
 
-def count_stored_parameters(folder: Path | str) -> int:
-    """Return how many parameters a folder's safetensors have, by their headers alone; 0 where there are none.
+def count_stored_parameters(place: Path | str) -> int:
+    """Return how many parameters a folder's safetensors, or a GGUF, have, by headers alone; 0 where there are none.
 
     Tensors that are tied are stored, and counted, once.
     """
+    path = Path(place).expanduser()
     total = 0
-    for path in sorted(Path(folder).expanduser().glob("model*.safetensors")):
-        try:
-            with open(path, "rb") as file:
+    try:
+        for part in sorted(path.glob("model*.safetensors")):
+            with open(part, "rb") as file:
                 header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
             total += sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            # Who loads it says what is wrong with it.
-            return 0
+        if not total and path.exists() and (found := recognise(path)).name == GGUF and found.file is not None:
+            total = sum(map(_count_in_gguf, list_gguf_parts(found.file)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error):
+        # Who loads it says what is wrong with it.
+        return 0
+    return total
+
+
+_GGUF_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a value of each type; the others are _GGUF_TEXT and _GGUF_ARRAY."""
+_GGUF_TEXT, _GGUF_ARRAY = 8, 9
+
+
+def _count_in_gguf(path: Path) -> int:
+    """Return the values of the tensors that a GGUF's header lists.
+
+    Raises OSError, ValueError, KeyError, OverflowError or struct.error where it isn't one.
+
+    Source: github.com/ggml-org/ggml, docs/gguf.md, version 3.
+    """
+    with open(path, "rb") as file:
+
+        def read(form: str) -> Any:
+            return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
+
+        def skip(kind: int, number: int) -> None:
+            if kind != _GGUF_TEXT:
+                file.seek(_GGUF_BYTES[kind] * number, os.SEEK_CUR)
+                return
+            for _ in range(number):
+                (length,) = read("Q")
+                file.seek(length, os.SEEK_CUR)
+
+        _, _, tensors, values = read("4sIQQ")
+        for _ in range(values):
+            skip(_GGUF_TEXT, 1)
+            (kind,) = read("I")
+            skip(*(read("IQ") if kind == _GGUF_ARRAY else (kind, 1)))
+        total = 0
+        for _ in range(tensors):
+            skip(_GGUF_TEXT, 1)
+            (dimensions,) = read("I")
+            if dimensions > 8:
+                raise ValueError(f"{path}: a tensor of {dimensions} dimensions")
+            total += prod(read(f"{dimensions}Q"))
+            read("IQ")
     return total
 
 

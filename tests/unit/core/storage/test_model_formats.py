@@ -7,9 +7,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from vaak.core.storage.model_formats import recognise
+from vaak.core.storage.model_formats import count_stored_parameters, recognise
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -101,3 +102,21 @@ def test_what_a_folder_holds_is_said(write: Callable[[Path], None], name: str, s
 def test_what_a_file_is_comes_from_its_first_bytes(name: str, content: bytes, form: str, tmp_path: Path):
     (tmp_path / name).write_bytes(content)
     assert recognise(tmp_path / name).name == form
+
+
+def test_the_parameters_of_a_gguf_are_counted_by_its_header(tmp_path: Path):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "small.gguf", "llama")
+    writer.add_token_list(["a", "b" * 70_000, "ç"])
+    writer.add_array("some.lengths", [1, 2, 3])
+    writer.add_bool("some.flag", True)
+    writer.add_tensor("token_embd.weight", np.zeros((5, 32), np.float32))
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((3, 32), np.float16))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    assert count_stored_parameters(tmp_path / "small.gguf") == 8 * 32
+    assert count_stored_parameters(tmp_path) == 8 * 32, "by the name of its folder"
+    whole = (tmp_path / "small.gguf").read_bytes()
+    for length in (6, 40, 300, 70_200):
+        (tmp_path / "small.gguf").write_bytes(whole[:length])
+        assert count_stored_parameters(tmp_path / "small.gguf") == 0, "who loads it says what is wrong with it"
