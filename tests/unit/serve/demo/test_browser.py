@@ -81,7 +81,7 @@ def train_hostile(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(commands, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+def page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp("page")
     (folder / "speech").mkdir()
     train_task(folder / "speech", "asr", evaluates=True)
