@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -33,9 +33,10 @@ class Ngram:
     def __init__(self, path: str | Path) -> None:
         """Read an ARPA file, or one that gzip compressed. Raises DataError, with its line, for one that isn't such."""
         self.path = Path(path).expanduser()
-        self.order = 0
+        self.order, self.highest = 0, 0.0
         self._entries: dict[tuple[str, ...], tuple[float, float]] = {}
-        """Return the log10 of the probability and of the back-off, by n-gram."""
+        """The log10 of the probability and of the back-off, by n-gram."""
+        self._histories, self._states = list[tuple[str, ...]](), dict[tuple[str, ...], int]()
         try:
             with (
                 gzip.open(self.path, "rt", encoding="utf-8", newline="\n")
@@ -66,6 +67,13 @@ class Ngram:
         if not counts or list(counts.values()) != found:
             raise DataError(f"{self.path}: \\data\\ counts {list(counts.values())} n-grams, but there are {found}")
         self.order = max(counts)
+        # A probability, and as many back-offs as may come before it.
+        back_offs = [
+            max((two for words, (_, two) in self._entries.items() if len(words) == one), default=0.0) for one in counts
+        ]
+        most = max(one for one, _ in self._entries.values()) + sum(max(0.0, one) for one in back_offs)
+        self.highest = most * math.log(10)
+        """No word has a higher score than this."""
 
     def _add(self, text: str, length: int, number: int) -> None:
         fields = text.split()
@@ -81,12 +89,23 @@ class Ngram:
     def __contains__(self, word: str) -> bool:
         return (word,) in self._entries
 
-    def prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
-        """Do nothing: each word is looked up."""
+    def begin(self) -> int:
+        """Return the state before the first word."""
+        return self._intern((START,)[: self.order - 1])
 
-    def begin(self) -> tuple[str, ...]:
-        """Return the words before the first one."""
-        return (START,)[: self.order - 1]
+    def _intern(self, words: tuple[str, ...]) -> int:
+        if words not in self._states:
+            self._states[words] = len(self._histories)
+            self._histories.append(words)
+        return self._states[words]
+
+    def read(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
+        """Return the natural log of the probability of each word after a state, and the state after it."""
+        found = []
+        for state, word in asked:
+            before = self._histories[state]
+            found.append((self.score(before, word), self._intern(self.after(before, word))))
+        return found
 
     def score(self, before: tuple[str, ...], word: str) -> float:
         """Return the natural log of the probability of a word after those ``before``, of which the last count."""

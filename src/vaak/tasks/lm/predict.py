@@ -7,6 +7,7 @@ again from position 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.nn.decoding.ctc_search import END
+from vaak.nn.decoding.ctc_words import END
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
@@ -123,23 +124,36 @@ class WordScores:
         """``end`` is the token that ends a text; the model reads ``max_length`` tokens at once, the last ones."""
         self.model, self.tokenizer, self.end, self.max_length = model, tokenizer, end, max_length
         self._known: dict[tuple[str, ...], tuple[list[int], list[float]]] = {(): ([], [])}
+        self._texts: list[tuple[str, ...]] = [()]
+        self._states: dict[tuple[str, ...], int] = {(): 0}
 
-    def begin(self) -> tuple[str, ...]:
-        """Return the words before the first one."""
+    highest = math.inf
+    """A word may change the tokens before it, and so add more than 0."""
+
+    def begin(self) -> int:
+        """Return the state before the first word."""
         if len(self._known) > MOST_KEPT:
-            self._known = {(): ([], [])}
-        return ()
+            self._known, self._texts, self._states = {(): ([], [])}, [()], {(): 0}
+        return 0
 
-    def after(self, before: tuple[str, ...], word: str) -> tuple[str, ...]:
-        """Return the words before the next one."""
-        return (*before, word)
+    def read(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
+        """Return the log-probability of each word, or of the end, after a state, and the state after it."""
+        texts = [(self._texts[state], word) for state, word in asked]
+        self._prepare(texts)
+        return [(self.score(before, word), self._intern((*before, word))) for before, word in texts]
+
+    def _intern(self, text: tuple[str, ...]) -> int:
+        if text not in self._states:
+            self._states[text] = len(self._texts)
+            self._texts.append(text)
+        return self._states[text]
 
     def score(self, before: tuple[str, ...], word: str) -> float:
         """Return the log-probability of a word, or of the end, after those before."""
-        self.prepare([(before, word)])
+        self._prepare([(before, word)])
         return sum(self._known[(*before, word)][1]) - sum(self._known[before][1])
 
-    def prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
+    def _prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
         """Compute unknown scores in batches: the shorter texts first, as the others begin with them."""
         asked = {(*before, word) for before, word in pairs} - self._known.keys()
         asked |= {text[:size] for text in asked for size in range(1, len(text))} - self._known.keys()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from vaak.core.errors import DataError
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
+from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search, search_rows
 from vaak.text.ngram import Ngram
 
 ARPA = """\
@@ -58,8 +60,12 @@ def test_an_ngram_backs_off(ngram: Ngram):
     }
     for (before, word), expected in found.items():
         assert ngram.score(before, word) / math.log(10) == pytest.approx(expected)
-    assert ngram.after(ngram.begin(), "a") == ("<s>", "a")
-    assert ngram.after(("<s>", "a"), "other") == ("a", "<unk>")
+    [(first, after_a)] = ngram.read([(ngram.begin(), "a")])
+    [(second, _), (unknown, after_unknown)] = ngram.read([(after_a, "b"), (after_a, "other")])
+    log10 = (first / math.log(10), second / math.log(10), unknown / math.log(10))
+    assert log10 == pytest.approx((-0.3, -0.1, -0.25 - 0.4 - 1.5))
+    assert ngram.read([(after_unknown, "b")])[0][0] / math.log(10) == pytest.approx(-0.7)
+    assert max(log10) <= ngram.highest / math.log(10)
 
 
 @pytest.mark.parametrize(
@@ -87,11 +93,13 @@ def every_text(log_probs: np.ndarray, search: CtcBeam) -> dict[tuple[int, ...], 
     return {ids: total + bonus_of(ids, search) for ids, total in sums.items()}
 
 
-def bonus_of(ids: tuple[int, ...], search: CtcBeam) -> float:
-    words = "".join(search.pieces[one] for one in ids).split()
+def bonus_of(ids: tuple[int, ...], search: CtcBeam, *, has_ended: bool = True) -> float:
+    """What words add to a text; one that hasn't ended doesn't count its last word yet."""
+    parts = "".join(search.pieces[one] for one in ids).split(" ")
+    words = [word for word in (parts if has_ended else parts[:-1]) if word]
     bonus = search.beta * len(words)
     if isinstance(search.words, Ngram):
-        said = ["<s>", *words, "</s>"]
+        said = ["<s>", *words, *(["</s>"] if has_ended else [])]
         bonus += search.alpha * sum(search.words.score(tuple(said[:at]), said[at]) for at in range(1, len(said)))
     return bonus
 
@@ -115,3 +123,69 @@ def test_a_language_model_changes_what_is_found_and_a_narrow_beam_finds_the_obvi
     frames = np.log(np.array([[0.02, 0.94, 0.02, 0.02], [0.05, 0.05, 0.05, 0.85], [0.02, 0.5, 0.46, 0.02]]))
     assert ctc_beam_search(frames, CtcBeam(PIECES, 0, 3))[0][1] == (1, 3, 1)
     assert ctc_beam_search(frames, CtcBeam(PIECES, 0, 3, ngram, 1.0))[0][1] == (1, 3, 2)
+
+
+def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float, tuple[int, ...]]]:
+    """The same search in its plainest form: prefixes are tuples, words are counted as they are split."""
+    ends = {(): (0.0, -np.inf)}
+    for frame in log_probs.astype(np.float64):
+        tokens = np.argsort(-frame, kind="stable")[: search.beam_size].tolist()
+        found: dict[tuple[int, ...], tuple[float, float]] = {}
+
+        def add(ids: tuple[int, ...], blank: float, token: float, found: Any = found) -> None:
+            before = found.get(ids, (-np.inf, -np.inf))
+            found[ids] = float(np.logaddexp(before[0], blank)), float(np.logaddexp(before[1], token))
+
+        for ids, (in_blank, in_token) in ends.items():
+            whole = float(np.logaddexp(in_blank, in_token))
+            add(ids, whole + frame[search.blank], in_token + frame[ids[-1]] if ids else -np.inf)
+            for token in tokens:
+                before = in_blank if ids and token == ids[-1] else whole
+                if token != search.blank and before + frame[token] > -np.inf:
+                    add((*ids, token), -np.inf, before + frame[token])
+        scores = {ids: np.logaddexp(*one) + bonus_of(ids, search, has_ended=False) for ids, one in found.items()}
+        ends = {ids: found[ids] for ids in sorted(scores, key=lambda ids: -scores[ids])[: search.beam_size]}
+    scored = [(float(np.logaddexp(*one)) + bonus_of(ids, search), ids) for ids, one in ends.items()]
+    return sorted(scored, key=lambda one: -one[0])
+
+
+def draw_frames(rng: np.random.Generator, frames: int, vocab: int, never: int | None = None) -> np.ndarray:
+    """Log-probabilities of frames, some flat and some nearly certain; one token may be impossible."""
+    scores = rng.normal(size=(frames, vocab)) * rng.choice([0.5, 2.0, 8.0], size=(frames, 1))
+    if never is not None:
+        scores[:, never] = -np.inf
+    return scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+
+
+WITH_SPACES = ("", "a", "b", " ", " a", "b ", "a b a", " b a")  # tokens that end words in all ways
+
+
+@pytest.mark.parametrize("pieces", [PIECES, WITH_SPACES])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.0, -1.0), (0.8, 0.5), (1.5, -1.0)])
+def test_the_search_on_arrays_finds_what_the_plain_one_finds(
+    ngram: Ngram, pieces: tuple[str, ...], alpha: float, beta: float
+):
+    rng = np.random.default_rng(1)
+    for width in (1, 2, 3, 5, 9, 16):
+        rows = [draw_frames(rng, int(rng.integers(0, 30)), len(pieces), 2 if width % 2 else None) for _ in range(4)]
+        search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta)
+        for row, together in zip(rows, search_rows(rows, search, width), strict=True):
+            expected = [one for one in search_by_tuples(row, search) if one[0] > -np.inf]
+            assert [ids for _, ids in together] == [ids for _, ids in expected]
+            assert [score for score, _ in together] == pytest.approx([score for score, _ in expected], abs=1e-9)
+            assert together == ctc_beam_search(row, search), "whatever other rows there are"
+
+
+def test_the_time_of_a_frame_is_that_of_the_first_ones(ngram: Ngram):
+    rng = np.random.default_rng(2)
+    rows, seconds = draw_frames(rng, 3200, len(PIECES)), []
+    for frames in (400, 3200):
+        start = time.process_time()
+        ctc_beam_search(rows[:frames], CtcBeam(PIECES, 0, 8, ngram, 0.5))
+        seconds.append((time.process_time() - start) / frames)
+    assert seconds[1] < 2.5 * seconds[0]
+
+
+def test_frames_that_allow_nothing_leave_a_text():
+    assert ctc_beam_search(np.full((3, 4), -np.inf), CtcBeam(PIECES, 0, 3))[0][1] == ()
+    assert search_rows([], CtcBeam(PIECES, 0, 3)) == []

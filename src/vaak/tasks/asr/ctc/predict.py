@@ -18,7 +18,8 @@ from torch import Tensor
 from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, WordModel, ctc_beam_search
+from vaak.nn.decoding.ctc_search import CtcBeam, search_rows
+from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
@@ -75,17 +76,12 @@ class CtcTranscriber(Transcriber):
     def search(self, outputs: CtcOutputs) -> list[list[int]]:
         """The tokens of each row."""
         if self.decoding.method == "beam":
-            return [self.searched(one, self.beam) for one in self._log_probs(outputs)]
+            return search_best(self._log_probs(outputs), self.beam)
         best, lengths = read_together(self.sayable(outputs.logits).argmax(-1), outputs.lengths)
         return [
             collapse(classes[:length], self.vocabulary.ids.pad)
             for classes, length in zip(best.tolist(), lengths.tolist(), strict=True)
         ]
-
-    @staticmethod
-    def searched(log_probs: np.ndarray, beam: CtcBeam) -> list[int]:
-        """The tokens that a search finds in log-probabilities ``(frame, vocab)``."""
-        return list(ctc_beam_search(log_probs, beam)[0][1])
 
     @property
     def beam(self) -> CtcBeam:
@@ -102,6 +98,20 @@ class CtcTranscriber(Transcriber):
         return scores.index_fill(-1, never, -torch.inf)
 
 
+def search_best(log_probs: Sequence[np.ndarray], beam: CtcBeam) -> list[list[int]]:
+    """Return the tokens that a search finds in each row of log-probabilities ``(frame, vocab)``, TOGETHER at once."""
+    # Rows of about one length end together; which rows those are changes no text.
+    order = sorted(range(len(log_probs)), key=lambda row: len(log_probs[row]))
+    found: dict[int, list[int]] = {}
+    for first in range(0, len(order), TOGETHER):
+        some = order[first : first + TOGETHER]
+        texts = search_rows([log_probs[row] for row in some], beam)
+        found |= {row: list(best[0][1]) for row, best in zip(some, texts, strict=True)}
+    return [found[row] for row in range(len(order))]
+
+
+TOGETHER = 32
+"""Rows that are searched together."""
 ALPHAS, BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 MOST_ROUNDS = 4
 
@@ -132,7 +142,7 @@ def weigh(
     @cache
     def rate(alpha: float, beta: float) -> float:
         search = replace(beam, alpha=alpha, beta=beta)
-        found = (normalise(decode(transcriber.searched(one, search))) for one in log_probs)
+        found = (normalise(decode(ids)) for ids in search_best(log_probs, search))
         counts = [count_errors(*pair) for pair in zip(references, found, strict=True)]
         return sum(one.word_errors for one in counts) / max(1, sum(one.words for one in counts))
 
