@@ -127,7 +127,7 @@ def test_a_language_model_changes_what_is_found_and_a_narrow_beam_finds_the_obvi
 
 def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float, tuple[int, ...]]]:
     """The same search in its plainest form: prefixes are tuples, words are counted as they are split."""
-    ends = {(): (0.0, -np.inf)}
+    ends: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
     for frame in log_probs.astype(np.float64):
         tokens = np.argsort(-frame, kind="stable")[: search.beam_size].tolist()
         found: dict[tuple[int, ...], tuple[float, float]] = {}
