@@ -1,0 +1,112 @@
+"""The time of a CTC beam search, of Vaak and of pyctcdecode, in turns, by beam and length of the recording.
+
+Frames are drawn: letters one after another with blanks between, as certain as those of a trained model (peaked), or
+less so (noisy). pyctcdecode prunes by its defaults (tokens below e^-5, prefixes e^10 behind the best); Vaak prunes by
+the beam alone. ``÷`` is the ratio of the least processor times, below 1 where Vaak is faster; ``together`` is Vaak's
+time of one of 16 recordings that it searches together. With --arpa, both use an n-gram model (pyctcdecode needs kenlm).
+Needs pyctcdecode.
+
+    python benchmarks/ctc_search.py
+    python benchmarks/ctc_search.py --arpa words.arpa --beams 16 --frames 250 1000 4000
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.nn.decoding.ctc_search import CtcBeam, search_rows
+from vaak.text.ngram import Ngram
+
+LABELS = ("", *"abcdefghijklmnopqrstuvwxyz'", " ")
+KINDS = {"peaked": (1.0, 8.0), "noisy": (2.0, 4.0)}
+"""The deviation of logits, and what the right one has more."""
+ALPHA, BETA, TOGETHER = 0.5, 1.0, 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--beams", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--frames", type=int, nargs="+", default=[250, 500, 1000, 2000])
+    parser.add_argument("--arpa", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # pyctcdecode's remarks on its vocabulary
+    words = [] if options.arpa is None else read_words(options.arpa)
+    theirs, model = make_decoder(options.arpa, words), None if options.arpa is None else Ngram(options.arpa)
+    print("| frames | beam | length | Vaak, ms | pyctcdecode, ms | Vaak ÷ pyctcdecode | together, ms |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in KINDS:
+        for beam in options.beams:
+            ours = CtcBeam(LABELS, 0, beam, model, ALPHA if model else 0.0, BETA if model else 0.0)
+            for length in options.frames:
+                rows = [draw_frames(kind, length, words, seed) for seed in range(TOGETHER)]
+                arms: list[Callable[[], Any]] = [
+                    lambda rows=rows[:1], ours=ours: search_rows(rows, ours),
+                    lambda row=rows[0], beam=beam: theirs.decode(row, beam_width=beam),
+                    lambda rows=rows, ours=ours: search_rows(rows, ours),
+                ]
+                own, other, together = race(arms, options.rounds)
+                shown = f"{own:.1f} | {other:.1f} | {own / other:.2f} | {together / TOGETHER:.1f}"
+                print(f"| {kind} | {beam} | {length} | {shown} |", flush=True)
+
+
+def make_decoder(arpa: Path | None, words: list[str]) -> Any:
+    """Return pyctcdecode's, with the same weights."""
+    from pyctcdecode import build_ctcdecoder
+
+    if arpa is None:
+        return build_ctcdecoder(list(LABELS))
+    return build_ctcdecoder(list(LABELS), str(arpa), unigrams=words, alpha=ALPHA, beta=BETA)
+
+
+def race(arms: list[Callable[[], Any]], rounds: int) -> list[float]:
+    """Return the least processor time of each in milliseconds, in turns."""
+    best = [float("inf")] * len(arms)
+    for _ in range(rounds):
+        for place, arm in enumerate(arms):
+            start = time.process_time()
+            arm()
+            best[place] = min(best[place], 1000 * (time.process_time() - start))
+    return best
+
+
+def read_words(arpa: Path) -> list[str]:
+    """Return the words of an ARPA file that letters spell."""
+    found, is_read = list[str](), False
+    with open(arpa, encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("\\"):
+                is_read = line.strip() == "\\1-grams:"
+            elif is_read and line.strip() and set(line.split()[1]) <= set(LABELS[1:-1]):
+                found.append(line.split()[1])
+    return found
+
+
+def draw_frames(kind: str, length: int, words: list[str], seed: int) -> np.ndarray:
+    """Return log-probabilities ``(frame, token)`` of letters, or of the words of a model."""
+    deviation, more = KINDS[kind]
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(length, len(LABELS))) * deviation
+    at = 0
+    while at < length:
+        word = str(rng.choice(words)) if words else "".join(rng.choice(list(LABELS[1:-1]), 5))
+        for letter in f"{word} ":
+            if at >= length:
+                break
+            scores[at, LABELS.index(letter)] += more
+            gap = int(rng.integers(1, 4))
+            scores[at + 1 : at + 1 + gap, 0] += more + 1
+            at += 1 + gap
+    found: np.ndarray = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    return found.astype(np.float32)
+
+
+if __name__ == "__main__":
+    main()
