@@ -16,6 +16,7 @@ import argparse
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def main() -> None:
             for length in options.frames:
                 rows = [draw_frames(kind, length, words, seed) for seed in range(TOGETHER)]
                 arms: list[Callable[[], Any]] = [
-                    lambda rows=rows[:1], ours=ours: search_rows(rows, ours),
-                    lambda row=rows[0], beam=beam: theirs.decode(row, beam_width=beam),
-                    lambda rows=rows, ours=ours: search_rows(rows, ours),
+                    partial(search_rows, rows[:1], ours),
+                    partial(theirs.decode, rows[0], beam_width=beam),
+                    partial(search_rows, rows, ours),
                 ]
                 own, other, together = race(arms, options.rounds)
                 shown = f"{own:.1f} | {other:.1f} | {own / other:.2f} | {together / TOGETHER:.1f}"
