@@ -211,8 +211,8 @@ class AsrDecodingConfig(Section):
         "whisper: a text that is read as if it had been said before: names, spelling, style.", None
     )
     timestamps: Literal["none", "segment", "word"] = option(
-        "whisper: which times are found. segment: those that it writes itself; word: those of words, too, by its "
-        "attention to the audio.",
+        "Which times are found. segment: those that a Whisper writes itself; word: those of words, too, with how "
+        "probable each is: by a Whisper's attention to the audio, or by the frames of a CTC model.",
         "none",
     )
     max_initial_timestamp: float | None = option(

@@ -51,7 +51,6 @@ ONLY_WHISPERS = (
     "language",
     "task",
     "prompt",
-    "timestamps",
     "max_initial_timestamp",
     "long_form",
     "condition_on_previous",
@@ -175,6 +174,8 @@ def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.scratch.{name}", "model.architecture is ctc; its encoder is model.conformer")
     for name in (*ONLY_WHISPERS_BEAM, *ONLY_WHISPERS, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
+    if experiment.data.decoding.timestamps == "segment":
+        yield no_effect("data.decoding.timestamps", "model.architecture is ctc, whose segments are cut at silences")
     yield no_effect("data.timestamps", "model.architecture is ctc, whose frames have their times")
     yield no_effect("model.window", "model.architecture is ctc, whose audio isn't padded")
     for name in ("lora", "experts"):

@@ -26,14 +26,13 @@ from vaak.core.errors import DataError, UserError
 from vaak.nn.ctc import best_path, collapse, frames_needed
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.predict import CtcTranscriber
+from vaak.tasks.asr.ctc.word_times import Frames, Spelling, time_words
 from vaak.tasks.asr.long_form import Recording, Window, speech_seconds
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.batches import Batches, Done
 
 SPAN = 3
 """Words over which the confidence of a line is a mean."""
-MOST_BEFORE = 0.1
-"""Seconds that a word begins at most before its first token, where there are blanks: a model writes it late."""
 
 
 class AlignedWord(NamedTuple):
@@ -76,21 +75,6 @@ class AlignedRecording(NamedTuple):
     """The lines of a recording's text, and its duration in seconds."""
 
     lines: list[AlignedLine]
-    duration: float
-
-
-class Spelling(NamedTuple):
-    """The tokens of a text, and the word that each belongs to; -1 between words."""
-
-    ids: list[int]
-    words: list[int]
-
-
-class Frames(NamedTuple):
-    """Log-probabilities ``(frame, vocab)`` of a recording, the time at which each frame begins, and its duration."""
-
-    log_probs: np.ndarray
-    starts: np.ndarray
     duration: float
 
 
@@ -159,48 +143,11 @@ class Aligner:
                 number = f"{len(spelling.ids)} tokens, which need {needed} frames of the encoder"
                 raise DataError(f"the text has {number}, but there are {there} in the windows with speech")
             raise DataError("the text is too far from the speech; is it that of another recording?")
-        times = self._word_times(frames, spelling, path, len(words))
+        times = time_words(frames, spelling, path, len(words), self.features.encoded_shift)
         found: dict[int, list[AlignedWord]] = {}
         for (line, word), (start, end, confidence) in zip(words, times, strict=True):
             found.setdefault(line, []).append(AlignedWord(start, end, word, confidence))
         return [AlignedLine(" ".join(lines[line].split()), tuple(own)) for line, own in found.items()]
-
-    def _word_times(
-        self, frames: Frames, spelling: Spelling, path: np.ndarray, num_words: int
-    ) -> list[tuple[float, float, float]]:
-        """Start and end in seconds, and confidence, of each word, with up to MOST_BEFORE of the pause before it.
-
-        One without tokens takes no time, after the one before.
-        """
-        shift = self.features.encoded_shift
-        tokens = np.array(spelling.words)
-        # Odd places of the path are tokens, even ones are the blanks between them (best_path).
-        is_said = path % 2 == 1
-        word_at = np.full(len(path), -1)
-        word_at[is_said] = tokens[path[is_said] // 2]
-        at = frames.log_probs[np.flatnonzero(is_said), np.array(spelling.ids)[path[is_said] // 2]]
-        logs = np.zeros(len(path))
-        logs[is_said] = at
-        said = np.flatnonzero(word_at >= 0)
-        firsts, lasts = np.full(num_words, -1), np.full(num_words, -1)
-        lasts[word_at[said]] = said
-        # Where an index occurs several times, numpy's assignment keeps the last value: a word's last frame above, and
-        # here, in reverse order, its first.
-        firsts[word_at[said][::-1]] = said[::-1]
-        sums = np.bincount(word_at[said], logs[said], num_words)
-        numbers = np.bincount(word_at[said], minlength=num_words)
-        starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
-        ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
-        # The geometric mean over frames: a product would make long words less sure than short ones.
-        confidences = np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0)
-        is_known = np.isfinite(starts)
-        ends = np.minimum(ends, frames.duration)
-        # The end of the latest word before that has tokens: no word begins earlier, and one without tokens stands
-        # there.
-        before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
-        starts = np.where(is_known, np.minimum(np.maximum(starts - MOST_BEFORE, before), ends), before)
-        ends = np.where(is_known, ends, before)
-        return list(zip(starts.tolist(), ends.tolist(), confidences.tolist(), strict=True))
 
 
 def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling:

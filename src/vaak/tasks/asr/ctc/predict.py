@@ -25,8 +25,9 @@ from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
 from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.ctc.data import padded_features
+from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
+from vaak.tasks.asr.ctc.word_times import Frames, find_words
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import Segment
@@ -44,8 +45,21 @@ class CtcTranscriber(Transcriber):
     directory: Path = Path()
 
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
-        texts = self.texts_of_windows([window.features for window in windows])
-        return [[Segment(one.start, one.end, text)] for one, text in zip(windows, texts, strict=True)]
+        if self.decoding.timestamps != "word":
+            texts = self.texts_of_windows([window.features for window in windows])
+            return [[Segment(one.start, one.end, text)] for one, text in zip(windows, texts, strict=True)]
+        with torch.inference_mode():
+            outputs = self._outputs([window.features for window in windows])
+            found = zip(windows, self.search(outputs), self._log_probs(outputs), strict=True)
+        return [[self._make_segment(*one)] for one in found]
+
+    def _make_segment(self, window: Window, ids: list[int], log_probs: np.ndarray) -> Segment:
+        """The transcript of a window with the times of its words, and how sure the model is of each."""
+        shift = cast("FrameFeatures", self.features).encoded_shift
+        frames = Frames(log_probs, window.begin + shift * np.arange(len(log_probs)), window.end)
+        pieces = decode_tokens(self.vocabulary)
+        words, confidences = find_words(frames, ids, pieces, self.vocabulary.ids.pad, shift)
+        return Segment(window.start, window.end, self.vocabulary.decode(ids), words, None, confidences)
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         with torch.inference_mode():

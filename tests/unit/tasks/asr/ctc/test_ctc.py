@@ -270,6 +270,34 @@ def test_words_are_found_where_they_are_said(
     assert out.split("\n\n")[1].splitlines()[2] == text.read_text().splitlines()[1]
 
 
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_words_of_a_transcript_have_times_and_confidences(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, method: str
+):
+    audio, _, words = talk
+    plain = json.loads(vaak("transcribe", str(run), str(audio), "--method", method, "--json")[1])
+    found = vaak("transcribe", str(run), str(audio), "--method", method, "--timestamps", "word", "--json")
+    assert (found[0], found[2]) == (0, "")
+    about = json.loads(found[1])
+    assert about["text"] == plain["text"], "times change no text"
+    assert "words" not in plain["segments"][0]
+    said = [word for segment in about["segments"] for word in segment["words"]]
+    assert [word["text"] for word in said] == about["text"].split()
+    assert all(0 < word["probability"] <= 1 and word["end"] > word["start"] for word in said)
+    for segment in about["segments"]:
+        times = [time for word in segment["words"] for time in (word["start"], word["end"])]
+        assert times == sorted(times)
+    right, wrong = list[float](), list[float]()
+    for word in said:
+        true, start, end = min(words, key=lambda one: abs(one[1] + one[2] - word["start"] - word["end"]))
+        (right if true.lower() == word["text"].lower() else wrong).append(word["probability"])
+        if true.lower() == word["text"].lower():
+            assert max(abs(start - word["start"]), abs(end - word["end"])) < 0.2
+    assert len(right) >= 5
+    if wrong:
+        assert np.mean(wrong) < np.mean(right), "it is surer of the right ones"
+
+
 def test_words_that_are_not_said_take_no_time(
     run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, tmp_path: Path
 ):
