@@ -67,11 +67,13 @@ def write_table(folder: Path) -> None:
 
 
 def write_turns(folder: Path) -> None:
-    write_audio(folder / "talk.wav", 2.0)
-    turns = [
-        f"SPEAKER talk 1 {start:.2f} 0.50 <NA> <NA> {who} <NA> <NA>" for start, who in ((0.1, "ann"), (1.0, "bob"))
-    ]
-    (folder / "talk.rttm").write_text("\n".join(turns) + "\n")
+    for number in range(6):
+        write_audio(folder / f"talk{number}.wav", 2.0)
+        turns = [
+            f"SPEAKER talk{number} 1 {start:.2f} 0.50 <NA> <NA> {who} <NA> <NA>"
+            for start, who in ((0.1, "ann"), (1.0, "bob"))
+        ]
+        (folder / f"talk{number}.rttm").write_text("\n".join(turns) + "\n")
 
 
 OTHERS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
@@ -157,25 +159,25 @@ def test_what_is_no_corpus_is_one_line(vaak, make, message: str, tmp_path: Path)
 
 def _name_elsewhere(root: Path) -> str:
     write_audio(root.parent / "elsewhere" / "a.wav", 0.3, 16000, seed=1)
-    rows = [{"audio": "../elsewhere/a.wav", "text": f"words {number}"} for number in range(3)]
+    rows = [{"audio": "../elsewhere/a.wav", "text": f"words {number}"} for number in range(30)]
     (root / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return r"train\.jsonl:1: \.\./elsewhere/a\.wav is outside of the folder of the manifest .* audio_root: "
 
 
 def _name_absent(root: Path) -> str:
-    (root / "list.csv").write_text("file,text\n" + "".join(f"a{number}.wav,words {number}\n" for number in range(3)))
+    (root / "list.csv").write_text("file,text\n" + "".join(f"a{number}.wav,words {number}\n" for number in range(30)))
     return r"list\.csv:2: .*a0\.wav: can't be read: No such file or directory"
 
 
 def _break_audio(root: Path) -> str:
-    for number in range(3):
+    for number in range(30):
         (root / f"a{number}.wav").write_bytes(b"RIFF, but nothing else" * 20)
-        (root / f"a{number}.txt").write_text("some words\n")
+        (root / f"a{number}.txt").write_text(f"some words {number}\n")
     return r"a0\.wav: this is not audio that libsndfile can read"
 
 
 def _name_alone(root: Path) -> str:
-    (root / "list.jsonl").write_text("".join(json.dumps({"audio": f"/nowhere/{n}.wav"}) + "\n" for n in range(3)))
+    (root / "list.jsonl").write_text("".join(json.dumps({"audio": f"/nowhere/{n}.wav"}) + "\n" for n in range(30)))
     return r"list\.jsonl:1: /nowhere/0\.wav is outside of the folder of the manifest"
 
 

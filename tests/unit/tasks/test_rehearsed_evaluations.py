@@ -59,6 +59,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Hypothesis]:
     return found
 
 
+@pytest.mark.slow
 def test_a_rehearsal_bounds_what_an_untrained_model_writes_and_says_so(
     written: list[Hypothesis], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ):
