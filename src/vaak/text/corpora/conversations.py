@@ -25,11 +25,19 @@ from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names
 from vaak.core.storage.archives import open_file, read_state
 from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
-from vaak.text.corpora.tool_calls import NO_OPTIONS, Options, read_calls, read_calls_of_text, read_options, read_tools
+from vaak.text.corpora.tool_calls import (
+    NO_OPTIONS,
+    Options,
+    from_json,
+    read_calls,
+    read_calls_of_text,
+    read_options,
+    read_tools,
+)
 from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
-FORMS = "messages, conversations, prompt and completion, or instruction and output"
+FORMS = "messages, conversations, prompt and completion, instruction and output, or query, answers and tools"
 ANSWERS = "assistant"
 ROLES = ("system", "user", ANSWERS, "tool")
 CALLS = "function_call"
@@ -38,22 +46,24 @@ Message = dict[str, Any]
 
 
 class Keys(NamedTuple):
-    """The keys by which a form names its messages, their speaker and their text; and its names of the roles."""
+    """The keys by which a form names its messages, their speaker and their text; and its usual names of the roles."""
 
     messages: str
     role: str
     content: str
-    roles: dict[str, str]
+    roles: tuple[str, ...]
 
 
-OPENAI = Keys(
-    "messages", "role", "content",
-    {**dict(zip(ROLES, ROLES, strict=True)), "developer": "developer", "function": "tool"},
-)  # fmt: skip
-SHAREGPT = Keys(
-    "conversations", "from", "value",
-    {**dict(zip(("system", "human", "gpt", "tool"), ROLES, strict=True)), "observation": "tool", CALLS: ANSWERS},
-)  # fmt: skip
+SPEAKERS = {
+    **dict(zip(ROLES, ROLES, strict=True)),
+    "developer": "developer",
+    "human": "user",
+    **dict.fromkeys(("gpt", "model", "bot", "chatgpt", CALLS), ANSWERS),
+    **dict.fromkeys(("function", "observation", "ipython"), "tool"),
+}
+"""The role of each speaker. Data mix the forms' names: ``from`` may be ``user``, ``role`` be ``model``."""
+OPENAI = Keys("messages", "role", "content", (*ROLES, "developer", "function"))
+SHAREGPT = Keys("conversations", "from", "value", ("system", "human", "gpt", "tool", "observation", CALLS))
 
 Outcome = Literal["read", "refused", "not read"]
 
@@ -83,6 +93,8 @@ ROW_KEYS: dict[str, KeyRule] = {
     "instruction": KeyRule("Alpaca", "read", "a question of the user"),
     "input": KeyRule("Alpaca", "read", "follows the instruction after an empty line"),
     "output": KeyRule("Alpaca", "read", "the assistant's answer"),
+    "query": KeyRule("xLAM", "read", "a question of the user, with `answers`"),
+    "answers": KeyRule("xLAM", "read", "what the assistant calls, a list or JSON of one"),
     "system": KeyRule("ShareGPT, Alpaca", "read", "the system message, where the conversation has none"),
     "history": KeyRule("Alpaca", "read", "earlier questions and answers, in pairs, all learned"),
     "label": KeyRule("TRL (KTO)", "read", "true: the completion is learned; false is refused: it would be learned"),
@@ -114,10 +126,13 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
     "role": KeyRule(
         "OpenAI, Mistral, TRL, axolotl",
         "read",
-        "`function` is a tool; `developer` the system, where the template doesn't name it",
+        "`model` is the assistant, `function` and `ipython` a tool; `developer` the system, where the template doesn't "
+        "name it",
     ),
     "from": KeyRule(
-        "ShareGPT", "read", "`human` is the user, `gpt` the assistant, `observation` a tool, `function_call` a call"
+        "ShareGPT",
+        "read",
+        "as `role`; `human` is the user, `gpt` the assistant, `observation` a tool, `function_call` a call",
     ),
     "content": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "text, or a list of parts of type text, joined"),
     "value": KeyRule("ShareGPT", "read", "text"),
@@ -147,9 +162,16 @@ _SWITCHES = ("train", "training", "loss")
 _THOUGHT_KEYS = ("reasoning_content", "reasoning", "thinking")
 _PASSED = ("name", "tool_call_id")
 """Texts of a message that a template may write."""
+XLAM = {"query", "answers", "tools"}
 _KEYS_OF_FORMS: dict[Literal["preferences", "chat"], tuple[set[str], ...]] = {
     "preferences": ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output"}),
-    "chat": ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"instruction", "output"}),
+    "chat": (
+        {"messages"},
+        {"conversations"},
+        {"prompt", "completion"},
+        {"instruction", "output"},
+        XLAM,
+    ),
 }
 
 
@@ -373,6 +395,8 @@ def read_conversation(row: Any, where: str) -> Conversation:
 
 def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
     """The names by which a row has its messages, these, and the places of those that its form doesn't learn."""
+    if "messages" in row and isinstance(row["messages"], str):  # Parquet has it as JSON, where rows differ
+        row = {**row, "messages": from_json(row["messages"], f"{where}: messages")}
     if "messages" in row:
         # Data may mix the forms: ``messages`` with ``from`` and ``value``.
         return _list_keys(row["messages"], OPENAI), row["messages"], set()
@@ -381,12 +405,20 @@ def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int
     if "prompt" in row and "completion" in row:
         return _prompt_and_completion(row["prompt"], row["completion"])
     if "instruction" in row and "output" in row:
-        given = row.get("input") or ""
-        has_more = isinstance(given, str) and bool(given.strip())
-        question = f"{row['instruction']}\n\n{given}" if has_more else row["instruction"]
+        question = _join_instruction(row)
         earlier = _earlier_turns(row.get("history") or [], where)
         return OPENAI, [*earlier, *_question_and_answer(question, row["output"])], set()
+    if row.keys() >= XLAM:
+        calls = {"role": ANSWERS, "content": "", "tool_calls": row["answers"]}
+        return OPENAI, [{"role": "user", "content": row["query"]}, calls], set()
     raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
+
+
+def _join_instruction(row: Mapping[str, Any]) -> Any:
+    """Alpaca's instruction, with what it is about after an empty line."""
+    given = row.get("input") or ""
+    has_more = isinstance(given, str) and bool(given.strip())
+    return f"{row['instruction']}\n\n{given}" if has_more else row["instruction"]
 
 
 def _list_keys(messages: Any, usual: Keys) -> Keys:
@@ -482,10 +514,10 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
     if not isinstance(message, dict):
         raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
     role = message.get(keys.role)
-    if not isinstance(role, str) or role not in keys.roles:
+    if not isinstance(role, str) or role not in SPEAKERS:
         raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
     _refuse_keys(message, MESSAGE_KEYS, where)
-    further = _read_further(message, keys.roles[role], where)
+    further = _read_further(message, SPEAKERS[role], where)
     content = message.get(keys.content)
     if role == CALLS:
         content, further["tool_calls"] = "", read_calls_of_text(content or "", f"{where}: {keys.content}")
@@ -496,10 +528,10 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
         further.setdefault("reasoning_content", normalise(thoughts))
     if not isinstance(content, str):
         raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
-    may_be_empty = "tool_calls" in further or keys.roles[role] in ("system", "developer", "tool")
+    may_be_empty = "tool_calls" in further or SPEAKERS[role] in ("system", "developer", "tool")
     if not content.strip() and not may_be_empty:
         raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
-    return {"role": keys.roles[role], "content": normalise(content), **further}
+    return {"role": SPEAKERS[role], "content": normalise(content), **further}
 
 
 def _read_further(message: Mapping[str, Any], role: str, where: str) -> Message:
@@ -535,6 +567,8 @@ def _text_of_parts(content: Any, where: str) -> tuple[Any, str]:
     for part in content:
         kind = part["type"]
         text = part.get("thinking" if kind == "thinking" else "text")
+        if kind in ("tool_use", "tool_result"):
+            raise DataError(f"{where} has a part of type {kind}; write it as tool_calls, or as a message of role tool")
         if kind not in (*_TEXT_PARTS, "thinking") or not isinstance(text, str):
             raise DataError(f"{where} has a part of type {_shorten_value(kind)}; {_MEDIA}")
         (thoughts if kind == "thinking" else texts).append(text)
@@ -553,13 +587,11 @@ def _read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list
 
     asked = _side(row, "prompt", "user", where)
     chosen, rejected = (_side(row, name, ANSWERS, where) for name in ("chosen", "rejected"))
-    if not asked:
-        # Both are whole conversations.
-        # TRL's implicit prompt: two whole conversations that begin with the same messages. The last one is always an
-        # answer.
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
-        asked = [one for one, _ in same]
-        chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
+    # TRL's implicit prompt: two whole conversations that begin with the same messages, of which the prompt, if it is
+    # there, is one (UltraFeedback). The last one is always an answer.
+    same = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))]
+    if same and all(one in same for one in asked):
+        asked, chosen, rejected = same, chosen[len(same) :], rejected[len(same) :]
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         if [message["role"] for message in answer] != [ANSWERS]:
             raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to the prompt")
@@ -588,6 +620,17 @@ def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[Mess
 def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
     """A row by TRL's names; one of OpenAI's has its messages in ``input``."""
     row = {key: value for key, value in row.items() if value is not None}
+    if "chosen" in row and "rejected" in row and "prompt" not in row:
+        # As LLaMA-Factory has them, and Orca's: a question, or a conversation, with both answers.
+        if "conversations" in row:
+            row["prompt"] = row.pop("conversations")
+        elif "instruction" in row:
+            row["prompt"] = _join_instruction(row)
+        elif "question" in row:
+            row["prompt"] = row["question"]
+    for name in ("chosen", "rejected"):
+        if isinstance(row.get(name), dict):
+            row[name] = [row[name]]
     if not {"preferred_output", "non_preferred_output"} <= row.keys():
         return row
     asked = row.pop("input", {})

@@ -1,6 +1,6 @@
 """What a template reads besides what is said: tools, calls of them, as OpenAI has them, arguments as objects; options.
 
-    tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      as they are given
+    tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      or as functions
     functions    [{"name", "description", "parameters"}, …]                                        OpenAI, earlier
     tool_calls   [{"id", "type": "function", "function": {"name", "arguments"}}, …], or without the outer object
     chat_template_kwargs   {"enable_thinking": false}
@@ -29,16 +29,23 @@ def read_tools(row: Mapping[str, Any], where: str) -> tuple[dict[str, Any], ...]
     if not given:
         return ()
     key = given[0]
-    tools = _from_json(row[key], f"{where}: {key}")
+    tools = from_json(row[key], f"{where}: {key}")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise DataError(f"{where}: {key} is {_shorten(tools)}; expected a list of objects, or JSON of one")
-    return tuple({"type": "function", "function": tool} if key == "functions" else tool for tool in tools)
+    return tuple(map(_with_outer_object, tools))
+
+
+def _with_outer_object(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as OpenAI's chats have it; of xLAM, ``functions`` and OpenAI's responses, the name is outside."""
+    if "function" in tool or "name" not in tool:
+        return tool
+    return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
 def read_options(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a row's options of the template. Raises DataError for what aren't any."""
     key = "chat_template_kwargs"
-    given = _from_json(row.get(key) or {}, f"{where}: {key}")
+    given = from_json(row.get(key) or {}, f"{where}: {key}")
     if not isinstance(given, dict):
         raise DataError(f"{where}: {key} is {_shorten(given)}; expected an object, or JSON of one")
     for name in given:
@@ -65,7 +72,7 @@ def reserved_option(name: str) -> str | None:
 def read_calls(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return the calls of a message, by ``tool_calls`` or ``function_call``. Raises DataError for what isn't a call."""
     calls, one = message.get("tool_calls") or [], message.get("function_call")
-    calls = _from_json(calls, f"{where}: tool_calls")
+    calls = from_json(calls, f"{where}: tool_calls")
     if one and calls:
         raise DataError(f"{where}: tool_calls, and function_call; leave one out")
     if not isinstance(calls, list):
@@ -77,7 +84,7 @@ def read_calls(message: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 def read_calls_of_text(text: str, where: str) -> list[dict[str, Any]]:
     """Return the calls of a turn whose text is JSON of one, or of a list, as ShareGPT's ``function_call`` has them."""
-    calls = _from_json(text, where)
+    calls = from_json(text, where)
     return [_read_call(call, where) for call in (calls if isinstance(calls, list) else [calls])]
 
 
@@ -88,15 +95,15 @@ def _read_call(call: Any, where: str) -> dict[str, Any]:
             f"{where} is {_shorten(call)}; expected an object with the name of a function and its arguments"
         )
     arguments = function.get("arguments") or {}
-    arguments = _from_json(arguments, f"{where}: arguments")
+    arguments = from_json(arguments, f"{where}: arguments")
     if not isinstance(arguments, dict):
         raise DataError(f"{where}: arguments is {_shorten(arguments)}; expected an object, or JSON of one")
     named = {"id": call["id"]} if call is not function and call.get("id") is not None else {}
     return {**named, "type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _from_json(value: Any, where: str) -> Any:
-    """A value, or what it is JSON of."""
+def from_json(value: Any, where: str) -> Any:
+    """Return a value, or what it is JSON of. Raises DataError for a text that isn't JSON."""
     if not isinstance(value, str):
         return value
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.corpora.conversations import MESSAGE_KEYS, ROW_KEYS, key_table, read_chats
+from vaak.text.corpora.conversations import MESSAGE_KEYS, ROW_KEYS, key_table, read_chats, read_preferences
 
 STRICT = SimpleNamespace(on_invalid_utf8="fail")
 ASKED, ANSWERED = {"role": "user", "content": "कौन?"}, {"role": "assistant", "content": "राम।"}
@@ -85,6 +85,8 @@ OF_ROW: dict[str, tuple[Any, str | None]] = {
     "instruction": ("कौन?", None),
     "input": ("", None),
     "output": ("राम।", None),
+    "query": ("कौन?", None),
+    "answers": ("[]", None),
     "system": ("", None),
     "history": ([], None),
     "label": (False, "label is false, so the completion isn't to be learned"),
@@ -264,14 +266,14 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
     [
         (
             {"text": "राम"},
-            "no messages; expected messages, conversations, prompt and completion, or instruction and output; the keys",
+            "no messages; expected messages, conversations, prompt and completion, instruction and output, or query",
         ),
         (["राम"], "expected an object with messages"),
         ({"messages": []}, "messages is []; expected a list"),
         ({"messages": ["राम"]}, 'message 1 is "राम"; expected an object'),
         (
-            {"messages": [ASKED, {**ANSWERED, "role": "gpt"}]},
-            'message 2: role is "gpt"; expected one of system, user, assistant, tool',
+            {"messages": [ASKED, {**ANSWERED, "role": "Gpt"}]},
+            'message 2: role is "Gpt"; expected one of system, user, assistant, tool',
         ),
         ({"messages": [ASKED]}, "no turn of the assistant"),
         ({"messages": [ASKED, {**ANSWERED, "content": " \n"}]}, "message 2: content is empty"),
@@ -297,8 +299,8 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
             'message 1: content has a part of type "image_url"; a language model reads text only',
         ),
         (
-            {"conversations": [{"from": "user", "value": "कौन?"}]},
-            'message 1: from is "user"; expected one of system, human, gpt, tool, observation, function_call',
+            {"conversations": [{"from": "User", "value": "कौन?"}]},
+            'message 1: from is "User"; expected one of system, human, gpt, tool, observation, function_call',
         ),
         ({"conversations": [{"from": "human", "content": "कौन?"}]}, "message 1: value is null; expected text"),
         ({"prompt": "\ud800", "completion": "राम।"}, "half a surrogate pair"),
@@ -322,3 +324,56 @@ def test_options_of_the_template_and_turns_that_ask_to_be_learned_are_read(tmp_p
     found = list(read_chats(tmp_path / "chats.jsonl", STRICT))
     assert [one.options for one in found] == [{"enable_thinking": False}] * 2 + [{}] * 2
     assert [(set(one.asked), set(one.unlearned)) for one in found[2:]] == [({1}, {2}), ({0}, set())]
+
+
+FLAT_CALL = {"name": "f", "arguments": {"x": 1}}
+CALLING = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": FLAT_CALL}]}
+BOTH = (ASKED, ANSWERED)
+FLAT_TOOL = {"name": "f", "description": "d", "parameters": {}}
+OUTER_TOOL = {"type": "function", "function": FLAT_TOOL}
+
+
+@pytest.mark.parametrize(
+    ("row", "messages", "tools"),
+    [
+        # ToolACE, OpenThoughts: ShareGPT's keys with OpenAI's roles
+        ({"conversations": [{"from": "user", "value": "कौन?"}, {"from": "assistant", "value": "राम।"}]},
+         (ASKED, ANSWERED), ()),
+        # Gemma's and Llama's own names
+        ({"messages": [ASKED, {"role": "ipython", "content": "7"}, {"role": "model", "content": "राम।"}]},
+         (ASKED, {"role": "tool", "content": "7"}, ANSWERED), ()),
+        # Parquet of rows that differ
+        ({"messages": json.dumps([ASKED, ANSWERED]), "tools": json.dumps([FLAT_TOOL])}, BOTH, (OUTER_TOOL,)),
+        # xLAM
+        ({"query": "कौन?", "answers": json.dumps([FLAT_CALL]), "tools": json.dumps([FLAT_TOOL])},
+         (ASKED, CALLING), (OUTER_TOOL,)),
+        # OpenAI's responses
+        ({"messages": [ASKED, ANSWERED], "tools": [{"type": "function", **FLAT_TOOL}]}, BOTH, (OUTER_TOOL,)),
+    ],
+)  # fmt: skip
+def test_rows_of_published_data_are_read(tmp_path: Path, row: Any, messages: tuple[Any, ...], tools: tuple[Any, ...]):
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps(row)}\n")
+    [found] = read_chats(tmp_path / "chats.jsonl", STRICT)
+    assert (found.messages, found.tools) == (messages, tools)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # UltraFeedback: the prompt, and whole conversations
+        {"prompt": "कौन?", "chosen": [ASKED, ANSWERED], "rejected": [ASKED, {**ANSWERED, "content": "घर।"}]},
+        {"question": "कौन?", "chosen": "राम।", "rejected": "घर।"},  # Orca's pairs
+        {"instruction": "कौन?", "input": "", "chosen": "राम।", "rejected": "घर।"},  # LLaMA-Factory
+        {
+            "conversations": [{"from": "human", "value": "कौन?"}],
+            "chosen": {"from": "gpt", "value": "राम।"},
+            "rejected": {"from": "gpt", "value": "घर।"},
+        },
+    ],
+)
+def test_pairs_of_published_data_are_read(tmp_path: Path, row: Any):
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(row)}\n")
+    [found] = read_preferences(tmp_path / "pairs.jsonl", STRICT)
+    assert found.messages == (ASKED, ANSWERED)
+    assert found.rejected == (ASKED, {**ANSWERED, "content": "घर।"})
+    assert found.num_asked == 1
