@@ -233,14 +233,14 @@ def on_ranks(job: str, world_size: int, source: Path, steps: int, training: list
 
 def computed(world_size: int, parameters: float, tensors: int) -> dict[str, float]:
     """What a rank sends and holds in a step, from the sizes of the messages; a ring sends a sum twice."""
-    from vaak.engine.distributed.exchange import BUCKET_BYTES, ROW, TERMS
+    from vaak.engine.distributed.exchange import BUCKET_BYTES, STATUS_ROW, TERMS
 
     gradient = 4 * parameters
     tail = 4 * (tensors + world_size * (2 + TERMS))
     ring = 2 * (world_size - 1) / world_size
     return {
         "messages": 1 + -(-gradient // BUCKET_BYTES),
-        "said_bytes": ROW.size * (world_size - 1),
+        "said_bytes": STATUS_ROW.size * (world_size - 1),
         "tail_bytes": tail * ring,
         "summed_gb": gradient * ring / 1e9,
         "held_gb": gradient / 1e9,

@@ -126,7 +126,7 @@ def at_a_terminal() -> Iterator[None]:
     """The console is one, and progress is shown at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERM", "xterm")
-        patch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+        patch.setattr(progress, "QUIET_SECONDS", 0.0)
         console.console.cache_clear()
         yield
     console.console.cache_clear()

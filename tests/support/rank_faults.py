@@ -66,7 +66,7 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
         end_in_the_middle_of_writing()
     os.chdir(folder)
     if fault.folder:
-        ranks.PATIENCE_SECONDS = 1.0  # for a file system that is slow, where this one has no such file
+        ranks.SLOW_RANK_SECONDS = 1.0  # for a file system that is slow, where this one has no such file
     if mine and fault.folder:
         (folder / fault.folder).mkdir()
         os.chdir(folder / fault.folder)

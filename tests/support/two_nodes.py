@@ -40,7 +40,7 @@ def resume_as_the_main_process_says(rank: int, port: int, folder: Path) -> None:
 
 def begin_unseen(rank: int, port: int, folder: Path) -> None:
     """Rank 1 doesn't see the run directory that rank 0 made."""
-    processes.PATIENCE_SECONDS = 1.0
+    processes.SLOW_RANK_SECONDS = 1.0
     os.chdir(folder / f"node{rank}")
     ranks, run = join(rank, port), Path("run")
     if ranks.is_main:

@@ -103,8 +103,8 @@ def test_each_instruction_of_the_image_has_what_it_names():
         for name in words[:-1] if kind == "COPY" else ():
             assert (ROOT / name).exists(), name
             assert name in kept, f"{name} is kept from the image by .dockerignore"
-    assert ["ENTRYPOINT", '["vaak"]'] in read_dockerfile()
-    assert PROJECT["scripts"].keys() == {"vaak"}
+    (entry,) = (json.loads(" ".join(words)) for kind, *words in read_dockerfile() if kind == "ENTRYPOINT")
+    assert entry[0] in PROJECT["scripts"]
 
 
 def test_workflows_run_what_is_here():
@@ -117,7 +117,9 @@ def test_workflows_run_what_is_here():
         assert all("timeout-minutes" in job or "needs" in job for job in jobs.values())
     run = (ROOT / ".ci/run").read_text()
     asked = re.findall(r"^make( -j 2 --output-sync)? ([\w ]+?)(?: #.*)?$", run, re.MULTILINE)
-    assert [target for _, targets in asked for target in targets.split()] == ["setup", "lint", "docs", "test"]
+    targets = [target for _, targets in asked for target in targets.split()]
+    there = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"lint", "test"} <= {*targets} <= there
 
 
 def planned(target: str, folder: Path) -> str:

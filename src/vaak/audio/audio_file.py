@@ -32,7 +32,7 @@ from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import count_endings, report_files
 from vaak.core.storage.files import replacing, require_file
 
-BLOCK = 2
+BLOCK_SECONDS = 2
 """Seconds that are resampled at once."""
 MARGIN = 0.05
 """Seconds around a block. soxr's filter is shorter: blocks agree with a whole file to 2e-7."""
@@ -119,7 +119,7 @@ class AudioFile:
             return np.zeros(0, np.float32)
         if self.header.sampling_rate == self.sampling_rate:
             return self._native(first, last)
-        size = BLOCK * self.sampling_rate
+        size = BLOCK_SECONDS * self.sampling_rate
         # Blocks are counted from the start of the file, so a sample has the same value in every window that contains
         # it.
         blocks = range(first // size, -(-last // size))
@@ -137,11 +137,11 @@ class AudioFile:
         # A whole number of periods, so that ``begin`` falls on a sample of the result too, and the slice below is
         # exact.
         margin = math.ceil(MARGIN * divisor)
-        begin = max(0, block * BLOCK * native - margin * period)
-        end = min(self.header.num_samples, (block + 1) * BLOCK * native + margin * period)
+        begin = max(0, block * BLOCK_SECONDS * native - margin * period)
+        end = min(self.header.num_samples, (block + 1) * BLOCK_SECONDS * native + margin * period)
         resampled: np.ndarray = soxr.resample(self._native(begin, end), native, wanted)
-        first = block * BLOCK * wanted - begin // period * result_period
-        return resampled[first : first + BLOCK * wanted]
+        first = block * BLOCK_SECONDS * wanted - begin // period * result_period
+        return resampled[first : first + BLOCK_SECONDS * wanted]
 
     def _native(self, first: int, last: int) -> np.ndarray:
         """Samples at the file's own rate, mixed to one channel."""

@@ -136,7 +136,7 @@ class PlacedRegion(Region):
     problem = ""
 
 
-PAUSE = ""
+PAUSE_LABEL = ""
 """The text of an interval of silence. Where a tier has no interval, there is silence, too."""
 Alignment = Mapping[str, tuple[Interval, ...]]
 """When each ``word`` and each ``phone`` is spoken: tiers of intervals by start."""

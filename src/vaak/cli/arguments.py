@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 """The folder in which runs are, unless a configuration says otherwise."""
-OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
+OPTION_KEY = re.compile(r"[a-z_]\w*(\.\w+)*")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
 
 
@@ -294,7 +294,7 @@ def _resolve_file(text: str) -> str:
     from vaak.config.components import did_you_mean
     from vaak.config.yaml.recipes import recipe_named, recipes
 
-    recipe, is_bare = recipe_named(text), bool(OPTION.fullmatch(text)) and not text.endswith(YAML_ENDINGS)
+    recipe, is_bare = recipe_named(text), bool(OPTION_KEY.fullmatch(text)) and not text.endswith(YAML_ENDINGS)
     found = next((name for name in (text, f"{text}.yml") if os.path.isfile(name)), None)
     if found is not None:
         if recipe is not None and is_bare:

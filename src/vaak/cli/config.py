@@ -10,7 +10,7 @@ import typer
 
 from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, complete_tasks, files_and_overrides
 from vaak.core.errors import UserError
-from vaak.tasks import USUAL
+from vaak.tasks import USUAL_TASK
 
 if TYPE_CHECKING:
     from vaak.config.load import Loaded
@@ -104,7 +104,7 @@ def show(
     on_resume: Annotated[
         bool, typer.Option("--on-resume", help="Show which options may change on resume, as a table.")
     ] = False,
-    task: Annotated[str, typer.Option(hidden=True)] = USUAL,
+    task: Annotated[str, typer.Option(hidden=True)] = USUAL_TASK,
     trust_code: TrustCode = False,
 ) -> None:
     """Print the resolved configuration: every option and its value.
@@ -135,7 +135,9 @@ def show(
 @app.command()
 def schema(
     arguments: OptionalArguments = None,
-    task: Annotated[str, typer.Option(help="The task whose options to print.", autocompletion=complete_tasks)] = USUAL,
+    task: Annotated[
+        str, typer.Option(help="The task whose options to print.", autocompletion=complete_tasks)
+    ] = USUAL_TASK,
     trust_code: TrustCode = False,
 ) -> None:
     """Print the JSON Schema of a task's configuration, for completion and validation in an editor.

@@ -19,7 +19,7 @@ from vaak.cli.arguments import AsJson, TrustCode, run_argument
 from vaak.report.tables import aligned
 
 SHOWN_UPDATES = 10
-UNKNOWN = ": not written down then"
+NOT_RECORDED = ": not written down then"
 WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
@@ -240,13 +240,13 @@ def _print_verification(found: dict[str, Any], from_start: bool) -> None:
     parts = [f"{some} of {every} logged {name}" for name, (some, every) in found["recomputed"].items()]
     parts[-1] = parts[-1].replace("logged ", "")
     more = "" if all(some == every for some, every in found["recomputed"].values()) else " (--from-start: all)"
-    unknown = [line.partition(":")[0] for line in found["conditions"] if line.endswith(UNKNOWN)]
+    unknown = [line.partition(":")[0] for line in found["conditions"] if line.endswith(NOT_RECORDED)]
     lines = [
         f"recomputed: {', '.join(parts)}{more}",
         f"not covered: {'; '.join(found['not_covered'])}",
         *(f"not checked: {line}" for line in found["not_checked"]),
-        *(f"different here: {line}" for line in found["conditions"] if not line.endswith(UNKNOWN)),
-        *([f"perhaps different here, as{UNKNOWN[1:]}: {', '.join(unknown)}"] if unknown else []),
+        *(f"different here: {line}" for line in found["conditions"] if not line.endswith(NOT_RECORDED)),
+        *([f"perhaps different here, as{NOT_RECORDED[1:]}: {', '.join(unknown)}"] if unknown else []),
         *(f"differs: {line}" for line in found["findings"]),
     ]
     for line in lines:

@@ -28,7 +28,7 @@ app = typer.Typer(
 
 WER_HEADER = ("group", "WER %", "95 %", "CER %", "95 %", "substituted", "deleted", "inserted", "words")
 CPWER_HEADER = ("recording", "cpWER %", "tcpWER %", "words", "cp errors", "tcp errors", "speakers found")
-HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
+DER_HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
 
 
 @app.callback()
@@ -169,7 +169,7 @@ def _value(row: Score) -> dict[str, float | None]:
 
 def print_scores(scores: Scores, file: TextIO | None = None) -> None:
     """A row for each recording, one for all, and the protocol; to standard output where no ``file`` is given."""
-    rows: list[tuple[str, ...]] = [HEADER]
+    rows: list[tuple[str, ...]] = [DER_HEADER]
     for row in (*scores.rows, scores.total):
         error = row.error
         parts = (error.miss, error.false_alarm, error.confusion)

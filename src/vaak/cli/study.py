@@ -126,7 +126,7 @@ def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
-SHOWN = 4
+NUM_SHOWN_COLUMNS = 4
 """How many figures the table has next to that of the best checkpoint; all are in results.json."""
 
 
@@ -194,7 +194,7 @@ def _fold_lines(report: dict[str, Any]) -> list[str]:
 
     metrics = report["figures"]
     others = [name for name in metrics if name != report["metric"] and "/" not in name]
-    names = [*([report["metric"]] if report["metric"] in metrics else []), *others[:SHOWN]]
+    names = [*([report["metric"]] if report["metric"] in metrics else []), *others[:NUM_SHOWN_COLUMNS]]
     table = [["fold", "examples", *names]]
     for one in report["folds"]:
         shown = [in_words(name, one["metrics"][name]) for name in names]

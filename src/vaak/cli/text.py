@@ -65,7 +65,7 @@ def show(
     print(f"{len(named):,} of {found.vocab_size:,} tokens")
 
 
-AT_ONCE = 200
+TEXTS_AT_ONCE = 200
 """Lines that are pronounced with one loading of espeak-ng."""
 
 
@@ -137,8 +137,8 @@ def _normalised(
 def _phonemize(
     processor: PhonemeProcessor, texts: list[str], note: Note, leave_out: LeaveOut
 ) -> Iterator[dict[str, Any]]:
-    for first in range(0, len(texts), AT_ONCE):
-        some = texts[first : first + AT_ONCE]
+    for first in range(0, len(texts), TEXTS_AT_ONCE):
+        some = texts[first : first + TEXTS_AT_ONCE]
         processed = _process_texts(processor, some, first, note)
         for index, (text, one) in enumerate(zip(some, processed, strict=True), first):
             if one is None:

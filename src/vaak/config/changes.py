@@ -41,7 +41,7 @@ NOT_GIVEN = "not given"
 _LONGEST_VALUE = 100
 _UNKNOWN: ResumeClass = "other numbers"
 """The class of an option that this version no longer has: the resume reports it and continues."""
-ALIKE = {"training.distributed.strategy": {"ddp", "zero1"}}
+EQUAL_VALUES = {"training.distributed.strategy": {"ddp", "zero1"}}
 """Values of an option that give the same bits: a change from one to another of them is free."""
 
 
@@ -110,7 +110,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
                 kind = get_rule(task, key).of(old, new)
             except KeyError:
                 kind = _UNKNOWN
-            alike = key in ALIKE and {old, new} <= ALIKE[key]
+            alike = key in EQUAL_VALUES and {old, new} <= EQUAL_VALUES[key]
             changes.append(Change(key, old, new, "free" if alike else kind))
     return changes
 

@@ -23,7 +23,7 @@ from vaak.core.errors import DataError
 
 log = logging.getLogger("vaak")
 Values = TypeVar("Values")
-MOST_NAMED = 3
+MOST_NAMED_MATCHES = 3
 """How many names a line shows before it only counts."""
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -118,5 +118,10 @@ def quote_names(names: Collection[str]) -> str:
     >>> print(quote_names(["b", "a", "d", "c"]), quote_names(["call\u200b"]))
     'a', 'b', 'c' and 1 more 'call\\u200b'
     """
-    shown = [_IGNORABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", repr(name)) for name in sorted(names)[:MOST_NAMED]]
-    return ", ".join(shown) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    shown = [
+        _IGNORABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", repr(name))
+        for name in sorted(names)[:MOST_NAMED_MATCHES]
+    ]
+    return ", ".join(shown) + (
+        f" and {len(names) - MOST_NAMED_MATCHES} more" if len(names) > MOST_NAMED_MATCHES else ""
+    )

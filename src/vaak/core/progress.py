@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from vaak.core.console import console, format_time, hide, is_terminal, show
 
 Item = TypeVar("Item")
-PATIENCE_SECONDS = 2.0
+QUIET_SECONDS = 2.0
 LINE_SECONDS = 30.0
 """How often a line is printed when the output is not a terminal."""
 WIDE = 70
@@ -109,7 +109,7 @@ class ProgressTask:
 
 def _follow(work: ProgressTask, ended: threading.Event) -> None:
     """Show work until it has ended; nothing of what is done sooner than that."""
-    if ended.wait(PATIENCE_SECONDS):
+    if ended.wait(QUIET_SECONDS):
         return
     if is_terminal():
         show(work)

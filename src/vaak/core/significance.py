@@ -16,8 +16,8 @@ import numpy as np
 
 from vaak.core.errors import UserError, optional_import
 
-LEVEL = 0.95
-NUM_SAMPLES = 10_000
+CONFIDENCE = 0.95
+NUM_BOOTSTRAP_SAMPLES = 10_000
 SAMPLES_AT_ONCE = 100
 
 Statistic = Callable[[np.ndarray], np.ndarray]
@@ -61,7 +61,7 @@ def of_scores(scores: Scores) -> np.ndarray:
 
 
 def paired_bootstrap(
-    first: np.ndarray, second: np.ndarray, statistic: Statistic, num_samples: int = NUM_SAMPLES, seed: int = 0
+    first: np.ndarray, second: np.ndarray, statistic: Statistic, num_samples: int = NUM_BOOTSTRAP_SAMPLES, seed: int = 0
 ) -> Test:
     """Resamples examples, the same for both systems; the interval of the difference is that of percentiles.
 
@@ -84,13 +84,13 @@ def paired_bootstrap(
     if not np.isnan(differences).all():
         # A draw that has none of what is counted has no value.
         differences = differences[~np.isnan(differences)]
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     beyond = np.abs(differences - observed) >= abs(observed) - _rounding(observed)
     return Test("paired bootstrap", _share(beyond), observed, (float(low), float(high)))
 
 
 def approximate_randomisation(
-    first: np.ndarray, second: np.ndarray, statistic: Statistic, num_samples: int = NUM_SAMPLES, seed: int = 0
+    first: np.ndarray, second: np.ndarray, statistic: Statistic, num_samples: int = NUM_BOOTSTRAP_SAMPLES, seed: int = 0
 ) -> Test:
     """Swap the two systems' results in a random half of the examples, as between equal systems.
 
@@ -168,8 +168,8 @@ def effect_size(first: Scores, second: Scores, seed: int = 0) -> tuple[float, tu
     (0, (0, 0)) for equal scores; infinite where all pairs differ by the same.
     """
     differences, rng = _differences(first, second), np.random.default_rng(seed)
-    drawn = rng.integers(len(differences), size=(NUM_SAMPLES // 10, len(differences)))
-    low, high = np.quantile(_d(differences[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="nearest")
+    drawn = rng.integers(len(differences), size=(NUM_BOOTSTRAP_SAMPLES // 10, len(differences)))
+    low, high = np.quantile(_d(differences[drawn]), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
     return float(_d(differences[None])[0]), (float(low), float(high))
 
 
@@ -200,7 +200,7 @@ def _t_test(name: str, differences: np.ndarray, inflated: float) -> Test:
     error = float(np.sqrt(inflated * differences.var(ddof=1)))
     if error == 0.0:
         return Test(name, 0.0 if mean else 1.0, mean * np.inf if mean else 0.0, (mean, mean))
-    reach = float(student.ppf((1 + LEVEL) / 2)) * error
+    reach = float(student.ppf((1 + CONFIDENCE) / 2)) * error
     return Test(name, float(2 * student.sf(abs(mean / error))), mean / error, (mean - reach, mean + reach))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from vaak.core.errors import UserError
 
-PATIENCE_SECONDS = 10.0
+SLOW_LOADING_SECONDS = 10.0
 """How long a batch may take after a signal: clusters kill 30 seconds after theirs."""
 _since: list[float] = []
 """When the main thread began to wait for a batch, if it does."""
@@ -35,7 +35,7 @@ def waited_for() -> Iterator[None]:
         yield
     except _OverdueError as error:
         raise UserError(
-            f"no batch came within {PATIENCE_SECONDS:.0f} s after {error}: what reads the data doesn't answer; the "
+            f"no batch came within {SLOW_LOADING_SECONDS:.0f} s after {error}: what reads the data doesn't answer; the "
             "step reached is saved; check the storage, then resume with --resume auto"
         ) from error
     finally:
@@ -72,7 +72,7 @@ class WaitLimit:
         main = threading.main_thread().ident
         assert main is not None
         while not self._ended.wait(0.1):
-            if _since and time.monotonic() - max(_since[0], heard_at) > PATIENCE_SECONDS:
+            if _since and time.monotonic() - max(_since[0], heard_at) > SLOW_LOADING_SECONDS:
                 self._overdue = signal.Signals(number).name
                 # a second Ctrl-C would leave at once
                 signal.pthread_kill(main, signal.SIGTERM if number == signal.SIGINT else number)

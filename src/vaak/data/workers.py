@@ -40,7 +40,7 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.errors import HostMemoryError, UserError
 from vaak.core.interrupts import STOPPING
 
-OPTION = "training.performance.multiprocessing_context"
+METHOD_OPTION = "training.performance.multiprocessing_context"
 LARGEST_SENT = 64 * 2**20
 """Bytes that are sent to each worker where the choice is ours; each has a copy of them, which a fork shares."""
 PRELOADED = ("vaak", "transformers", "tokenizers")
@@ -78,7 +78,7 @@ class Sent:
         except Exception as error:
             raise UserError(
                 f"a process that loads data can't read what it was sent ({type(error).__name__}: {error}); set "
-                f"{OPTION}: fork"
+                f"{METHOD_OPTION}: fork"
             ) from error
 
 
@@ -177,7 +177,7 @@ def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[B
     methods = multiprocessing.get_all_start_methods()
     named = options.multiprocessing_context
     if named is not None and named not in methods:
-        raise UserError(f"{OPTION}: this system has no {named}; choose from {', '.join(methods)}")
+        raise UserError(f"{METHOD_OPTION}: this system has no {named}; choose from {', '.join(methods)}")
     method = named or _by_default()
     if method != "fork":
         try:
@@ -185,9 +185,10 @@ def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[B
         except NotSendableError as error:
             if named or "fork" not in methods:
                 remedy = "training.performance.num_workers: 0"
-                remedy = f"{OPTION}: fork, or {remedy}" if "fork" in methods else remedy
+                remedy = f"{METHOD_OPTION}: fork, or {remedy}" if "fork" in methods else remedy
                 raise UserError(
-                    f"{OPTION}: {method}: {name} can't be sent to the processes that load data: {error}; set {remedy}"
+                    f"{METHOD_OPTION}: {method}: {name} can't be sent to the processes that load data: {error}; "
+                    f"set {remedy}"
                 ) from error
             line = f"processes that load data are forked, though {method} is safer here: {name} can't be sent: {error}"
             if line not in _said:

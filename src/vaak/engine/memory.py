@@ -95,7 +95,7 @@ def reset_peak(device: torch.device) -> None:
         host_memory().reset_peak()
 
 
-MARGIN = 0.03  # so far below its threshold must pressure fall before its band is left
+PRESSURE_MARGIN = 0.03  # so far below its threshold must pressure fall before its band is left
 
 
 class Band(IntEnum):
@@ -125,7 +125,7 @@ def choose_thresholds(device: torch.device, given: Sequence[float] | None = None
 
 
 def classify_pressure(pressure: float, thresholds: Thresholds, before: Band = Band.LOW) -> Band:
-    """The band of a pressure; one that was reached ``before`` is left only by ``MARGIN`` below its threshold.
+    """The band of a pressure; one that was reached ``before`` is left only by ``PRESSURE_MARGIN`` below its threshold.
 
     >>> of_cuda = THRESHOLDS["cuda"]
     >>> [classify_pressure(share, of_cuda) for share in (0.8, 0.85, 0.86)]
@@ -135,14 +135,14 @@ def classify_pressure(pressure: float, thresholds: Thresholds, before: Band = Ba
     """
     moderate, high, critical = thresholds
     band = Band((pressure >= moderate) + (pressure >= high) + (pressure > critical))
-    while band < before and pressure < thresholds[before - 1] - MARGIN:
+    while band < before and pressure < thresholds[before - 1] - PRESSURE_MARGIN:
         before = Band(before - 1)
     return max(band, before)
 
 
 # Names of options in glibc's malloc.h.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
-NEVER = 2**31 - 1
+NO_LIMIT = 2**31 - 1
 
 
 def keep_freed_memory(device: torch.device) -> None:
@@ -152,6 +152,6 @@ def keep_freed_memory(device: torch.device) -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(MMAP_MAX, 0)
-        set_option(TRIM_THRESHOLD, NEVER)
+        set_option(TRIM_THRESHOLD, NO_LIMIT)
         # Ask the kernel for more at a time.
         set_option(TOP_PAD, 64 << 20)

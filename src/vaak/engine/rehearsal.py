@@ -179,8 +179,8 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
     return None
 
 
-ROW = "row"
-TOLERANCE = 0.02
+ROW_UNIT = "row"
+MEAN_TOLERANCE = 0.02
 """Relative to a term: sums in 16 bits differ by less, and a mean's halves add up to about twice the whole."""
 CLOSE = 1e-3
 """Within this, the mean over a unit is told from that over another one."""
@@ -216,7 +216,7 @@ def adds_up(whole: float, parts: Sequence[float], tolerance: float) -> bool:
 
 def measure_sizes(chunks: Sequence[Batch]) -> list[dict[str, float]]:
     """How many of each unit that is counted, and of rows, each chunk has."""
-    return [{**chunk.totals(), ROW: float(chunk.num_rows)} for chunk in chunks]
+    return [{**chunk.totals(), ROW_UNIT: float(chunk.num_rows)} for chunk in chunks]
 
 
 def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Batch, seed: int) -> None:
@@ -244,7 +244,7 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
                 found = {
                     name: why
                     for name, why in found.items()
-                    if abs(_value(whole[name]) - _value(others[name])) <= TOLERANCE * abs(_value(whole[name]))
+                    if abs(_value(whole[name]) - _value(others[name])) <= MEAN_TOLERANCE * abs(_value(whole[name]))
                 }
             for name, why in found.items():
                 if why:
@@ -257,7 +257,7 @@ def _reason_for_mean(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]
     if not total:
         return ""
     relative = [_value(part) / total for part in parts]
-    if adds_up(1.0, relative, TOLERANCE):
+    if adds_up(1.0, relative, MEAN_TOLERANCE):
         return ""
     unit, ratio = averaged_over(1.0, relative, measure_sizes(halves), CLOSE), sum(relative)
     if unit is not None:

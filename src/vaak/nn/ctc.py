@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vaak.nn.speech.alignment import AT_ONCE
+from vaak.nn.speech.alignment import ROWS_AT_ONCE
 from vaak.nn.speech.masks import as_float64, length_mask
 
 
@@ -221,7 +221,7 @@ def _skips(classes: Tensor, blank: int) -> Tensor:
 def _towards(logs: Tensor, skips: Tensor) -> Tensor:
     """Summed over all ways to each place at each frame, without the frame itself; ``(batch, frame, place)``."""
     batch, time, num_places = logs.shape
-    padding = -num_places % AT_ONCE
+    padding = -num_places % ROWS_AT_ONCE
     steps = F.pad(logs, (0, padding), value=-torch.inf).transpose(0, 1).contiguous()
     barred = torch.where(F.pad(skips, (0, padding)), 0.0, -torch.inf).to(logs.dtype)
     towards = torch.empty_like(steps)

@@ -234,7 +234,7 @@ class MixtureOfExperts(nn.Module):
             chosen = wanted.argsort(dim=-1, descending=True, stable=True)[:, : self.config.top_k]
         weights = scores.gather(1, chosen)
         if self.config.normalise:
-            weights = weights / (weights.sum(-1, keepdim=True) + LEAST)
+            weights = weights / (weights.sum(-1, keepdim=True) + LEAST_PROBABILITY)
         return weights * self.config.scale, chosen
 
     def _chosen(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
@@ -267,7 +267,7 @@ class MixtureOfExperts(nn.Module):
             balance(self.bias, torch.stack([sums[name] for name in names]), self.config.balancing_bias)
 
 
-LEAST = 1e-20
+LEAST_PROBABILITY = 1e-20
 """Added to the sum of weights, as DeepSeek's does: all of them may be 0."""
 
 

@@ -30,8 +30,8 @@ from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import Gate, LoraExperts, is_target
-from vaak.nn.new_tokens import ORIGINAL, ROWS, NewRows, iterate_new_rows, merge_new_rows
-from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
+from vaak.nn.new_tokens import ORIGINAL, ROWS_KEY, NewRows, iterate_new_rows, merge_new_rows
+from vaak.nn.nf4 import NF4_BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kept = torch.dtype | Literal["nf4"]
@@ -169,7 +169,7 @@ def _layers_to_keep(dtype: Kept, model: nn.Module) -> Iterator[tuple[nn.Module, 
         for name, layer in parent.named_children():
             if type(layer) is not nn.Linear or name in HEADS or owners[id(layer.weight)] > 1 or parent in in_heads:
                 continue
-            if dtype != "nf4" or not layer.weight.numel() % BLOCK:
+            if dtype != "nf4" or not layer.weight.numel() % NF4_BLOCK:
                 yield parent, name, layer
 
 
@@ -236,7 +236,7 @@ def added_by_lora(model: nn.Module) -> set[str]:
     Rows of new tokens that are trained next to them belong to these.
     """
     gates = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, Gate))
-    ends, parts = (".lora_a", ".lora_b", ROWS), tuple(f".{one}." for one in ("lora_A", "lora_B", LENGTHS))
+    ends, parts = (".lora_a", ".lora_b", ROWS_KEY), tuple(f".{one}." for one in ("lora_A", "lora_B", LENGTHS))
     names = model.state_dict(keep_vars=True)
     return {one for one in names if one.startswith(gates) or one.endswith(ends) or any(part in one for part in parts)}
 

@@ -275,7 +275,7 @@ def embed(
     return vectors * config.d_model**0.5 if config.position_type in SINUSOIDAL else vectors
 
 
-LEAST = 1e-20
+LEAST_PROBABILITY = 1e-20
 """Added under the logarithm of what nothing points to."""
 
 
@@ -310,4 +310,4 @@ class Copying(nn.Module):
         copied = summed.view(batch, time, vocab_size)
         decision = self.generates(hidden).to(exact)
         written = F.logsigmoid(decision) + logits.log_softmax(-1, dtype=exact)
-        return torch.logaddexp(written, F.logsigmoid(-decision) + (copied + LEAST).log())
+        return torch.logaddexp(written, F.logsigmoid(-decision) + (copied + LEAST_PROBABILITY).log())

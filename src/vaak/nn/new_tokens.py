@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 
 ORIGINAL = ".parametrizations.weight.original"
 """How the name of a weight with new rows ends, without ``.weight``."""
-ROWS = ".parametrizations.weight.0.rows"
+ROWS_KEY = ".parametrizations.weight.0.rows"
 """How the name of its new rows ends."""
 
 
@@ -120,5 +120,5 @@ def take_new_rows(model: nn.Module, names: Iterable[str]) -> None:
     """Set those of a model's new rows that ``names`` has, of its parameters, to the rows that they stand in for."""
     wanted = set(names)
     for name, rows in iterate_new_rows(model):
-        if f"{name}{ROWS}" in wanted:
+        if f"{name}{ROWS_KEY}" in wanted:
             rows.rows.copy_(get_stored_weight(model.get_submodule(name))[rows.ids.start : rows.ids.stop])

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-BLOCK = 64
+NF4_BLOCK = 64
 """Numbers that share a scale; weights of another multiple can't be quantised."""
 NESTED_BLOCK = 256
 # fmt: off
@@ -77,7 +77,7 @@ def quantise(weight: Float[Tensor, "..."]) -> Quantised:
     ``weight`` has a multiple of 64 numbers.
     """
     levels = torch.tensor(LEVELS)
-    rows = weight.detach().to("cpu", torch.float32).reshape(-1, BLOCK)
+    rows = weight.detach().to("cpu", torch.float32).reshape(-1, NF4_BLOCK)
     absmax, codes = _nearest(rows, levels)
     high, low = codes.reshape(-1, 2).unbind(1)
     offset = absmax.double().mean().float().view(1)
@@ -98,7 +98,7 @@ def dequantise(weight: Quantised, tables: Tables, dtype: torch.dtype) -> Float[T
     """Return the numbers that a weight in NF4 stands for, flat, rounded to ``dtype``."""
     nested = weight.nested_absmax[:, None].expand(-1, NESTED_BLOCK).reshape(-1, 1)[: len(weight.absmax)]
     absmax = F.embedding(weight.absmax.int(), tables.steps) * nested + weight.offset
-    levels = F.embedding(weight.codes.int(), tables.pairs).view(-1, BLOCK)
+    levels = F.embedding(weight.codes.int(), tables.pairs).view(-1, NF4_BLOCK)
     return (levels * absmax).to(dtype).flatten()
 
 

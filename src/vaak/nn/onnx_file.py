@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import sync_file, usual_mode
 
-TOLERANCE = 1e-3
+ONNX_TOLERANCE = 1e-3
 """The largest difference from PyTorch's output, relative to the largest number in it or to 1."""
 
 
@@ -124,7 +124,7 @@ def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]
         if ours.shape != theirs.shape:
             raise UserError(f"the exported model's {name} has the shape {theirs.shape}, in PyTorch {ours.shape}")
         difference = float(np.abs(theirs - ours).max(initial=0.0))
-        if not difference <= TOLERANCE * max(1.0, float(np.abs(ours).max(initial=0.0))):
+        if not difference <= ONNX_TOLERANCE * max(1.0, float(np.abs(ours).max(initial=0.0))):
             raise UserError(f"the exported model's {name} differs from PyTorch's by up to {difference:.3g}")
         largest = max(largest, difference)
     return largest

@@ -89,7 +89,7 @@ class LearnedPositions(nn.Module):
         return placed
 
 
-BLOCK = 16
+POSITION_BLOCK = 16
 """Tokens that are convolved by one product of matrices."""
 
 
@@ -170,13 +170,15 @@ class ConvolutionalPositions(nn.Module):
         On a CPU this takes a tenth of the time of torch's depthwise convolution, forward and backward.
         """
         rows, time, width = x.shape
-        reach, blocks = self.kernel_size - 1, -(-time // BLOCK)
-        padded = F.pad(x.permute(2, 0, 1), (before, blocks * BLOCK + reach - before - time))
-        read = padded.unfold(2, BLOCK + reach, BLOCK).flatten(1, 2)
+        reach, blocks = self.kernel_size - 1, -(-time // POSITION_BLOCK)
+        padded = F.pad(x.permute(2, 0, 1), (before, blocks * POSITION_BLOCK + reach - before - time))
+        read = padded.unfold(2, POSITION_BLOCK + reach, POSITION_BLOCK).flatten(1, 2)
         # a kernel with zeros after it, repeated: cut in rows that are shorter by one, it moves on in each
-        again = F.pad(self.weight[:, 0], (0, BLOCK)).repeat(1, BLOCK)
-        kernels = again[:, : BLOCK * (BLOCK + reach)].unflatten(1, (BLOCK, BLOCK + reach))
-        convolved = torch.bmm(read, kernels.transpose(1, 2)).reshape(width, rows, blocks * BLOCK)
+        again = F.pad(self.weight[:, 0], (0, POSITION_BLOCK)).repeat(1, POSITION_BLOCK)
+        kernels = again[:, : POSITION_BLOCK * (POSITION_BLOCK + reach)].unflatten(
+            1, (POSITION_BLOCK, POSITION_BLOCK + reach)
+        )
+        convolved = torch.bmm(read, kernels.transpose(1, 2)).reshape(width, rows, blocks * POSITION_BLOCK)
         return convolved[:, :, :time].permute(1, 2, 0) + self.bias
 
 

@@ -63,7 +63,7 @@ class OddsRatio(nn.Module):
     def rewards(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair 2"]:
         """The logarithm of each answer's odds; ``targets`` aren't read."""
         # Log p - log(1 - p), to full precision.
-        return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST)))
+        return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST_DISTANCE)))
 
     def forward(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair"]:
         """Return the loss of both answers' mean log-probabilities of a token; ``targets`` aren't read."""
@@ -71,5 +71,5 @@ class OddsRatio(nn.Module):
         return -self.weight * F.logsigmoid(chosen - rejected)
 
 
-LEAST = 1e-6
+LEAST_DISTANCE = 1e-6
 """The least distance of a log-probability from 0, where its odds are infinite."""

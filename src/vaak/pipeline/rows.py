@@ -31,7 +31,7 @@ from vaak.pipeline.jobs import Jobs
 
 log = logging.getLogger("vaak")
 
-FORMAT = "vaak rows 1"
+ROWS_FORMAT = "vaak rows 1"
 INDEX = "index.json"
 ROWS_PER_SHARD = 100
 SHARD_BYTES = 64 << 20
@@ -119,7 +119,7 @@ class PipelineRowStore:
 
 def _artifact_in(folder: Path) -> Artifact:
     keys = {"shape": list, "dtype": str, "rows_per_shard": int, "keys": list}
-    return Artifact(folder, INDEX, "rows", FORMAT, keys, remedy="run the stage that makes it")
+    return Artifact(folder, INDEX, "rows", ROWS_FORMAT, keys, remedy="run the stage that makes it")
 
 
 def disk_bytes(num_rows: int, shape: Sequence[int], dtype: str) -> int:
@@ -151,7 +151,7 @@ def make_rows(
         ((twice, _),) = Counter(keys).most_common(1)
         raise UserError(f"{folder.name}: the key {twice} occurs twice; each has to be unique")
     per_shard = min(ROWS_PER_SHARD, max(1, SHARD_BYTES // disk_bytes(1, shape, dtype)))
-    about = {"format": FORMAT, "shape": [*shape], "dtype": dtype, "rows_per_shard": per_shard, "keys": [*keys]}
+    about = {"format": ROWS_FORMAT, "shape": [*shape], "dtype": dtype, "rows_per_shard": per_shard, "keys": [*keys]}
     folder.mkdir(parents=True, exist_ok=True)
     artifact = _artifact_in(folder)
     if artifact.find() == about:

@@ -45,7 +45,7 @@ from vaak.runs.folder.logs import logging_to
 log = logging.getLogger("vaak")
 PIPELINE_FILE, LOG, RESULTS = "pipeline.json", "pipeline.log", "results.md"
 SAID = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
-STATES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
+STATE_NAMES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         run_in_own_process(request.find, stage, job)
     manifest = read_json(job.folder / MANIFEST)
     plan.digests[stage.name] = stage.digest(manifest["outputs"])
-    return PipelineRow.of(stage.name, STATES[standing.verdict], manifest, _read_report(stage, directory))
+    return PipelineRow.of(stage.name, STATE_NAMES[standing.verdict], manifest, _read_report(stage, directory))
 
 
 def _read_report(stage: Stage, directory: Path) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _logged(directory: Path, request: Request) -> Iterator[Path]:
         yield path
 
 
-HEADER = ("stage", "state", "time", "disk", "memory", "figures")
+COLUMNS = ("stage", "state", "time", "disk", "memory", "figures")
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,11 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
 def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
-    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {format_time(seconds)}", *_report_lines(rows)]
+    return [
+        *aligned([COLUMNS, *(row.cells for row in rows)]),
+        f"in all: {format_time(seconds)}",
+        *_report_lines(rows),
+    ]
 
 
 def _report_lines(rows: Sequence[PipelineRow]) -> list[str]:
@@ -382,5 +386,5 @@ def markdown_report(pipeline: Pipeline, options: Options, rows: Sequence[Pipelin
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
     reported = "".join(f"    {line}".rstrip() + "\n" for line in _report_lines(rows))
     return (
-        f"# {pipeline.name}\n\n{markdown_table([HEADER, *(row.cells for row in rows)])}{reported}\nOptions:\n\n{given}"
+        f"# {pipeline.name}\n\n{markdown_table([COLUMNS, *(row.cells for row in rows)])}{reported}\nOptions:\n\n{given}"
     )

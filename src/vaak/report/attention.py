@@ -21,7 +21,7 @@ from vaak.core.storage.files import write_text
 
 SHADES = 20
 
-PAGE = """<!DOCTYPE html>
+ATTENTION_PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Cross-attention</title><style>
 body {{ font-family: sans-serif; color: #222; background: #fff; margin: 2em; }}
 .panels {{ display: flex; flex-wrap: wrap; gap: 2em; align-items: flex-start; }}
@@ -82,7 +82,7 @@ def draw_attention(weights: np.ndarray, source: Sentence, target: Sentence, path
     # Shades go from white to dark blue.
     opacities = [number / SHADES for number in range(SHADES + 1)]
     shades = (f".w{one} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for one, opacity in enumerate(opacities))
-    page = PAGE.format(
+    page = ATTENTION_PAGE.format(
         shades="\n".join(shades),
         source=_show_token(source.text),
         target=_show_token(target.text),

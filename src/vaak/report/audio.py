@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 ROW_SECONDS = (60, 120, 300, 600, 900, 1800, 3600)
-"""How long a row may be; the shortest of which a recording needs at most MOST_ROWS."""
-MOST_ROWS = 12
+"""How long a row may be; the shortest of which a recording needs at most MOST_AUDIO_ROWS."""
+MOST_AUDIO_ROWS = 12
 MOST_LANES = 16
 """Speakers of the reference, or of the hypothesis, with a separate lane; the others share one."""
 LONGEST_NAME = 20
@@ -129,7 +129,9 @@ def make_rows(
 ) -> list[TimelineRow]:
     """The rows of a recording, with the same lanes and of one length."""
     lanes = assign_lanes(hypothesis, reference)
-    length = next((float(seconds) for seconds in ROW_SECONDS if duration <= MOST_ROWS * seconds), duration / MOST_ROWS)
+    length = next(
+        (float(seconds) for seconds in ROW_SECONDS if duration <= MOST_AUDIO_ROWS * seconds), duration / MOST_AUDIO_ROWS
+    )
     count = max(1, math.ceil(duration / length - 1e-9))
     if count == 1:
         length = max(duration, 0.1)

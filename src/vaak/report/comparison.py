@@ -25,7 +25,7 @@ from vaak.report.html import Html, code, data_table, element, option_text, rende
 from vaak.report.page import render_page
 from vaak.report.run_facts import RunFacts, choose_summary, compared_options, format_metric, summaries
 
-NUM_SAMPLES = 2000
+NUM_REPORT_SAMPLES = 2000
 KEPT = ("loss", "parts of the loss", "gradient norm", "throughput", "gap between batches", "memory", "memory pressure")
 
 
@@ -104,7 +104,7 @@ def _are_pairs(one: Scored, other: Scored) -> bool:
 
 
 def _compare(one: Scored, other: Scored) -> Test:
-    return paired_bootstrap(np.array(one.sums), np.array(other.sums), compute_mean, NUM_SAMPLES)
+    return paired_bootstrap(np.array(one.sums), np.array(other.sums), compute_mean, NUM_REPORT_SAMPLES)
 
 
 def _get_scale(figure: str) -> tuple[int, str]:

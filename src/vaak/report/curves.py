@@ -52,12 +52,12 @@ class Panel(NamedTuple):
     @property
     def is_table(self) -> bool:
         """Whether it has too few points for a line."""
-        return all(len(curve.steps) <= FEW for curve in self.curves)
+        return all(len(curve.steps) <= FEW_POINTS for curve in self.curves)
 
 
 MACHINE = ("throughput", "gap between batches", "memory", "memory pressure", "processors", "loss scale")
 """Charts that are folded: of interest where a run is slow or fails."""
-FEW = 2
+FEW_POINTS = 2
 """The points of a curve that say more as numbers."""
 
 

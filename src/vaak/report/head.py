@@ -19,7 +19,7 @@ from vaak.report.model_card import read_json_object
 from vaak.report.run_facts import RunFacts, format_metric, is_own, summaries_at, to_number
 
 MOST_TILES, MOST_REMARKS = 12, 40
-MOST_NAMED = 6
+MOST_NAMED_SPEAKERS = 6
 """The labels, languages or corpora that are named one by one."""
 NOTES, MOST_NOTES = "notes.md", 20_000
 
@@ -139,12 +139,14 @@ def _counts(split: Mapping[str, Any]) -> Iterator[str]:
     labels = split.get("labels")
     for one in labels if isinstance(labels, list) else ():
         if isinstance(one, dict) and one:
-            yield f"{len(one)} labels ({_listed(list(one))})" if len(one) <= MOST_NAMED else f"{len(one)} labels"
+            yield (
+                f"{len(one)} labels ({_listed(list(one))})" if len(one) <= MOST_NAMED_SPEAKERS else f"{len(one)} labels"
+            )
 
 
 def _listed(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(map(str, names[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MOST_NAMED_SPEAKERS
+    return ", ".join(map(str, names[:MOST_NAMED_SPEAKERS])) + (f" and {more} more" if more > 0 else "")
 
 
 def _named(options: Any, keys: tuple[str, ...], below: str = "") -> list[str]:

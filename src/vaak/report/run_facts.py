@@ -37,7 +37,7 @@ LOG_BYTES, LOG_LINES = 4 << 20, 40
 MOST_ROWS = 100
 OF_EVERY_RECORD = ("kind", "step", "epoch", "clock", "scheduled")
 SUMMARY_BYTES = 1_000_000
-PICTURE = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
+MEDIA_NAME = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
 
 
 class Media(NamedTuple):
@@ -270,7 +270,7 @@ def media(facts: RunFacts) -> tuple[list[Media], list[str]]:
     run, pipeline = facts.directory, facts.pipeline
     by_name: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(run.glob("pictures/*/step-*.*")):
-        match = PICTURE.fullmatch(path.name)
+        match = MEDIA_NAME.fullmatch(path.name)
         if match and path.suffix != ".json" and is_own(run, path):
             by_name.setdefault(path.parent.name, []).append((int(match[1]), path))
     for path in sorted([*run.glob("*.png"), *run.glob("*.wav")]):
@@ -322,7 +322,7 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     run = facts.directory
     for path in sorted(run.glob(f"pictures/*{SUMMARY}/step-*.json")):
-        match = PICTURE.fullmatch(path.name)
+        match = MEDIA_NAME.fullmatch(path.name)
         if match and is_own(run, path) and path.stat().st_size <= SUMMARY_BYTES:
             summary, prefix = read_json_object(path), path.parent.name.removesuffix(SUMMARY)
             tasks = summary.get("tasks")

@@ -20,7 +20,7 @@ from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import MOST_SCORES, SUMMARY
 
-NUM_SAMPLES = 2000
+NUM_REPORT_SAMPLES = 2000
 MOST_NAMED = 6
 """Figures that a line names."""
 LARGEST_SUMMARY = 1_000_000
@@ -96,7 +96,7 @@ def _intervals(run: Path, step: int) -> Iterator[tuple[str, tuple[float, float]]
             figure = before[0][0]
             statistics = {figure: compute_mean} | ({"perplexity": _compute_perplexity} if figure == "loss" else {})
             for own, statistic in statistics.items():
-                found = paired_bootstrap(after[1], before[1], statistic, NUM_SAMPLES).interval
+                found = paired_bootstrap(after[1], before[1], statistic, NUM_REPORT_SAMPLES).interval
                 if found is not None and np.isfinite(found).all():
                     yield f"{name}{own}", found
 

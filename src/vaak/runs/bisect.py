@@ -51,9 +51,9 @@ from vaak.runs.replay import (
     take_steps_before,
 )
 
-KINDS = ("data", "code", "versions", "hardware", "options")
+DIFFERENCE_KINDS = ("data", "code", "versions", "hardware", "options")
 """Respects in which two runs may differ."""
-ALIKE = "data, code, versions, hardware and options are the same"
+NOTHING_DIFFERS = "data, code, versions, hardware and options are the same"
 KIND_OF_CONDITION = {
     **dict.fromkeys(("vaak", "code"), "code"),
     **dict.fromkeys(("python", "torch", "numpy", "packages"), "versions"),
@@ -136,7 +136,7 @@ def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code
         first = _retake(runs[0], replace(bounds, differs=second.step), device, trust_code)
     differing = differing_kinds(runs, bounds.differs, first.reference)
     kinds = [f"{kind} ({'; '.join(lines)})" for kind, lines in differing.items() if lines]
-    around = f"the runs differ in {', '.join(kinds)}" if kinds else ALIKE
+    around = f"the runs differ in {', '.join(kinds)}" if kinds else NOTHING_DIFFERS
     step, stage, name, values = _verdict(runs, bounds, first, second)
     shown = f" ({values[0]} and {values[1]})" if values else ""
     where = f"step {step} differs first, in " if step else "they begin differently, in "
@@ -383,7 +383,7 @@ def _state_around(directory: Path, step: int) -> dict[str, Any]:
 
 def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = None) -> dict[str, list[str]]:
     """Return what two runs differ in at a step, by its kind, a line for each; empty lists where they don't."""
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[str]] = {kind: [] for kind in DIFFERENCE_KINDS}
     states = [_state_around(run, step) for run in runs]
     for name, said in (("data", "other training data"), ("plan", "other batches")):
         if states[0].get(name) != states[1].get(name):

@@ -19,7 +19,7 @@ NUM_TEXTS = 4000
 NUM_SENTENCES = 60
 NUM_VOICES = 6
 NUM_CONVERSATIONS = 24
-SECONDS = 12.0
+EXAMPLE_SECONDS = 12.0
 
 
 def write_example(task: str, folder: Path) -> None:

@@ -241,7 +241,7 @@ def quietly() -> Iterator[None]:
         log.setLevel(level)
 
 
-NEVER = 1 << 62
+LAST_STEP = 1 << 62
 NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
 
 
@@ -275,7 +275,7 @@ class ReplayAgreement:
         """Report a step to the callbacks; it is logged where the run logged it, so that means span the same steps."""
         step_log = self.trainer.callbacks[0]
         assert isinstance(step_log, StepLogCallback)
-        step_log.every = 1 if ("step", report.step, None) in self.logged else NEVER
+        step_log.every = 1 if ("step", report.step, None) in self.logged else LAST_STEP
         self.trainer.notify("on_step_end", report)
 
     def as_json(self) -> dict[str, Any]:

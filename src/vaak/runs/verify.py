@@ -61,7 +61,7 @@ from vaak.runs.replay import (
 log = logging.getLogger("vaak")
 
 VERIFICATION = "verification.json"
-TOLERANCE = 1e-3
+CLOSE_TOLERANCE = 1e-3
 """Relative difference of a figure that is put down to rounding, where the conditions are others than the run's."""
 NO_RATIO_BELOW = 1e-6
 """Figures smaller than this are compared by their difference alone."""
@@ -146,7 +146,7 @@ def verify_run(
     steps: int | None = 20,
     *,
     seed: int | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = CLOSE_TOLERANCE,
     device: str | None = None,
     trust_code: bool = False,
 ) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _resampled(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
     return resampled
 
 
-ORDER = 24
+NUM_CEPSTRA = 24
 DECIBELS = 10 * math.sqrt(2) / math.log(10)
 ANALYSIS = MelConfig(
     sampling_rate=16_000,
@@ -220,8 +220,8 @@ ANALYSIS = MelConfig(
     floor=1e-2,
 )
 PROTOCOL = (
-    f"cepstra 1 to {ORDER} of {ANALYSIS.n_mels} mel filters, 16 kHz, every 10 ms; dynamic time warping; F0 in the "
-    "range of its speaker"
+    f"cepstra 1 to {NUM_CEPSTRA} of {ANALYSIS.n_mels} mel filters, 16 kHz, every 10 ms; dynamic time warping; F0 in "
+    "the range of its speaker"
 )
 
 
@@ -245,7 +245,7 @@ def mel_cepstra(samples: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         logs = MelSpectrogram(ANALYSIS)(torch.from_numpy(np.asarray(samples, np.float32))).double().numpy()
     places = np.pi * (np.arange(ANALYSIS.n_mels) + 0.5) / ANALYSIS.n_mels
-    cosines = np.cos(np.outer(places, np.arange(1, ORDER + 1)))
+    cosines = np.cos(np.outer(places, np.arange(1, NUM_CEPSTRA + 1)))
     cepstra: np.ndarray = logs @ cosines * (2 / ANALYSIS.n_mels)
     return cepstra
 

@@ -31,9 +31,9 @@ from vaak.core.storage.text_lines import read_text_lines
 from vaak.scoring.normalisers import BASIC, Normaliser
 
 log = logging.getLogger("vaak")
-NUM_SAMPLES = 1000
+NUM_INTERVAL_SAMPLES = 1000
 SAMPLES_AT_ONCE = 50
-LEVEL = 0.95
+CONFIDENCE = 0.95
 
 
 class ErrorCounts(NamedTuple):
@@ -178,11 +178,11 @@ def rate_with_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float | No
     if not number:
         return None, None
     rng, rates = np.random.default_rng(0), list[np.ndarray]()
-    for _ in range(NUM_SAMPLES // SAMPLES_AT_ONCE):
+    for _ in range(NUM_INTERVAL_SAMPLES // SAMPLES_AT_ONCE):
         # A bootstrap: draw as many speakers or utterances as there are, with replacement, and pool their errors.
         drawn = table[rng.integers(len(table), size=(SAMPLES_AT_ONCE, len(table)))].sum(1)
         rates.append(drawn[:, 0] / np.maximum(drawn[:, 1], 1))
-    low, high = np.quantile(np.concatenate(rates), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(np.concatenate(rates), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(errors / number), (float(low), float(high))
 
 

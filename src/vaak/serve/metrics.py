@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+BUCKET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper ends of the buckets of durations."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -37,7 +37,7 @@ class Metrics:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, int]] = Counter()
-        self.durations: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SECONDS))
+        self.durations: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(BUCKET_SECONDS))
         self.batches: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(SIZES))
         self.received_bytes = 0
         self.in_flight = 0

@@ -154,13 +154,15 @@ def read_scores(path: Path) -> list[float]:
 
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
 THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
-HEADER = re.compile(r"[^\W\d_]")
+HEADER_TEXT = re.compile(r"[^\W\d_]")
 """How the name of a column begins; a first cell that begins otherwise should be a number."""
 
 
 def _scores_in_table(path: Path) -> list[float]:
     table = Table(path)
-    has_header = bool(table.names) and HEADER.match(table.names[0]) is not None and _number_in(table.names[0]) is None
+    has_header = (
+        bool(table.names) and HEADER_TEXT.match(table.names[0]) is not None and _number_in(table.names[0]) is None
+    )
     if not has_header:
         table = Table(path, has_header=False, given=GivenDialect(table.dialect.delimiter))
     rows: list[TableRow] = []

@@ -36,7 +36,7 @@ PATH_OPTIONS = ("corpus_dir", "output_dir", "audio_root", FOLDS_FILE)
 """Options for the path of a corpus, which may differ after a run was moved."""
 CAME_LATER = ("alignments", "columns", "say")
 """Options that aren't part of what earlier versions prepared."""
-READING = frozenset(
+READING_OPTIONS = frozenset(
     {*PATH_OPTIONS, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
 )
 """Audio options that may differ when a trained model is used."""
@@ -90,7 +90,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         Options of ``global_config`` that may differ when a trained model is used.
     """
 
-    MAY_DIFFER: ClassVar[frozenset[str]] = READING
+    MAY_DIFFER: ClassVar[frozenset[str]] = READING_OPTIONS
 
     def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)

@@ -269,13 +269,13 @@ NAMES_OF_VOCOS = (
     (r"head\.out\.", "head."),
 )
 """The names of weights in the authors' code, and in ours."""
-UNREAD = re.compile(r"feature_extractor\.|head\.istft\.|(multi\w+|melspec_loss)\.")
+UNREAD_KEYS = re.compile(r"feature_extractor\.|head\.istft\.|(multi\w+|melspec_loss)\.")
 """Tables that ours computes, and what only their training has."""
 
 
 def _name_of_vocos(name: str) -> str:
     """Our name of one of Vocos' weights; empty for what isn't read, and its own for what isn't known."""
-    if UNREAD.match(name):
+    if UNREAD_KEYS.match(name):
         return ""
     for theirs, ours in NAMES_OF_VOCOS:
         if re.match(theirs, name):

@@ -29,7 +29,7 @@ from vaak.testing.case import (
 )
 from vaak.testing.learning import of_one_part
 
-TOLERANCE = 1e-9
+SUM_TOLERANCE = 1e-9
 MULTIPLE = 11
 """Of how many positions the lengths are multiples to which rows are padded further."""
 NUM_CHUNKS = (2, 3, 4)
@@ -86,7 +86,7 @@ def check_accumulation(case: Case) -> None:
         found |= {f"gradient of {name}": gradient for name, gradient in witness.gradients[1].items()}
         if expected is None:
             expected = found
-        require_close(found, expected, f"{number} microbatches of {size} against 1 of 8", TOLERANCE)
+        require_close(found, expected, f"{number} microbatches of {size} against 1 of 8", SUM_TOLERANCE)
 
 
 def check_counts(case: Case) -> None:
@@ -152,7 +152,7 @@ def check_ranks(case: Case) -> None:
             for name, gradient in gradients.items():
                 found[name] = found[name] + gradient if name in found else gradient
         require(sorted(numbers) == whole, f"{world_size} ranks took the microbatches {sorted(numbers)} of {whole}")
-        require_close(found, expected, f"gradients of {world_size} ranks added up against those of one", TOLERANCE)
+        require_close(found, expected, f"gradients of {world_size} ranks added up against those of one", SUM_TOLERANCE)
 
 
 def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], dict[str, Tensor]]:
@@ -192,7 +192,7 @@ def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequen
                 name, term, [(part[name], chunk) for part, chunk in zip(parts, chunks, strict=True) if name in part]
             )
         totals = {f"loss {name}": term.total for name, term in terms.items()}
-        require_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
+        require_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, SUM_TOLERANCE)
         counts: dict[str, float] = {}
         for chunk in chunks:
             for unit, count in chunk.totals().items():
@@ -202,14 +202,14 @@ def _require_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequen
             {f"gradient of {name}": gradient for name, gradient in gradients.items()},
             {f"gradient of {name}": gradient for name, gradient in expected_gradients.items()},
             what,
-            TOLERANCE,
+            SUM_TOLERANCE,
         )
 
 
 def _require_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:
     """Demand that a term isn't the mean over its batch, which the engine would divide by its count once more."""
     totals = [float(term.total) for term, _ in parts]
-    unit = averaged_over(float(whole.total), totals, measure_sizes([chunk for _, chunk in parts]), TOLERANCE)
+    unit = averaged_over(float(whole.total), totals, measure_sizes([chunk for _, chunk in parts]), SUM_TOLERANCE)
     require(
         unit is None,
         f"the loss {name} is the mean over each {unit} of its batch; a Term's total is a sum, not a mean: the "

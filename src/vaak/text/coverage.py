@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import DataError
 
 log = logging.getLogger("vaak")
-OPTION = "data.max_unknown"
+UNKNOWN_OPTION = "data.max_unknown"
 WARNS_FROM = 0.5
 """Percent."""
 MOST_NAMED = 8
@@ -170,7 +170,7 @@ class Coverage:
         said = f"{split}: {self.describe()}"
         worst = max(characters, words)
         if limit is not None and worst >= limit:
-            raise DataError(f"{said}; {advice or _ADVICE}, or raise {OPTION} ({limit:g} %)")
+            raise DataError(f"{said}; {advice or _ADVICE}, or raise {UNKNOWN_OPTION} ({limit:g} %)")
         (log.warning if worst >= WARNS_FROM else log.info)("%s", said)
         return about | {"most_frequent": dict(self.lost.most_common(MOST_NAMED))}
 

@@ -55,7 +55,7 @@ BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 MERGING = ("byte_level", "bpe", "wordpiece")
 """Types whose trainer counts pairs of neighbours, in 32 bits with a sign: beyond, a merge is lost without an error."""
 MOST_OF_A_PAIR = 2**31
-MARGIN = 0.9
+MEMORY_MARGIN = 0.9
 COUNTED = 1 << 18
 """Units of the text whose pairs are all counted; then one text in 64."""
 COUNTED_TOGETHER = 1 << 16
@@ -326,16 +326,16 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
         if counted < COUNTED or number % 64 == 0:
             counted, waiting = counted + len(units), waiting + len(units)
             keys.append(units[:-1].astype(np.int64) << 32 | units[1:])
-        if keys and (waiting > COUNTED_TOGETHER or seen > MARGIN * MOST_OF_A_PAIR):
+        if keys and (waiting > COUNTED_TOGETHER or seen > MEMORY_MARGIN * MOST_OF_A_PAIR):
             found, counts = np.unique(np.concatenate(keys), return_counts=True)
             pairs.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
             keys, waiting = [], 0
-        if seen > MARGIN * MOST_OF_A_PAIR and pairs:
+        if seen > MEMORY_MARGIN * MOST_OF_A_PAIR and pairs:
             # Extrapolate from the counted part to all of the text so far.
             estimate = max(pairs.values()) * seen / counted
-            if estimate > MARGIN * MOST_OF_A_PAIR:
+            if estimate > MEMORY_MARGIN * MOST_OF_A_PAIR:
                 # Half of what would fit, to be safe; counted in bytes, since a character may have three.
-                fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
+                fits = int(seen * MEMORY_MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
                 raise UserError(
                     f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, "
                     f"and the tokenizers library counts to {MOST_OF_A_PAIR:,}; train on a sample: "

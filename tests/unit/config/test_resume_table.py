@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from vaak.config.base import ResumeClass, Section, option
-from vaak.config.changes import ALIKE, Leaf, changes_between, get_rule, leaves, of_class, resume_class
+from vaak.config.changes import EQUAL_VALUES, Leaf, changes_between, get_rule, leaves, of_class, resume_class
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.reference import SWITCHED, TOP, resume_page
@@ -175,7 +175,7 @@ def check_a_change(task: str, leaf: Leaf, untouched: Any, before: dict[str, Any]
     changes = changes_between(before, after)
     assert [(one.key, one.before, one.after) for one in changes] == [(key, old, new)], key
     assert leaf.rule is not None, key
-    alike = key in ALIKE and {old, new} <= ALIKE[key]
+    alike = key in EQUAL_VALUES and {old, new} <= EQUAL_VALUES[key]
     assert changes[0].resume_class == ("free" if alike else leaf.rule.of(old, new)), key
     assert str(changes[0]).startswith(f"{key} was ")
     (back,) = changes_between(after, before)

@@ -138,7 +138,7 @@ def on_terminal(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.parametrize("how", ["print", "stderr", "log", "log above a bar", "print above a bar", "error", "bar"])
 def test_what_others_wrote_controls_no_terminal(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_of_work, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_of_work, "QUIET_SECONDS", 0.0)
     text = f"{HOSTILE} [bold][link=http://x]here[/link] {KEPT}"
     printing = {"__name__": "vaak.cli.tasks.generate", "text": text, "sys": sys}
 

@@ -63,7 +63,7 @@ def test_short_work_shows_nothing_on_a_terminal(tmp_path: Path):
 
 
 def test_elsewhere_there_are_lines_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
     monkeypatch.setattr(module, "LINE_SECONDS", 0.05)
     with progress("reading", 4) as advance:
         advance(1)
@@ -78,7 +78,7 @@ def test_other_processes_and_quiet_runs_say_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, allowed: bool
 ):
     monkeypatch.setenv("RANK", rank)
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.01)
     monkeypatch.setattr(module, "LINE_SECONDS", 0.01)
     with progress_allowed(allowed), progress("reading"):
         time.sleep(0.1)

@@ -17,7 +17,7 @@ from vaak.engine.trainer import stop_on_signal
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(waiting, "SLOW_LOADING_SECONDS", 0.3)
 
 
 def read_carelessly(descriptor: int) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
-from vaak.engine.memory import MARGIN, Band, choose_thresholds, classify_pressure
+from vaak.engine.memory import PRESSURE_MARGIN, Band, choose_thresholds, classify_pressure
 
 LOW, MODERATE, HIGH, CRITICAL = Band
 
@@ -45,10 +45,12 @@ def test_a_band_rises_at_once_and_falls_by_a_margin(pressure, thresholds, before
         assert band == plain
     else:
         assert band <= before
-        assert band == plain or pressure >= thresholds[band - 1] - MARGIN
+        assert band == plain or pressure >= thresholds[band - 1] - PRESSURE_MARGIN
 
 
-@given(st.lists(st.floats(-MARGIN / 2.1, MARGIN / 2.1), min_size=2), any_thresholds, st.integers(0, 2))
+@given(
+    st.lists(st.floats(-PRESSURE_MARGIN / 2.1, PRESSURE_MARGIN / 2.1), min_size=2), any_thresholds, st.integers(0, 2)
+)
 def test_trembling_around_a_threshold_enters_a_band_once(tremors, thresholds, which):
     band, entries = Band.LOW, 0
     for tremor in tremors:

@@ -114,9 +114,9 @@ def test_three_matrices_weigh_what_two_of_four_times_the_width_do():
 
 
 def test_inner_width():
-    assert FACTORS_END == 32
-    assert [inner_width(96, factor, "gelu") for factor in (1, 4, 31)] == [96, 384, 2976]
-    assert [inner_width(96, width, "swiglu") for width in (4, 32, 100)] == [384, 32, 100]
+    factors, widths = (1, 4, FACTORS_END - 1), (FACTORS_END, 100)
+    assert [inner_width(96, factor, "gelu") for factor in factors] == [96 * factor for factor in factors]
+    assert [inner_width(96, width, "swiglu") for width in widths] == [*widths]
     assert [inner_width(96, None, kind) for kind in ("gelu", "relu", "swiglu", "geglu")] == [384, 384, 256, 256]
 
 

@@ -14,8 +14,8 @@ from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
 from vaak.report.audio import (
     GREYS,
+    MOST_AUDIO_ROWS,
     MOST_LANES,
-    MOST_ROWS,
     assign_lanes,
     best_mapping,
     draw_timeline,
@@ -71,7 +71,7 @@ def test_those_who_speak_least_of_very_many_share_a_lane():
 @given(st.floats(0.0, 100_000.0))
 def test_rows_cover_the_recording_and_are_few(duration: float):
     rows = make_rows("name", [], None, duration)
-    assert 1 <= len(rows) <= MOST_ROWS
+    assert 1 <= len(rows) <= MOST_AUDIO_ROWS
     assert rows[0].start == 0
     assert rows[-1].start <= duration <= rows[-1].end * (1 + 1e-9)
     assert all(one.end == pytest.approx(other.start) for one, other in pairwise(rows))

@@ -19,7 +19,7 @@ from vaak.audio.containers.contents import Contents, Piece, measure
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError
 
-PAGE = 65307
+MOST_PAGE_BYTES = 65307
 """The most bytes of a page of Ogg."""
 OPUS_HERTZ = 48000
 POLYNOMIAL = 0x04C11DB7
@@ -45,7 +45,7 @@ def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
     """
     _require_last_page(file, path)
     file.seek(0)
-    start = file.read(PAGE)
+    start = file.read(MOST_PAGE_BYTES)
     if start[28:36] != b"OpusHead":
         return Contents()
     audio = next((page for page in _pages(file) if page.position > 0), None)
@@ -60,14 +60,14 @@ def count_pages(file: BinaryIO, path: Path | Part) -> Contents:
 
 
 def _require_last_page(file: BinaryIO, path: Path | Part) -> None:
-    file.seek(max(0, measure(file) - PAGE))
+    file.seek(max(0, measure(file) - MOST_PAGE_BYTES))
     end = file.read()
     start = end.rfind(b"OggS\0")
     if start < 0:
         # Something follows after the last page.
         return
     page = end[start:]
-    length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
+    length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else MOST_PAGE_BYTES
     if len(page) < length or not page[5] & 4:
         raise DataError(
             f"{path}: its last page is missing: it is truncated; download it again, or keep the rest: "

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader
-from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
+from vaak.audio.corpora.folders import UNLABELLED_FILES, AlignmentFolder, LJSpeechReader, ljspeech_dataset
 from vaak.audio.cuts.reading import get_label, list_labels, read_segments
 from vaak.audio.cuts.recordings import BAD_LABELS, ReadRecording
 from vaak.audio.segments import Segment
@@ -233,7 +233,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 if self.alignments is not None and left_out is None:
                     # Folders let recordings without labels through, because an alignment could still give them some.
                     if self.dataset.type == "folder" and not cut.supervisions:
-                        counts.drop(name, (UNLABELLED,))
+                        counts.drop(name, (UNLABELLED_FILES,))
                         continue
                     counts.remarks[UNALIGNED] += 1
             except DataError as error:

@@ -67,7 +67,7 @@ from vaak.core.storage.tables import Table, TableRow
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-UNLABELLED = "audio files without RTTM or TextGrid"
+UNLABELLED_FILES = "audio files without RTTM or TextGrid"
 NAMED_OTHERWISE = "recordings whose annotations differ in the case, spaces or Unicode form of the name"
 WITHOUT_AUDIO = "recordings of RTTM files that have no audio"
 
@@ -155,7 +155,7 @@ def _reading(name: str, path: Path, annotations: Annotations, without_labels: bo
     if name not in iterate_names(path):
         remarks = [NAMED_OTHERWISE, *remarks]
     if labels is None and not without_labels:
-        return ReadRecording(name, None, (UNLABELLED,))
+        return ReadRecording(name, None, (UNLABELLED_FILES,))
     header = read_header(path)
     cut = recording_cut(name, path, header)
     if labels is None:

@@ -70,10 +70,10 @@ from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
-LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
+LABEL_FIELDS_READ = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 FILE_KEYS = ("audio", "rttm", "uem", *ALIGNMENTS)
 """Keys that name files, unless they hold the content of one."""
-KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
+KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABEL_FIELDS_READ))
 PLACE, PROBLEM = "\0where", "\0problem"
 """Keys of a segment's file and line, where a reader knows them, and why its times can't be used; no file has them."""
 DURATION_SLACK_SECONDS = 0.1
@@ -406,7 +406,7 @@ FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "va
 NAMES = {"train": "Train", "valid": "Dev", "test": "Test"}
 """Usual names of the folders of splits."""
 MANIFESTS = (".jsonl", *ENDINGS)
-ALIKE = 0.66
+SIMILARITY = 0.66
 """How alike names are of which one is taken for the other misspelt: dve and dev, but not data and dev."""
 
 
@@ -483,7 +483,7 @@ def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
     """The first folder with data whose name is nearly one of a split's, such as Deev or development."""
     known = [name for name, own in FOLDERS.items() if own == split]
     for name in names:
-        is_alike = difflib.get_close_matches(name.lower(), known, n=1, cutoff=ALIKE) or name.lower().startswith(
+        is_alike = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILARITY) or name.lower().startswith(
             known[0]
         )
         if is_alike and any(

@@ -58,7 +58,7 @@ log = logging.getLogger("vaak")
 CUTS_FILE = "cuts.json"
 CORPUS = "corpus.json"
 PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
-MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
+MANIFEST_NAME = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
 
 
 def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
@@ -184,7 +184,7 @@ def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
     found: dict[str, dict[str, Path]] = {}
     for path in sorted(output.glob("*recordings_*.jsonl*")):
         # Named as ``lhotse prepare`` names them: PREFIX_recordings_PART.jsonl.gz.
-        if match := MANIFEST.fullmatch(path.name):
+        if match := MANIFEST_NAME.fullmatch(path.name):
             found.setdefault(match["prefix"] or "", {})[match["part"]] = path
     if len(found) > 1:
         raise DataError(

@@ -183,7 +183,7 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
 
 
 log = logging.getLogger("vaak")
-CHUNK = 2**18
+CHUNK_BYTES = 2**18
 PATIENCE = 60.0
 """Seconds in which a server must answer."""
 CHECKSUMS = "md5sum.txt"
@@ -284,7 +284,7 @@ def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> 
         # bytes.
         write_json(source, {"url": url, "mark": None if mark is None or mark.startswith("W/") else mark})
         with open(part, "ab" if goes_on else "wb") as file, progress(part.stem, total, already=begin) as advance:
-            while chunk := answer.read(CHUNK):
+            while chunk := answer.read(CHUNK_BYTES):
                 file.write(chunk)
                 advance(len(chunk))
     # A connection that closes early looks like the end of the file.

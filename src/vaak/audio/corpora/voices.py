@@ -24,7 +24,7 @@ import numpy as np
 from vaak import __version__
 from vaak.audio.config import DatasetConfig
 from vaak.audio.espeak import EspeakSpeech, Timed, speak
-from vaak.audio.simulation.conversations import LEVEL
+from vaak.audio.simulation.conversations import SPEECH_LEVEL
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import compute_fingerprint, remove_temporary, replacing_folder, sync_file
@@ -114,7 +114,7 @@ def utter(voice: Voice, text: str) -> EspeakSpeech:
     # A filter of one zero: a positive tilt weakens high frequencies, a negative one low frequencies.
     samples[1:] += np.float32(voice.tilt) * samples[:-1]
     # All voices at one level, so that loudness doesn't tell speakers apart.
-    samples *= LEVEL / np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
+    samples *= SPEECH_LEVEL / np.sqrt(np.mean(np.square(samples, dtype=np.float64)))
     samples = np.pad(samples, round(SILENCE * SAMPLING_RATE))
 
     def moved(times: tuple[Timed, ...]) -> tuple[Timed, ...]:

@@ -37,7 +37,7 @@ OTHER_LENGTH = "recordings whose headers say another length than they have, or w
 BAD_LABELS = "labels of no length, outside of their recording, or that can't be read"
 SHORTEST_SECONDS = 1e-4
 """Shortest duration of a label: less is not a sample of most audio."""
-MOST_NAMED = 20
+MOST_NAMED_RECORDINGS = 20
 """Labels of a file that are named; of further ones there is the number."""
 
 
@@ -236,10 +236,10 @@ _named: dict[str, set[str]] = {}
 def name_label(where: str, reason: str) -> None:
     """Log, once in a process, that the label at a place is left out, and why; only the first ones of a file."""
     named = _named.setdefault(where.rpartition(":")[0], set())
-    if where in named or len(named) > MOST_NAMED:
+    if where in named or len(named) > MOST_NAMED_RECORDINGS:
         return
     named.add(where)
-    if len(named) > MOST_NAMED:
+    if len(named) > MOST_NAMED_RECORDINGS:
         log.warning("%s: further labels of this file are left out; they are counted", where)
     else:
         log.warning("%s: left out: a label %s", where, reason)

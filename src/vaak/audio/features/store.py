@@ -37,7 +37,7 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import compute_fingerprint, replacing, write_bytes
 
 log = logging.getLogger("vaak")
-FORMAT = "vaak features 1"
+STORE_FORMAT = "vaak features 1"
 FEATURES_FILE = "features.json"
 PITCH = "pitch"
 SHARD_SECONDS = 1800.0
@@ -140,14 +140,14 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
 
 def _artifact_in(folder: Path) -> Artifact:
     keys = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
-    return Artifact(folder, FEATURES_FILE, "features", FORMAT, keys)
+    return Artifact(folder, FEATURES_FILE, "features", STORE_FORMAT, keys)
 
 
 def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
     """A hash of the recordings and of every option that their features depend on."""
     absent = {name for name in LATER_OPTIONS if getattr(audio, name) is None}
     options = audio.model_dump(mode="json", exclude=WITHOUT_EFFECT | absent)
-    return compute_fingerprint({"format": FORMAT, "source": source.fingerprint, "options": options})
+    return compute_fingerprint({"format": STORE_FORMAT, "source": source.fingerprint, "options": options})
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _finish(extraction: _Extraction, mark: str) -> None:
         lengths.append(Shard(extraction.path(number), len(indices), features.dims, audio.storage_type).lengths)
     write_bytes(extraction.folder / "lengths.bin", np.concatenate(lengths).tobytes())
     about = {
-        "format": FORMAT,
+        "format": STORE_FORMAT,
         "fingerprint": mark,
         "dims": features.dims,
         PITCH: audio.pitch is not None,

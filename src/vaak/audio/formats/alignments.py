@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.audio.formats.annotation_lines import decoded, parse_seconds, read_content, read_ctm, read_seconds
-from vaak.audio.segments import PAUSE, Alignment, Interval, PlacedInterval, Segment, merged
+from vaak.audio.segments import PAUSE_LABEL, Alignment, Interval, PlacedInterval, Segment, merged
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
@@ -213,7 +213,7 @@ def to_tiers(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
 
 ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
 """Tiers of these names are alignments, also after ``SPEAKER - ``; every other tier is a speaker."""
-PAUSES = frozenset({PAUSE, "sil", "sp", "silence", "pau", "<eps>", "<sil>"})
+PAUSES = frozenset({PAUSE_LABEL, "sil", "sp", "silence", "pau", "<eps>", "<sil>"})
 ROUNDING_SECONDS = 2e-3
 """Seconds that an interval may begin before the end of the last one: aligners round."""
 ALIGNMENT_ENDINGS = (".textgrid", ".ctm", ".json")
@@ -342,7 +342,7 @@ def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftO
                 problem = f"the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
                 _lose(one, problem, where, left_out)
             elif end > max(start, last):
-                rows.append(Interval(max(start, last), end, PAUSE if text.lower() in PAUSES else text))
+                rows.append(Interval(max(start, last), end, PAUSE_LABEL if text.lower() in PAUSES else text))
                 last = end
             else:
                 has_none = f"a {tier} from {start:g} to {end:g} s, {text!r}, has no length"

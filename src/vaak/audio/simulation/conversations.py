@@ -50,7 +50,7 @@ CUT = 0.5
 """The share of pieces without the pauses around them: speech that begins and ends at once, as where it was edited."""
 CUT_INSIDE = 0.1
 """Seconds of their speech that are cut off at most, too, at each side: an end is where one hears nothing more."""
-LEVEL = 10 ** (-26 / 20)
+SPEECH_LEVEL = 10 ** (-26 / 20)
 """Root mean square of an utterance's speech: 26 dB under full scale, usual in tests of telephony (ITU-T P.56)."""
 
 
@@ -194,7 +194,7 @@ class SimulatedConversations:
         found = self._noise(noise, num_samples, [], rng)
         power = float(np.mean(np.square(found, dtype=np.float64)))
         # as loud as it would be under speech: silence isn't known by its noise
-        level = LEVEL * 10 ** (-rng.uniform(*noise.snr) / 20)
+        level = SPEECH_LEVEL * 10 ** (-rng.uniform(*noise.snr) / 20)
         return (found * (level / np.sqrt(power)) if power else found).astype(np.float32)
 
     def _noise(self, noise: NoiseConfig, num_samples: int, chosen: list[int], rng: np.random.Generator) -> np.ndarray:
@@ -275,10 +275,10 @@ class CutUtterances:
 
 
 def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:
-    """``samples`` (time,) with the speech in ``regions`` (first and last + 1 sample of each) at ``LEVEL``."""
+    """``samples`` (time,) with the speech in ``regions`` (first and last + 1 sample of each) at ``SPEECH_LEVEL``."""
     speech = [samples[first:last] for first, last in regions]
     power = np.mean(np.square(np.concatenate(speech), dtype=np.float64)) if speech else 0.0
-    return samples * np.float32(LEVEL / np.sqrt(power)) if power > 0 else samples
+    return samples * np.float32(SPEECH_LEVEL / np.sqrt(power)) if power > 0 else samples
 
 
 def cut_pieces(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from lhotse import MonoCut
 
 SIMULATED_FILE = "simulated.json"
-MANIFEST = "manifest.jsonl"
+SIMULATED_MANIFEST = "manifest.jsonl"
 LOUDEST = 0.99
 """A louder conversation is attenuated, to fit into 16 bits."""
 
@@ -76,9 +76,9 @@ def write_conversations(
         artifact.claim({"fingerprint": mark})
         remove_temporary(folder)
         # The manifest has a line per finished conversation, so its length tells where to continue.
-        there = _whole_lines(folder / MANIFEST)
+        there = _whole_lines(folder / SIMULATED_MANIFEST)
         advance(len(there))
-        with open(folder / MANIFEST, "ab") as manifest:
+        with open(folder / SIMULATED_MANIFEST, "ab") as manifest:
             for index in range(len(there), number):
                 rng = np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))
                 line = _write_conversation(source.load(index, rng), folder)
@@ -86,8 +86,8 @@ def write_conversations(
                 # Each line reaches the system at once: a killed process loses only the conversation that it was making.
                 manifest.flush()
                 advance(1)
-        sync_file(folder / MANIFEST)
-        lines = _whole_lines(folder / MANIFEST)
+        sync_file(folder / SIMULATED_MANIFEST)
+        lines = _whole_lines(folder / SIMULATED_MANIFEST)
         # the whole as one RTTM and as cuts
         segments = {
             Path(line["audio"]).stem: [Segment(s["start"], s["end"], s["speaker"]) for s in line["segments"]]

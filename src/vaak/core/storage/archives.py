@@ -32,7 +32,7 @@ from vaak.core.errors import DataError
 log = logging.getLogger("vaak")
 
 BUFFER = 2**16
-LARGE = 64 << 20
+LARGE_BYTES = 64 << 20
 """Size in bytes from which a member of a zip is unpacked while it is read, instead of in memory."""
 MOST_BYTES, MOST_RATIO = 1 << 30, 200
 """What an archive may declare without being asked, and how many times its own size above that."""
@@ -74,7 +74,7 @@ class DeflatedRange(NamedTuple):
 
         Raises DataError where their number is different, or they are damaged.
         """
-        if self.size > LARGE:
+        if self.size > LARGE_BYTES:
             return io.BufferedReader(_RawInflated(self), 2 * BUFFER)
         with ByteRange(self.path, self.offset, self.packed).open() as file:
             packed = file.read()

@@ -32,7 +32,7 @@ STATE = "state.json"
 OF_THE_STATE = {STATE, *(f"{part}.safetensors" for part in TENSORS)}
 """The files that have no other copy; all others are bundled_files."""
 SET_ASIDE = "set-aside"
-LARGE = 16 * 2**20
+LARGE_BYTES = 16 * 2**20
 """Companions of more bytes are on disk once for all checkpoints, as frozen weights are."""
 
 
@@ -56,7 +56,7 @@ def share_large(folder: Path, listed: Mapping[str, Entry]) -> None:
     by a hard link, if there are any.
     """
     for name, entry in listed.items():
-        if name == FROZEN or (entry.size > LARGE and name not in OF_THE_STATE):
+        if name == FROZEN or (entry.size > LARGE_BYTES and name not in OF_THE_STATE):
             known = next((other / name for other in _newest_first(folder.parent) if (other / name).is_file()), None)
             if known is not None and entry.describes(known):
                 _make_one(known, folder / name)

@@ -28,7 +28,7 @@ BINARY_PLACES = 62 - (MOST_EXACT.bit_length() - 1) - GROWTH_BITS
 """Binary places of the largest number that the first microbatch has."""
 FARTHEST = 100
 """A power of 2 beyond which a product doesn't fit 32 bits."""
-AT_ONCE = 2**24
+VALUES_AT_ONCE = 2**24
 """Elements that are added over ranks together."""
 UNREACHED, ZERO, NOT_FINITE = -3000, -2000, 3000
 """In place of an exponent: no gradient, only zeros, or something that isn't finite."""
@@ -115,7 +115,7 @@ class ExactGradients(OwnGradients):
             self.restart()
             return None
         if self._world.world_size > 1:
-            for part in self._flat.split(AT_ONCE):
+            for part in self._flat.split(VALUES_AT_ONCE):
                 self._world.add_up(part)
         for parameter, view, code, exponent in zip(self._trained, self._views, highest, self._exponents, strict=True):
             if code == UNREACHED:

@@ -332,7 +332,7 @@ def _room(parameter: nn.Parameter) -> int:
 
 SLOTS = 16
 """Number of counts that fit into a row; a run with more units sends all of them as text, in every step."""
-ROW = struct.Struct(f"<4q{SLOTS}d")
+STATUS_ROW = struct.Struct(f"<4q{SLOTS}d")
 EVALUATE, SAVE, TOO_MANY = 1, 2, 4
 PRESENT = 3
 """The first of the flags' bits that say which counts this rank has."""
@@ -391,7 +391,7 @@ class Exchange:
     def __call__(self, message: StepMessage) -> StepMessage:
         """All ranks' messages, combined."""
         units = self._units if message.counts.keys() <= set(self._units) else self._unit_names(message.counts)
-        rows = [ROW.unpack(row) for row in self._gather_bytes(_row(message, units))]
+        rows = [STATUS_ROW.unpack(row) for row in self._gather_bytes(_row(message, units))]
         messages = [_message(row, units) for row in rows]
         # every rank sees the same rows, so all take the same branches and their collectives match
         if any(row[0] != rows[0][0] or row[2] & TOO_MANY for row in rows):
@@ -427,7 +427,7 @@ def _row(message: StepMessage, units: list[str]) -> bytes:
             flags |= 1 << PRESENT + number
             slots[number] = message.counts[unit]
     texts = message.texts()
-    return ROW.pack(hash_value(units), hash_value(texts if any(texts) else None), flags, message.saved, *slots)
+    return STATUS_ROW.pack(hash_value(units), hash_value(texts if any(texts) else None), flags, message.saved, *slots)
 
 
 def _message(row: tuple[Any, ...], units: list[str]) -> StepMessage:

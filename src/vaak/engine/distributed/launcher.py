@@ -154,11 +154,11 @@ def precision_from_launcher(chosen: str, given: bool) -> str:
     return launched
 
 
-CHUNK = 2**20
+LOG_CHUNK_BYTES = 2**20
 """Elements whose weighted sum is taken at a time: a fingerprint then needs 16 MB of memory."""
 MIX = 0x9E3779B97F4A7C15 - 2**64
 """An odd number without a pattern (2**64 over the golden ratio, as a signed one)."""
-SHOWN = 5
+NUM_SHOWN_LINES = 5
 """Differences that one line names."""
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
@@ -185,8 +185,8 @@ def describe_differences(every: list[Any]) -> str:
         f"rank 0 with {_shown(flat[0].get(key))}"
         for (key, value), ranks in differing.items()
     ]
-    more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-    return "; ".join(said[:SHOWN]) + more
+    more = f"; and {len(said) - NUM_SHOWN_LINES} more" if len(said) > NUM_SHOWN_LINES else ""
+    return "; ".join(said[:NUM_SHOWN_LINES]) + more
 
 
 def name_ranks(ranks: list[int]) -> str:
@@ -224,8 +224,8 @@ def _weighted_bits(tensor: Tensor) -> Tensor:
     flat = tensor.contiguous().reshape(-1)
     bits = flat.view(INTEGERS.get(tensor.dtype.itemsize, torch.int64))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    weights = torch.arange(min(CHUNK, len(bits)), device=tensor.device).mul_(MIX).bitwise_or_(1)
-    for number, chunk in enumerate(bits.split(CHUNK)):
+    weights = torch.arange(min(LOG_CHUNK_BYTES, len(bits)), device=tensor.device).mul_(MIX).bitwise_or_(1)
+    for number, chunk in enumerate(bits.split(LOG_CHUNK_BYTES)):
         weighted = chunk.to(torch.int64) * weights[: len(chunk)]
         total = total * MIX + weighted.sum() + number
     return total

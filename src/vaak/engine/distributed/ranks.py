@@ -444,7 +444,7 @@ def accelerate_tracker(name: str) -> Any:
     return LOGGER_TYPE_TO_CLASS[name]
 
 
-PATIENCE_SECONDS = 10.0
+SLOW_RANK_SECONDS = 10.0
 """A network file system may take so long to show other machines a new file."""
 
 
@@ -479,7 +479,7 @@ def _leave_witness(folder: Path) -> str:
 
 
 def _appears(path: Path) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + SLOW_RANK_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
             return False

@@ -28,7 +28,7 @@ from vaak.core.errors import UserError
 
 FIRST_RANKED = 256
 """Tokens that top-p looks at first; eight times as many where these don't reach the probability."""
-BLOCK = 512
+TOP_P_BLOCK = 512
 """Tokens of the vocabulary whose weights are added up together before one of them is looked for."""
 SMALLEST_TEMPERATURE = 1e-30
 """Smaller ones would be 0 in float32; at this one everything but the most probable token is already at 0."""
@@ -174,11 +174,11 @@ def drawn(weights: Tensor, uniforms: Tensor) -> Tensor:
 
     First a block, then a place in it: sums of few numbers round little, and in one order on every device.
     """
-    blocks = nn.functional.pad(weights, (0, -weights.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    blocks = nn.functional.pad(weights, (0, -weights.shape[-1] % TOP_P_BLOCK)).unflatten(-1, (-1, TOP_P_BLOCK))
     sums = blocks.sum(-1)
     block, rest = _reached(sums, uniforms * sums.sum(-1))
     within, _ = _reached(blocks[torch.arange(len(blocks), device=blocks.device), block], rest)
-    return block * BLOCK + within
+    return block * TOP_P_BLOCK + within
 
 
 def _reached(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

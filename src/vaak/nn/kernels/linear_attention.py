@@ -192,7 +192,7 @@ class _FullSums(torch.autograd.Function):
 
 _full_sums: Callable[..., Tensor] = _FullSums.apply
 
-CHUNK = 64
+CHUNK_TOKENS = 64
 """Tokens of a chunk: fewer make more states, more make more pairs that are computed and cut off."""
 
 
@@ -276,10 +276,10 @@ class _Segment:
 def _segments(value: Tensor, weights: Tensor) -> list[_Segment]:
     """Return the segments in order; the remainder after the last whole chunk is a separate, shorter chunk."""
     time = value.shape[1]
-    at_once = max(1, num_tokens_at_once(len(value), weights) // CHUNK)
-    whole = time // CHUNK
-    segments = [_Segment(i * CHUNK, min(at_once, whole - i), CHUNK) for i in range(0, whole, at_once)]
-    return segments + ([_Segment(whole * CHUNK, 1, time % CHUNK)] if time % CHUNK else [])
+    at_once = max(1, num_tokens_at_once(len(value), weights) // CHUNK_TOKENS)
+    whole = time // CHUNK_TOKENS
+    segments = [_Segment(i * CHUNK_TOKENS, min(at_once, whole - i), CHUNK_TOKENS) for i in range(0, whole, at_once)]
+    return segments + ([_Segment(whole * CHUNK_TOKENS, 1, time % CHUNK_TOKENS)] if time % CHUNK_TOKENS else [])
 
 
 def _times(x: Tensor, factor: Tensor | None) -> Tensor:

@@ -35,7 +35,7 @@ WIDEST_HEAD = 192
 OF_NUMBERS = (torch.bfloat16, torch.float16)
 EVERYTHING = -1
 """As a window's side: all tokens are seen there."""
-TOLERANCE = 0.05
+CHECK_TOLERANCE = 0.05
 """A share of the largest number: 16 bits differ by a hundredth, a wrong mask by more than a half."""
 
 
@@ -132,7 +132,7 @@ def _agrees_with_mask(drawn: list[Tensor], documents: Tensor, causal: bool) -> b
         return [mixed, *torch.autograd.grad(mixed, (query, key, value), drawn[3])]
 
     return all(
-        bool((one - other).abs().max() <= TOLERANCE * other.abs().max())
+        bool((one - other).abs().max() <= CHECK_TOLERANCE * other.abs().max())
         for one, other in zip(results(True), results(False), strict=True)
     )
 

@@ -277,7 +277,7 @@ def _levelled(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> 
     return scores - levels, levels.sum((1, 2))
 
 
-AT_ONCE = 16
+ROWS_AT_ONCE = 16
 """Exponentials that a CPU computes together; those that are left over have other instructions, and round otherwise."""
 FRAMES_OF_A_BLOCK = 16
 """With more of them a block is a matrix of more diagonals, with fewer there are more blocks to go through in turn."""
@@ -291,7 +291,7 @@ def _towards(logs: Tensor, combine: Callable[..., Tensor]) -> Tensor:
     """
     _, time, num_symbols = logs.shape
     if combine is torch.logaddexp:
-        logs = F.pad(logs, (0, -num_symbols % AT_ONCE), value=-torch.inf)
+        logs = F.pad(logs, (0, -num_symbols % ROWS_AT_ONCE), value=-torch.inf)
     steps = _in_blocks(logs, -torch.inf)
     towards = torch.empty(steps.shape, dtype=logs.dtype, device=logs.device)
     state = _entries(steps, combine)

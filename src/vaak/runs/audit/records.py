@@ -29,7 +29,7 @@ from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import Span, list_spans
 
 METRICS_FILE = "metrics.jsonl"
-ORDER = {"step": 0, "model": 1, "learning_rates": 1, "evaluation": 2, "epoch": 3}
+RECORD_ORDER = {"step": 0, "model": 1, "learning_rates": 1, "evaluation": 2, "epoch": 3}
 """The kinds of records that training computes, in their order within a step."""
 OF_CLOCKS = ("system", "memory", "profile")
 """Kinds of records whose figures no two runs share."""
@@ -60,7 +60,7 @@ class Record:
     @property
     def place(self) -> tuple[int, int]:
         """Return the sort key, which doesn't fall from record to record."""
-        return self.step, ORDER.get(self.kind, 0)
+        return self.step, RECORD_ORDER.get(self.kind, 0)
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class LogAudit:
 
     @cached_property
     def logged(self) -> Counter[tuple[str, int]]:
-        return Counter((one.kind, one.step) for one in self.records if one.kind in ORDER)
+        return Counter((one.kind, one.step) for one in self.records if one.kind in RECORD_ORDER)
 
     @cached_property
     def epoch_ends(self) -> dict[int, int]:
@@ -355,6 +355,6 @@ def _since_same_metric(log: LogAudit, metric: Any, mode: Any) -> int:
 def _name_what_is_not_computed(found: Inventory, log: LogAudit, content: bytes) -> None:
     clocks = [kind for kind in OF_CLOCKS if log.of_kind(kind)]
     found.leave_out(f"{METRICS_FILE}: clocks{' and ' * bool(clocks)}{', '.join(clocks)}{' records' * bool(clocks)}")
-    others = Counter(one.kind for one in log.records if one.kind not in ORDER and one.kind not in OF_CLOCKS)
+    others = Counter(one.kind for one in log.records if one.kind not in RECORD_ORDER and one.kind not in OF_CLOCKS)
     for kind, number in others.items():
         found.leave_out(f"{METRICS_FILE}: {number} records {kind}, which only a callback knows")

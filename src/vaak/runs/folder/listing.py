@@ -40,8 +40,8 @@ from vaak.runs.folder.directory import (
 )
 
 log = logging.getLogger("vaak")
-STATES = ("finished", "stopped", "failed")
-EVERY_STATE = ("running", *STATES, "crashed", "prepared", "not begun")
+RUN_STATES = ("finished", "stopped", "failed")
+EVERY_STATE = ("running", *RUN_STATES, "crashed", "prepared", "not begun")
 RESUMABLE = ("stopped", "failed", "crashed")
 
 
@@ -139,7 +139,7 @@ def summarize(run: Path, folder: Path) -> RunSummary:
         parameters=parameters,
         trained=_has_trained(run),
         state=state,
-        reason=reason.partition("\n")[0] if state in STATES and isinstance(reason, str) else "",
+        reason=reason.partition("\n")[0] if state in RUN_STATES and isinstance(reason, str) else "",
         # A checkpoint may be of a later step than the last record: only every N-th step is logged.
         step=max([*steps, *whole]),
         total_steps=total_steps if isinstance(total_steps, int) else None,
@@ -159,7 +159,7 @@ def summarize(run: Path, folder: Path) -> RunSummary:
 def _state(run: Path, status: dict[str, Any]) -> str:
     if is_being_written(run):
         return "running"
-    if status.get("state") in STATES:
+    if status.get("state") in RUN_STATES:
         return str(status["state"])
     if _has_trained(run):
         return "crashed"

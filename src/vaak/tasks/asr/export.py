@@ -26,7 +26,7 @@ from vaak.tasks.asr.experts import WithExperts
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.vocabulary import TOKENIZER, VOCABULARY_FILE, Vocabulary
 
-NEVER = 30.0
+MASKED_LOGIT = 30.0
 """Subtracted from the log-probability of a token that is never said."""
 
 

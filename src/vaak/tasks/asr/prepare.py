@@ -62,7 +62,7 @@ ADVICE = "change the transcripts, or choose a base that was trained on such ones
 VOCABULARY, BASE = "vocabulary", "base"
 ALIGNMENT_HEADS = "alignment_heads"
 """In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
-READING = frozenset({*PATH_OPTIONS, "num_jobs", "progress_bar", "cache_gigabytes"})
+READING_OPTIONS = frozenset({*PATH_OPTIONS, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "language_like", "tokenizer"}
 """Options of data that may differ when a trained model is used."""

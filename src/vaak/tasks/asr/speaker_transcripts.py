@@ -23,9 +23,9 @@ from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import SpeakerTranscript
 from vaak.tasks.batches import Batches, Done
 
-PAUSE = 1.0
+PAUSE_SECONDS = 1.0
 """Seconds; after a shorter pause a speaker's turn continues."""
-MARGIN = 0.1
+TURN_MARGIN_SECONDS = 0.1
 """Seconds before and after a turn that are heard, too: a diarizer's boundaries may cut a sound."""
 SHORTEST = 0.1
 """Seconds; no word is shorter."""
@@ -92,7 +92,10 @@ class SpeakerTranscriber:
         features = self.recogniser.features
         with AudioFile(recording.path, features.sampling_rate, self.recogniser.channels) as file:
             for number, turn in enumerate(recording.turns):
-                start, end = max(turn.start - MARGIN, 0.0), min(turn.end + MARGIN, recording.duration)
+                start, end = (
+                    max(turn.start - TURN_MARGIN_SECONDS, 0.0),
+                    min(turn.end + TURN_MARGIN_SECONDS, recording.duration),
+                )
 
                 def read(first: float, last: float, start: float = start) -> np.ndarray:
                     return file.read(start + first, start + last)
@@ -120,7 +123,7 @@ def join_turns(segments: Iterable[Segment]) -> list[Segment]:
         # unless another begins to speak in the pause
         if (
             before is not None
-            and segment.start - before.end < PAUSE
+            and segment.start - before.end < PAUSE_SECONDS
             and not any(before.end <= one.start < segment.start and one.speaker != segment.speaker for one in ordered)
         ):
             found[last[segment.speaker]] = before._replace(end=max(before.end, segment.end))

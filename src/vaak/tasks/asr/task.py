@@ -26,14 +26,14 @@ from vaak.tasks.asr.export import mean_weight
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.model import find_run, resolve_base
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING_OPTIONS, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
-from vaak.tasks.asr.utterances import TOLERANCE
+from vaak.tasks.asr.utterances import TOLERATED_SECONDS
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask, results_of_files
 
-SHOWN = 5
+NUM_SHOWN_UTTERANCES = 5
 """Validation utterances whose transcripts are shown after training."""
 GATE_INPUT = "gate_input"
 """The tensor of a batch that has what the gate of experts reads."""
@@ -50,7 +50,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
     data: AsrDataConfig
     SPEC = SPEC
     PREPARED = PreparedUtterances
-    MAY_DIFFER = READING
+    MAY_DIFFER = READING_OPTIONS
     OF_BEAMS: ClassVar[tuple[str, ...]] = ("beam_size",)
     grouped_by = "speaker"
     auxiliary_losses = (LOAD_BALANCING,)
@@ -82,7 +82,9 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
 
     def longest_example(self) -> float:
         augmentation = self.data.augmentation
-        return (self.data.max_duration + TOLERANCE) * (1.0 if augmentation is None else longest_factor(augmentation))
+        return (self.data.max_duration + TOLERATED_SECONDS) * (
+            1.0 if augmentation is None else longest_factor(augmentation)
+        )
 
     def refuse_other_inputs(self, own: AsrExperiment) -> None:
         super().refuse_other_inputs(own)
@@ -208,6 +210,6 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
     def samples(self, model: nn.Module) -> list[str]:
         """Return the model's transcripts of the first validation utterances, with the true ones."""
         dataset, rng = self.dataset("valid"), np.random.default_rng(0)
-        examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
+        examples = [dataset.example(index, rng) for index in range(min(NUM_SHOWN_UTTERANCES, len(dataset.utterances)))]
         texts = self.transcriber(model).texts([one.features for one in examples])
         return [f"{one.name}: {text} (reference: {one.text})" for one, text in zip(examples, texts, strict=True)]

@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 UTTERANCES_FILE, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
-LABELS = ("etiology", "accent", "severity", "group")
+GROUP_LABELS = ("etiology", "accent", "severity", "group")
 """Where groups are looked for, in this order."""
 NO_GROUP = "all"
-UNLABELLED = "unlabelled"
+UNLABELLED_REASON = "unlabelled"
 TOO_LONG = "utterances longer than data.max_duration"
 NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
 TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
 SEGMENT = "segment"
 """The tier of an alignment that has the times of utterances that became one."""
-TOLERANCE = 0.01
+TOLERATED_SECONDS = 0.01
 """Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
 
 
@@ -137,7 +137,7 @@ class Writing:
             self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
         labels, fitting, names = list[str](), list[int](), list[str]()
         for index, cut in enumerate(self.store):
-            labels.append((get_label(cut.supervisions[0], label) or UNLABELLED) if label else NO_GROUP)
+            labels.append((get_label(cut.supervisions[0], label) or UNLABELLED_REASON) if label else NO_GROUP)
             if self.limits.data.groups and labels[index] not in self.limits.data.groups:
                 continue
             reason = tokens.excess(vocabulary.encode(get_text(cut) or ""), cut.duration)
@@ -224,12 +224,12 @@ def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out
 
 
 def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str | None:
-    """The label that groups the utterances of all splits: the one ``asked`` for, or the first of LABELS that there is.
+    """The label that groups the utterances of all splits: the one ``asked`` for, or the first there is of GROUP_LABELS.
 
     A split without it is named in a warning. Raises DataError for one where it is asked for.
     """
     labels = {split: writing.labels for split, writing in writings.items() if len(writing.store)}
-    label = asked or next((name for name in LABELS if any(name in has for has in labels.values())), None)
+    label = asked or next((name for name in GROUP_LABELS if any(name in has for has in labels.values())), None)
     for split in (split for split, has in labels.items() if label and label not in has):
         if asked:
             require_known([asked], sorted(labels[split]), f"data.group: no utterance of {split} has a label")
@@ -260,8 +260,8 @@ def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) 
         same = [other for other in known if other > name and _plain(other) == _plain(name)]
         if same:
             yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"
-    if UNLABELLED in known and len(known) > 1:
-        yield f"train: {known[UNLABELLED]:,} utterances have no {label}; they are a group, {UNLABELLED}"
+    if UNLABELLED_REASON in known and len(known) > 1:
+        yield f"train: {known[UNLABELLED_REASON]:,} utterances have no {label}; they are a group, {UNLABELLED_REASON}"
 
 
 def _plain(name: str) -> str:
@@ -271,11 +271,11 @@ def _plain(name: str) -> str:
 def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
     """The utterances of a recording that have a transcript and fit the encoder."""
     longest, how = limits.data.max_duration, limits.data.too_long
-    names = (limits.data.group,) if limits.data.group else LABELS
+    names = (limits.data.group,) if limits.data.group else GROUP_LABELS
     for one in joined(cut, longest, names) if limits.joins else split_utterances(cut):
         if get_text(one) is None:
             left_out.without_text(one, cut)
-        elif one.duration <= longest + TOLERANCE:
+        elif one.duration <= longest + TOLERATED_SECONDS:
             yield one
         else:
             pieces = split_at_silences(one, longest) if how == "split" else []
@@ -286,7 +286,7 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
                 _leave_out(one, kind, reason, limits, left_out)
 
 
-def joined(cut: Any, longest: float, names: Sequence[str] = LABELS) -> Iterator[Any]:
+def joined(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Iterator[Any]:
     """The utterances of a recording, neighbours in one of at most ``longest`` seconds; with the times of each in it.
 
     They are joined where they have a transcript, don't overlap, and have the same labels of these ``names``. The pauses

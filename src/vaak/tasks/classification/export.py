@@ -25,7 +25,7 @@ from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_he
 from vaak.tasks.pretrained import import_transformers, write_base_tokenizer
 from vaak.text.tokenizer import Tokenizer
 
-TOLERANCE = 1e-3
+ONNX_TOLERANCE = 1e-3
 OF_HEAD = "head.safetensors"
 
 
@@ -164,7 +164,7 @@ def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: i
     ours, theirs = model.eval()(ids, torch.ones_like(ids, dtype=torch.bool)), peer(input_ids=ids).logits
     difference = float((ours - theirs).abs().max())
     # Not "difference >": NaN has to be refused, too.
-    if not difference <= TOLERANCE * float(ours.abs().max().clamp(min=1)):
+    if not difference <= ONNX_TOLERANCE * float(ours.abs().max().clamp(min=1)):
         raise UserError(f"--format hf: the outputs of transformers differ by {difference:.2g}; use --format onnx")
     return peer
 

@@ -336,7 +336,7 @@ def ece(bins: np.ndarray) -> float:
 
 
 FIGURES = ("accuracy", "micro_f1", "macro_f1", "weighted_f1")
-ROWS = 256
+MOST_ROWS_SEEN = 256
 EMBEDDED = "embeddings + logistic regression"
 EMBEDDED_AT_ONCE = 32
 
@@ -357,8 +357,8 @@ class Scores(nn.Module):
 def compute_metrics(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
     """The figures of a dataset that scores ``(text, class)`` give, by the meters of a model."""
     model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
-    for start in range(0, size, ROWS):
-        rows = [[dataset.example(index, rng)] for index in range(start, min(start + ROWS, size))]
+    for start in range(0, size, MOST_ROWS_SEEN):
+        rows = [[dataset.example(index, rng)] for index in range(start, min(start + MOST_ROWS_SEEN, size))]
         meters.update(model, dataset.collate(rows))
     results = meters.results(meters.sums())
     return {name: value for name, value in results.items() if name.partition("/")[0] in FIGURES}

@@ -41,11 +41,11 @@ from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
 PRETRAINED_KEY = "model.pretrained_model"
-UNREAD = ("pooler", "pooler_activation")
+UNREAD_KEYS = ("pooler", "pooler_activation")
 """Modules of encoders that classifiers here don't read."""
 USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
 """Modules, by the kind of encoder, that it has after its layers, but uses before or in them (``layer_number``)."""
-SHOWN = 5
+NUM_SHOWN_WEIGHTS = 5
 
 
 def save_base(source: str, folder: Path, max_length: int, pooling: str = "first") -> Tokenizer:
@@ -135,7 +135,7 @@ class Pretrained(nn.Module):
             base, found = fetch_model(
                 PRETRAINED_KEY, source, lambda: auto.AutoModel.from_pretrained(source, output_loading_info=True, **how)
             )
-        lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD]
+        lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD_KEYS]
         if lacking:
             log.warning("%s: %s lacks %s: drawn at random", PRETRAINED_KEY, source, _first_names(lacking))
         known = base.get_input_embeddings().num_embeddings
@@ -218,7 +218,7 @@ def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list
 
 
 def _first_names(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+    return ", ".join(names[:NUM_SHOWN_WEIGHTS]) + (", …" if len(names) > NUM_SHOWN_WEIGHTS else "")
 
 
 SHRUNK = 1e-4

@@ -28,7 +28,7 @@ from vaak.tasks.pretrained import SAFELY, fetch_folder, fetch_model, import_tran
 log = logging.getLogger("vaak")
 KEY, PAIRS_KEY = "--embeddings", "--pairs"
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
-AT_ONCE = 32
+SENTENCES_AT_ONCE = 32
 POOLINGS = {
     "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
@@ -96,7 +96,7 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
         tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512)
     )
     tokenizer.padding_side, cut, given = "right", 0, iter(texts)
-    while some := list(islice(given, AT_ONCE)):
+    while some := list(islice(given, SENTENCES_AT_ONCE)):
         cut += sum(len(ids) > longest for ids in tokenizer(some, verbose=False)["input_ids"])
         read = tokenizer(some, padding=True, truncation=True, max_length=longest, return_tensors="pt").to(device)
         with torch.inference_mode():
@@ -144,7 +144,7 @@ def score_pairs(
     longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", 512))
     log.info("%s: scores are of %s, as the model's configuration has it", PAIRS_KEY, activation)
     cut, given = 0, iter(pairs)
-    while some := list(islice(given, AT_ONCE)):
+    while some := list(islice(given, SENTENCES_AT_ONCE)):
         first, second = [one for one, _ in some], [other for _, other in some]
         cut += sum(len(ids) > longest for ids in tokenizer(first, second, verbose=False)["input_ids"])
         how = {"padding": True, "truncation": "longest_first", "max_length": longest, "return_tensors": "pt"}

@@ -14,7 +14,7 @@ from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import CHARACTERS_PER_TOKEN, Amounts, Choice, choose_steps, floor_power_of_two, split_texts
 
-FEW = 100
+FEW_TEXTS = 100
 """Texts of each label with which a pretrained encoder was still ahead (benchmarks/few_texts.py)."""
 ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -33,7 +33,7 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
     rarest = f"the rarest of {len(counts)} labels, {counts[-1][0]!r}, has {counts[-1][1]:,} texts" if counts else ""
     each = amounts.examples / max(1, len(counts))
     why = f"quick, and hard to beat with {amounts.examples:,} texts; pretrained models: docs/classification.md"
-    if each <= FEW:
+    if each <= FEW_TEXTS:
         why = (
             f"quick; with {each:,.0f} texts of each label, a pretrained encoder is usually better "
             f"(docs/classification.md); to compare: vaak baseline THIS.yml model.architecture=transformer "

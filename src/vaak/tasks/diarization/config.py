@@ -57,7 +57,7 @@ LABEL_TYPES: dict[str, str] = {
 """Short names for training.eval_knobs.label_type."""
 
 SHARED = {"model.global_config": ("model",)}
-SIDES = {"encoder": "model.encoder"}
+ENCODER_SECTION = {"encoder": "model.encoder"}
 
 
 class DiarizationModelConfig(StackConfig):

@@ -27,10 +27,10 @@ from vaak.tasks.diarization.predict import Diarized
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder
 from vaak.tasks.diarization.stitching import LEAST_SECONDS
 
-OPTION = "--enrol"
+ENROL_OPTION = "--enrol"
 MOST_SECONDS = 60.0
 """Of the speech that an embedding is of."""
-UNKNOWN = re.compile(r"speaker_\d+")
+UNKNOWN_SPEAKER = re.compile(r"speaker_\d+")
 """How speakers without a name are called."""
 
 
@@ -44,10 +44,14 @@ def parse_enrolled(given: Sequence[str]) -> dict[str, list[Path]]:
     for one in given:
         name, equals, file = one.partition("=")
         if not (name and equals and file):
-            raise UserError(f"{OPTION} {one}: expected NAME=FILE, such as anna=anna.wav")
-        if name.split() != [name] or UNKNOWN.fullmatch(name):
-            reason = "unknown speakers are called so" if UNKNOWN.fullmatch(name) else "RTTM separates its columns by it"
-            raise UserError(f"{OPTION} {one}: {name!r} can't be a name: {reason}")
+            raise UserError(f"{ENROL_OPTION} {one}: expected NAME=FILE, such as anna=anna.wav")
+        if name.split() != [name] or UNKNOWN_SPEAKER.fullmatch(name):
+            reason = (
+                "unknown speakers are called so"
+                if UNKNOWN_SPEAKER.fullmatch(name)
+                else "RTTM separates its columns by it"
+            )
+            raise UserError(f"{ENROL_OPTION} {one}: {name!r} can't be a name: {reason}")
         files.setdefault(name, []).append(Path(file))
     return files
 
@@ -150,9 +154,11 @@ def without_others(
 def _read_enrolled(name: str, path: Path, audio: AudioConfig) -> np.ndarray:
     """The samples of a file of one voice, up to MOST_SECONDS."""
     if not path.is_file():
-        raise UserError(f"{OPTION} {name}={path}: no such file")
+        raise UserError(f"{ENROL_OPTION} {name}={path}: no such file")
     with AudioFile(path, audio.sampling_rate, audio.channels) as opened:
         samples = opened.read(0.0, min(opened.duration, MOST_SECONDS))
     if len(samples) < LEAST_SECONDS * audio.sampling_rate or not np.abs(samples).max() > 0:
-        raise UserError(f"{OPTION} {name}={path}: it needs {LEAST_SECONDS} s of speech at least, and isn't silent")
+        raise UserError(
+            f"{ENROL_OPTION} {name}={path}: it needs {LEAST_SECONDS} s of speech at least, and isn't silent"
+        )
     return samples

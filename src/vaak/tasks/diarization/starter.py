@@ -63,7 +63,7 @@ def write_example(folder: Path) -> None:
     voices = utter_voices(example_data.NUM_VOICES, example_data.NUM_SENTENCES // 6, False)
     for speaker, _, samples, rate in voices:  # noqa: B007 # the rate is the same for all
         said.setdefault(speaker, []).append(samples)
-    talks = simulate(said, rate, example_data.NUM_CONVERSATIONS, duration=example_data.SECONDS, seed=0)
+    talks = simulate(said, rate, example_data.NUM_CONVERSATIONS, duration=example_data.EXAMPLE_SECONDS, seed=0)
     for number, talk in enumerate(talks):
         write_audio(folder / f"talk-{number:02}.wav", talk.samples, talk.sampling_rate)
         write_rttm(folder / f"talk-{number:02}.rttm", {f"talk-{number:02}": list(talk.segments)})

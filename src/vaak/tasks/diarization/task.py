@@ -101,10 +101,10 @@ from vaak.tasks.diarization.pyannote import PretrainedDiarizer, SampleFrames, Si
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.pretrained import load_or_init
-from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe, results_of_files
+from vaak.tasks.speech_task import NOT_TUNED_ON, READING_OPTIONS, VOICES, Datasets, SpeechTask, recipe, results_of_files
 
 log = logging.getLogger("vaak")
-PICTURE = "timelines.png"
+TIMELINES_PICTURE = "timelines.png"
 
 
 class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, DiarizationDataset]):
@@ -345,7 +345,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def outputs(self) -> Outputs:
         """Return the classes: whether each speaker speaks; of training speakers by name, who does."""
-        collator, audio = self.collator, self.audio.model_dump(mode="json", exclude=set(READING))
+        collator, audio = self.collator, self.audio.model_dump(mode="json", exclude=set(READING_OPTIONS))
         steps = self.options.output_subsampling, self.options.subsampling
         classes = {f"each of {self.options.max_speakers} speakers" if collator.orders else SPEECH: ["silent", "speaks"]}
         if collator.has_classes and not collator.orders:
@@ -500,8 +500,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             wrong = error.miss + error.false_alarm + error.confusion
             lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
         try:
-            draw_timelines(self.directory / PICTURE, timelines)
+            draw_timelines(self.directory / TIMELINES_PICTURE, timelines)
         except UserError as error:
             # Training is finished and has succeeded.
             return [*lines, f"no timelines: {error}"]
-        return [*lines, f"timelines: {self.directory / PICTURE}"]
+        return [*lines, f"timelines: {self.directory / TIMELINES_PICTURE}"]

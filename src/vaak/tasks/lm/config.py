@@ -61,7 +61,7 @@ ALIASES: dict[str, str] = {
 }
 
 SHARED = {"model.global_config": ("model",)}
-SIDES = {"decoder": "model.decoder", "encoder": "model.encoder"}
+STACK_SECTIONS = {"decoder": "model.decoder", "encoder": "model.encoder"}
 
 
 class LanguageModelConfig(SingleStackConfig):

@@ -261,7 +261,7 @@ class PairDataset(Dataset):
 
 
 Tokens = list[int]
-ORDER = 5
+NGRAM_ORDER = 5
 
 
 class KneserNey:
@@ -329,16 +329,16 @@ def ngram_metrics(
 ) -> dict[str, float]:
     """The loss, the perplexity and, where bytes are counted, the bits per byte of an n-gram model of ``train``."""
     texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
-    model = NgramModel(texts, ORDER, vocab_size)
+    model = NgramModel(texts, NGRAM_ORDER, vocab_size)
     nats, tokens, num_bytes = 0.0, 0, 0
     # Evaluations of decoders draw nothing.
     rng = np.random.default_rng(0)
-    for index in track(range(len(evaluated.lengths)), f"scoring by {ORDER}-grams", len(evaluated.lengths)):
+    for index in track(range(len(evaluated.lengths)), f"scoring by {NGRAM_ORDER}-grams", len(evaluated.lengths)):
         example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
         num_bytes += int(example.num_bytes)
         for place in np.flatnonzero(example.targets != IGNORED).tolist():
             # The last ORDER - 1 tokens before the target: ids has one token more than targets.
-            nats -= math.log(model.probability(ids[max(0, place - ORDER + 2) : place + 1], ids[place + 1]))
+            nats -= math.log(model.probability(ids[max(0, place - NGRAM_ORDER + 2) : place + 1], ids[place + 1]))
             tokens += 1
     loss = nats / max(tokens, 1)
     # exp overflows above 709.

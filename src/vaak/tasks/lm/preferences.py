@@ -34,7 +34,7 @@ from vaak.tasks.lm.data import TokenSequence, answers_within, collate, token_pad
 from vaak.text.corpora.stores import TokenStore
 
 REFERENCE = "reference.bin"
-ROWS = 8
+REFERENCE_ROWS = 8
 """Pairs that the reference reads together."""
 
 
@@ -218,8 +218,8 @@ def write_reference(model: nn.Module, dataset: PreferenceDataset, device: torch.
     # Nothing is drawn from this generator.
     rng = np.random.default_rng(0)
     with without_dropout(model), progress(f"reference of {dataset.store.folder.name}", len(order)) as advance:
-        for first in range(0, len(order), ROWS):
-            chosen = order[first : first + ROWS]
+        for first in range(0, len(order), REFERENCE_ROWS):
+            chosen = order[first : first + REFERENCE_ROWS]
             batch = dataset.collate([[dataset.example(int(one), rng)] for one in chosen]).to(device)
             values, _ = answer_log_probabilities(model, batch)
             found[dataset.pairs[chosen]] = values.float().cpu().numpy()

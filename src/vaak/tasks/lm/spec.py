@@ -24,7 +24,7 @@ from vaak.tasks.lm.config import (
     FILE_TYPES,
     PRESETS,
     SHARED,
-    SIDES,
+    STACK_SECTIONS,
     LanguageModelConfig,
     LanguageModelDataConfig,
 )
@@ -237,7 +237,7 @@ SPEC = TaskSpec(
     defaults=DEFAULTS,
     aliases=ALIASES,
     shared=SHARED,
-    sides=SIDES,
+    sides=STACK_SECTIONS,
     metrics=metrics,
     own_metrics=METRICS,
     losses=losses,

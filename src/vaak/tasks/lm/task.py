@@ -55,7 +55,7 @@ from vaak.tasks.lm.data import (
 from vaak.tasks.lm.export import ExportableTask
 from vaak.tasks.lm.metrics import (
     ACCURACY,
-    ORDER,
+    NGRAM_ORDER,
     PairDataset,
     PairMeters,
     TextMeters,
@@ -368,7 +368,7 @@ class LanguageModelTask(ExportableTask):
             raise UserError("an n-gram model predicts each token from those before it: a decoder's baseline, of texts")
         metrics = ngram_metrics(train, evaluated, self.tokenizer.vocab_size)
         metric = "bits_per_byte" if "bits_per_byte" in metrics else "loss"
-        return Baselines(metric, False, {f"{ORDER}-gram, modified Kneser-Ney": metrics})
+        return Baselines(metric, False, {f"{NGRAM_ORDER}-gram, modified Kneser-Ney": metrics})
 
     def meters(self, split: str) -> TextMeters | PairMeters | PreferenceMeters:
         protocol = {"split": split, "objective": "causal" if self.causal else "masked"}

@@ -81,7 +81,7 @@ def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
     family = detect_family(saved_config(folder), str(own.pretrained))
     sides: dict[str, Any] = {
         side: {**family.sides[side], **{name: getattr(getattr(own, side), name) for name in OWN_OF_SIDES}}
-        for side in SIDES
+        for side in STACKS
     }
     return type(own)(**sides, **family.whole, **{name: getattr(own, name) for name in RUN_OPTIONS})
 
@@ -127,8 +127,8 @@ def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder:
 
 Theirs = Mapping[str, Any]
 Parts = dict[str, str]
-BLOCK = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
-SIDES = ("encoder", "decoder")
+BLOCK_KEY = re.compile(r"(encoder|decoder)\.blocks\.(\d+)\.(.+)")
+STACKS = ("encoder", "decoder")
 REPEATED = re.compile(
     r".*(embed_tokens|embed_positions|lm_head)\.weight|.*EncDecAttention\.relative_attention_bias\.weight"
 )
@@ -153,7 +153,7 @@ class TranslatorFamily(NamedTuple):
         ``decoder.blocks.3.cross_attention.query.weight`` → ``decoder.block.3.layer.1.EncDecAttention.q.weight``.
         """
         part, _, kind = name.rpartition(".")
-        found = BLOCK.fullmatch(part)
+        found = BLOCK_KEY.fullmatch(part)
         if found is None:
             return self.others[name]
         side, layer, own = found.groups()
@@ -218,12 +218,12 @@ def _t5(theirs: Theirs, source: str) -> TranslatorFamily:
         {
             "target_embedding.weight": "shared.weight",
             "head.weight": "lm_head.weight",
-            **{f"{side}.norm.weight": f"{side}.final_layer_norm.weight" for side in SIDES},
+            **{f"{side}.norm.weight": f"{side}.final_layer_norm.weight" for side in STACKS},
             **{
                 f"{side}.positions.bias.embedding.weight": (
                     f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
                 )
-                for side in SIDES
+                for side in STACKS
             },
         },
     )
@@ -257,12 +257,12 @@ def _marian(theirs: Theirs, source: str) -> TranslatorFamily:
     }
     sizes = {
         side: _sizes(theirs, d_ff=f"{side}_ffn_dim", num_layers=f"{side}_layers", num_heads=f"{side}_attention_heads")
-        for side in SIDES
+        for side in STACKS
     }
     own = {**_marian_attention("attention", "self_attn"), "feed_forward.up": "fc1", "feed_forward.down": "fc2"}
     own["feed_forward_norm"] = "final_layer_norm"
     return TranslatorFamily(
-        {side: {**stack, **sizes[side]} for side in SIDES},
+        {side: {**stack, **sizes[side]} for side in STACKS},
         {"output_bias": True},
         "model.{side}.layers.{layer}",
         {"encoder": own, "decoder": {**own, **_marian_attention("cross_attention", "encoder_attn")}},

@@ -22,10 +22,10 @@ from vaak.core.storage.files import read_json
 from vaak.tasks.pretrained import BASE_FOLDER, PRETRAINED_KEY
 from vaak.text.tokenizer import Tokenizer
 
-SIDES = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}
+TOKENIZER_BY_FILE = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}
 """The files, and where their tokenizers are in prepared data."""
-PAIR_FILES = (*SIDES, "vocab.json", "tokenizer_config.json")
-UNKNOWN = "<unk>"
+PAIR_FILES = (*TOKENIZER_BY_FILE, "vocab.json", "tokenizer_config.json")
+UNKNOWN_TOKEN = "<unk>"
 UNIGRAM = 1
 """SentencePiece's number for the kind of model that is read here."""
 _OF_THE_OTHER = "\ue000"
@@ -34,7 +34,7 @@ _OF_THE_OTHER = "\ue000"
 
 def is_pair(folder: Path) -> bool:
     """Whether a model's folder has two SentencePiece models and no ``tokenizer.json``."""
-    return all((folder / name).is_file() for name in SIDES) and not (folder / "tokenizer.json").exists()
+    return all((folder / name).is_file() for name in TOKENIZER_BY_FILE) and not (folder / "tokenizer.json").exists()
 
 
 def save_pair(source: Path, folder: Path, ids: Mapping[str, int | None]) -> Tokenizer:
@@ -52,8 +52,8 @@ def save_pair(source: Path, folder: Path, ids: Mapping[str, int | None]) -> Toke
         raise UserError(
             f"{PRETRAINED_KEY}: {file}: its ids are 0 to {len(vocabulary) - 1}, without that of {', '.join(outside)}"
         )
-    roles = {"unk": UNKNOWN, **{role: vocabulary[at] for role, at in given.items()}}
-    for name, place in SIDES.items():
+    roles = {"unk": UNKNOWN_TOKEN, **{role: vocabulary[at] for role, at in given.items()}}
+    for name, place in TOKENIZER_BY_FILE.items():
         tokenizer = Tokenizer(_backend(source / name, vocabulary), {"mask": roles["eos"], **roles})
         tokenizer.save(folder / place)
     return tokenizer
@@ -71,8 +71,8 @@ def _vocabulary(file: Path) -> list[str]:
     try:
         ids: dict[str, int] = read_json(file)
         pieces = sorted(ids, key=ids.__getitem__)
-        if sorted(ids.values()) != list(range(len(ids))) or UNKNOWN not in ids:
-            raise ValueError(f"its ids are not 0 to {len(ids) - 1}, or it lacks {UNKNOWN}")
+        if sorted(ids.values()) != list(range(len(ids))) or UNKNOWN_TOKEN not in ids:
+            raise ValueError(f"its ids are not 0 to {len(ids) - 1}, or it lacks {UNKNOWN_TOKEN}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{PRETRAINED_KEY}: {file} can't be read: {error}") from error
     return pieces
@@ -83,13 +83,13 @@ def _backend(file: Path, vocabulary: list[str]) -> Backend:
     model = _parse_model(file)
     if model.trainer_spec.model_type != UNIGRAM:
         raise UserError(f"{PRETRAINED_KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
-    special = [piece for piece in ("<pad>", "</s>", UNKNOWN) if piece in vocabulary]
+    special = [piece for piece in ("<pad>", "</s>", UNKNOWN_TOKEN) if piece in vocabulary]
     scores = {piece.piece: piece.score for piece in model.pieces} | dict.fromkeys(special, 0.0)
     scores |= {piece: 0.0 for piece in vocabulary if _is_language(piece)}
     # The vocabulary has the pieces of both languages. Those of the other one keep their ids, under names that no text
     # contains.
     rows = [(piece, scores[piece]) if piece in scores else (_OF_THE_OTHER + piece, 0.0) for piece in vocabulary]
-    backend = Backend(Unigram(rows, unk_id=vocabulary.index(UNKNOWN), byte_fallback=False))
+    backend = Backend(Unigram(rows, unk_id=vocabulary.index(UNKNOWN_TOKEN), byte_fallback=False))
     rules: list[Any] = [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
     if characters := model.normalizer_spec.precompiled_charsmap:
         rules.insert(0, normalizers.Precompiled(characters))

@@ -61,7 +61,7 @@ from vaak.text.corpora.stores import PairStore
 from vaak.text.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
-PICTURE = "attention.html"
+ATTENTION_PAGE_NAME = "attention.html"
 GIVEN = "given"
 """The name, in messages, of the split of pairs that were not prepared."""
 
@@ -314,7 +314,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         translator = self.translator(model)
         translations = list(translator.translate([pair.source for pair in pairs], self.decoding()))
         if translations and not self.own.decoder.is_own:
-            draw_translation(translator, translations[0], self.directory / PICTURE)
+            draw_translation(translator, translations[0], self.directory / ATTENTION_PAGE_NAME)
         return [
             f"{pair.source} → {translation.text} (reference: {pair.targets[0]})"
             for pair, translation in zip(pairs, translations, strict=True)

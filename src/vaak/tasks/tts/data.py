@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 LINES, USED = "utterances.jsonl", "used.bin"
-AT_ONCE = 256
+UTTERANCES_AT_ONCE = 256
 """Texts that are pronounced together."""
 
 
@@ -202,7 +202,7 @@ class RecordMaker:
 def _written_cuts(cuts: Iterable[Any], lines: LineWriter, maker: RecordMaker) -> Iterator[Any]:
     """The cuts of which a line could be written."""
     cuts = iter(cuts)
-    while together := list(islice(cuts, AT_ONCE)):
+    while together := list(islice(cuts, UTTERANCES_AT_ONCE)):
         for cut, line in maker.of(together):
             lines.write(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n")
             yield cut
@@ -291,7 +291,7 @@ def _numbers(moments: _Moments) -> tuple[float, float]:
     return float(mean), float(deviation)
 
 
-LEAST = 8
+LEAST_FRAMES = 8
 """Utterances below which nothing is usual."""
 FACTOR, DEVIATIONS = 1.6, 5.0
 """How much faster or slower than the median is unusual: both of these, for corpora of short and of alike utterances."""
@@ -299,7 +299,7 @@ FACTOR, DEVIATIONS = 1.6, 5.0
 
 def unusual_rates(store: UtteranceStore) -> Iterator[DataFinding]:
     """Warnings of utterances with many more or fewer symbols per second than the median."""
-    if len(store) < LEAST:
+    if len(store) < LEAST_FRAMES:
         return
     rates = np.array([len(store.line(index).ids) for index in range(len(store))]) / store.durations
     median = float(np.median(rates))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 ADVICE = "write them in words, remove them, or choose another data.front_end.language"
-READING = frozenset(
+READING_OPTIONS = frozenset(
     {*PATH_OPTIONS, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"}
 )
 """Audio options that may differ when a trained model is used."""

@@ -32,7 +32,7 @@ from vaak.text.speech.processor import PhonemeProcessor
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-TOLERANCE = 0.3
+ALIGNMENT_TOLERANCE_SECONDS = 0.3
 """Seconds by which an alignment may end before or after speech."""
 TOO_LONG = "utterances longer than data.max_duration"
 
@@ -97,14 +97,14 @@ def _require_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
     """Raises DataError for an alignment that goes beyond the audio, or that ends while someone still speaks."""
     phones = get_phones(cut)
     end = max((phone.end for phone in phones), default=cut.duration)
-    if end > cut.duration + TOLERANCE:
+    if end > cut.duration + ALIGNMENT_TOLERANCE_SECONDS:
         raise DataError(
             f"{describe(cut)}: its alignment goes to {end:.2f} s, but it lasts {cut.duration:.2f} s: one of them is of "
             "another recording, or the file is truncated"
         )
-    if end < cut.duration - TOLERANCE:
+    if end < cut.duration - ALIGNMENT_TOLERANCE_SECONDS:
         after = find_speech(read_samples(cut, audio), audio.sampling_rate)
-        if after and after[-1][1] > end + TOLERANCE:
+        if after and after[-1][1] > end + ALIGNMENT_TOLERANCE_SECONDS:
             raise DataError(
                 f"{describe(cut)}: its alignment ends at {end:.2f} s, but speech at {after[-1][1]:.2f} s: it is "
                 "truncated, or of another recording"

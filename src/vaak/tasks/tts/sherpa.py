@@ -58,7 +58,7 @@ MOST_AFFIXES = 2
 """Marks at the beginning of words, and as many at their end, with which the lexicon has every word of the texts."""
 LAST = 1 << 40
 """A place after all others."""
-AT_ONCE = 500
+WORDS_AT_ONCE = 500
 """Texts that are pronounced together."""
 
 
@@ -261,8 +261,8 @@ def find_usual_symbols(processor: PhonemeProcessor, marks: Marks, texts: Sequenc
 
 def pronounced(processor: PhonemeProcessor, texts: Sequence[str]) -> Iterator[Processed | None]:
     """Each text in symbols; None for one that the front end can't read."""
-    for start in range(0, len(texts), AT_ONCE):
-        some = texts[start : start + AT_ONCE]
+    for start in range(0, len(texts), WORDS_AT_ONCE):
+        some = texts[start : start + WORDS_AT_ONCE]
         try:
             yield from processor.process_all(some)
         except DataError:

@@ -51,7 +51,7 @@ WORD_METRICS = tuple(
 )
 """Figures of what is spoken (speech_scores.py)."""
 
-UNREAD = ("dither", "storage_path", "cache_gigabytes")
+UNREAD_OPTIONS = ("dither", "storage_path", "cache_gigabytes")
 
 SYMBOLS_PER_SECOND = 30
 """More than anyone speaks, with boundaries and punctuation."""
@@ -71,7 +71,7 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from _unread_by_decoder(model)
     yield from _unread_by_front_end(experiment.data.front_end, experiment.data.evaluation.recogniser)
     yield from mel_findings(
-        experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
+        experiment, UNREAD_OPTIONS, "text-to-speech stores the features of unchanged audio with its prepared data"
     )
     if not model.has_prosody:
         yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")

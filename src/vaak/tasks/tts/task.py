@@ -38,7 +38,7 @@ from vaak.tasks.tts.data import Normalisation, TtsDataset, TtsExample, collate, 
 from vaak.tasks.tts.metrics import ScoredBatch, ShownMeters, SpokenMeters, TtsMeters
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
 from vaak.tasks.tts.predict import Speaker, Speech, export_acoustic
-from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
+from vaak.tasks.tts.prepare import READING_OPTIONS, PreparedSpeech, SpeechSources, recipe
 from vaak.tasks.tts.sherpa import write_voice
 from vaak.tasks.tts.spec import ALIGNMENT, DURATION, LOSSES, MEL, SPEC, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.vocoding import trained_vocoder
@@ -52,7 +52,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     data: TtsDataConfig
     SPEC = SPEC
     PREPARED = PreparedSpeech
-    MAY_DIFFER = READING
+    MAY_DIFFER = READING_OPTIONS
     auxiliary_losses = LOSSES
 
     # Data.

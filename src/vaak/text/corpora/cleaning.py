@@ -50,10 +50,10 @@ CLEANING_FILE = "cleaning.json"
 HUB = "hf:"
 TYPES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 NUM_HASHES, NUM_BANDS = 128, 16
-AT_ONCE = 256
+DOCUMENTS_AT_ONCE = 256
 """Documents whose signatures are computed together."""
 REASONS = ("kept", "empty", "language", "duplicate", "near-duplicate", "contaminated")
-ROW = np.dtype([("source", "<u2"), ("reason", "u1"), ("length", "<u4"), ("digest", "<u8")])
+TEXT_ROW = np.dtype([("source", "<u2"), ("reason", "u1"), ("length", "<u4"), ("digest", "<u8")])
 LANGUAGE_CHARACTERS = 1000
 """At the beginning of a document, by which its language is told."""
 MOST_REPEATS = 4.0
@@ -237,7 +237,7 @@ class _Notes:
         self.close()
         if not self.paths["rows"].stat().st_size:
             raise DataError("the sources have no documents")
-        return np.memmap(self.paths["rows"], ROW, "r+")
+        return np.memmap(self.paths["rows"], TEXT_ROW, "r+")
 
     def signatures(self) -> np.ndarray:
         return np.memmap(self.paths["signatures"], "<u4", "r").reshape(-1, NUM_HASHES)
@@ -265,8 +265,8 @@ def _examine(
     speaks = _language_filter(options.languages)
     documents = iterate_documents(sources)
     with progress("examining documents", None) as advance:
-        while together := list(islice(documents, AT_ONCE)):
-            rows = np.zeros(len(together), ROW)
+        while together := list(islice(documents, DOCUMENTS_AT_ONCE)):
+            rows = np.zeros(len(together), TEXT_ROW)
             for row, (number, text) in zip(rows, together, strict=True):
                 reason = "empty" if not text.strip() else "kept" if speaks(text) else "language"
                 if reason == "kept" and contamination.finds(text) and options.drop_contaminated:

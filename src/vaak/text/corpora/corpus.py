@@ -52,7 +52,7 @@ class CorpusOptions(ReadingOptions, SourceOptions, Protocol):
     """The source of the text and its splits; the language model's ``corpus:`` section is one."""
 
 
-LABELS = ("label", "labels", "class", "category", "intent", "sentiment")
+LABEL_COLUMNS = ("label", "labels", "class", "category", "intent", "sentiment")
 """Names that a column or key of labels has."""
 
 
@@ -61,7 +61,7 @@ def unread_labels(options: CorpusOptions) -> str | None:
     if options.type not in ("json", "csv", "parquet") or not options.train:
         return None
     first = find_files(options.train, "data.corpus.train")[:1]
-    for name in LABELS:
+    for name in LABEL_COLUMNS:
         if name == options.text_column:
             continue
         with contextlib.suppress(DataError):

@@ -20,7 +20,7 @@ from vaak.text.corpora.readers import Read, find_files, missing_column, read_cla
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
 
-ROWS = 1000
+ROWS_AT_ONCE = 1000
 """Rows of a dataset that are read at a time."""
 
 COLUMNS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -143,9 +143,9 @@ class HuggingFaceSource(Generic[Entry]):
         }
 
     def read(self, split: str) -> Iterator[Entry]:
-        number, batches = 0, self._rows[split].iter(batch_size=ROWS)
+        number, batches = 0, self._rows[split].iter(batch_size=ROWS_AT_ONCE)
         names = self.class_names(split)
-        for batch in track(batches, f"reading {split}", len(self._rows[split]) / ROWS):
+        for batch in track(batches, f"reading {split}", len(self._rows[split]) / ROWS_AT_ONCE):
             for values in zip(*batch.values(), strict=True):
                 row = name_classes(dict(zip(batch, values, strict=True)), names)
                 yield self._entry(row, f"{self.describe(split)}: row {number}")

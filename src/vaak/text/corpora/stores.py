@@ -31,7 +31,7 @@ from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
 from vaak.text.tokenizer import Tokenizer
 
-FORMAT = "vaak tokens 2"
+TOKENS_FORMAT = "vaak tokens 2"
 BATCH_CHARACTERS = 1 << 19
 PIECE_CHARACTERS = 1 << 16
 
@@ -140,7 +140,7 @@ def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokeni
         sync_file(path)
     counts = {"documents": num_documents, "reproduced": num_reproduced, "tokens": num_tokens}
     about: dict[str, Any] = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
-    about = {"format": FORMAT} | counts | about | ({"answers": True} if num_answers else {})
+    about = {"format": TOKENS_FORMAT} | counts | about | ({"answers": True} if num_answers else {})
     _artifact_in(folder).finish(about, with_sizes=False)
 
 
@@ -206,7 +206,7 @@ def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
 
 def _artifact_in(folder: Path) -> Artifact:
     keys = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
-    return Artifact(folder, "store.json", "tokens", FORMAT, keys)
+    return Artifact(folder, "store.json", "tokens", TOKENS_FORMAT, keys)
 
 
 def _map_file(path: Path, dtype: str, length: int) -> np.ndarray:

@@ -49,7 +49,7 @@ from vaak.text.speech.unspoken import leave_out_pictures
 
 PROCESSOR_FILE = "processor.json"
 """Its name in the prepared data of a run."""
-FORMAT = "vaak.phoneme_processor"
+PROCESSOR_FORMAT = "vaak.phoneme_processor"
 VERSION = 1
 MOST_PHRASES = 100_000
 """Phrases whose pronunciation is remembered; then all are forgotten."""
@@ -270,7 +270,7 @@ class PhonemeProcessor:
         """
         try:
             values = json.loads(content)
-            if values["format"] != FORMAT or values["version"] > VERSION:
+            if values["format"] != PROCESSOR_FORMAT or values["version"] > VERSION:
                 raise DataError(
                     f"this is not a phoneme processor of version {VERSION} or older "
                     f"(format {values['format']}, version {values['version']})"
@@ -288,7 +288,7 @@ class PhonemeProcessor:
 
     def _content(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": PROCESSOR_FORMAT,
             "version": VERSION,
             "options": self.config.model_dump(),
             "versions": self.versions,

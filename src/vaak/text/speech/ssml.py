@@ -45,7 +45,7 @@ class Manner(NamedTuple):
     volume: float = 0.0
 
 
-USUAL = Manner()
+USUAL_MANNER = Manner()
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Span:
     """A text that is spoken in one manner, after ``silence`` seconds; None: those between sentences."""
 
     text: str = ""
-    manner: Manner = USUAL
+    manner: Manner = USUAL_MANNER
     silence: float | None = None
 
 
@@ -176,7 +176,7 @@ class _Reader:
             raise DataError(f"SSML: more than {MOST_OPEN} tags stand in each other")
         if bool(self._open) == (tag == "speak"):
             raise DataError("SSML: <speak> is the outermost tag, and stands nowhere else")
-        outer = self._open[-1][2] if self._open else USUAL
+        outer = self._open[-1][2] if self._open else USUAL_MANNER
         # The text in these tags is replaced as a whole, so nothing can be inside.
         if any(one in REPLACING for one, _, _ in self._open):
             raise DataError(f"SSML: <{tag}> can't stand in <{self._open[-1][0]}>")
@@ -212,7 +212,7 @@ class _Reader:
 
     def _start_span(self, silence: float | None = None) -> None:
         """Begin a span in the manner of the innermost tag, after ``silence`` more seconds if given."""
-        manner, last = self._open[-1][2] if self._open else USUAL, self.spans[-1]
+        manner, last = self._open[-1][2] if self._open else USUAL_MANNER, self.spans[-1]
         if last.text.strip():
             # within a sentence, what follows is spoken at once
             gap = None if last.text.rstrip().endswith(tuple(".?!…;")) else 0.0
@@ -288,23 +288,23 @@ def _said_as(text: str, attributes: dict[str, str]) -> str:
         return ordinal(int(text.replace(",", "")[:4000]))
     if kind == "date" and (found := _date(text, attributes.get("format", "mdy"))):
         return found
-    if kind not in KINDS:
-        raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join(KINDS)}")
+    if kind not in SAY_AS_KINDS:
+        raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join(SAY_AS_KINDS)}")
     raise DataError(f"SSML: {shown(text)} can't be read as {kind}")
 
 
 def _said_in(language: str, text: str, attributes: dict[str, str]) -> str:
     """The same in a language other than English. Raises DataError where nothing here has its words."""
     kind = attributes.get("interpret-as", "")
-    if kind not in (*KINDS, "currency"):
-        raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join((*KINDS, 'currency'))}")
+    if kind not in (*SAY_AS_KINDS, "currency"):
+        raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join((*SAY_AS_KINDS, 'currency'))}")
     found = languages.said_as(text, kind, language, attributes.get("format", "dmy"))
     if found is None:
         raise DataError(f"SSML: {shown(text)} can't be read as {kind} in {language}; write it in words")
     return found
 
 
-KINDS = ("characters", "spell-out", "cardinal", "ordinal", "digits", "telephone", "date")
+SAY_AS_KINDS = ("characters", "spell-out", "cardinal", "ordinal", "digits", "telephone", "date")
 
 
 def _date(text: str, order: str) -> str | None:

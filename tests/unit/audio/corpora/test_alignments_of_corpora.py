@@ -15,7 +15,7 @@ from lhotse import MonoCut
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import UNALIGNED, AudioCorpus
-from vaak.audio.corpora.folders import UNLABELLED
+from vaak.audio.corpora.folders import UNLABELLED_FILES
 from vaak.audio.cuts.reading import read_segments
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
@@ -120,7 +120,7 @@ def test_a_folder_of_audio_and_textgrids_of_an_aligner(tmp_path: Path):
             assert (one.text, one.alignment) == ("so", ALIGNMENT)
         corpus = AudioCorpus(dataset, AudioConfig())
         assert [read_segments(cut)[0][:2] for cut in corpus.cuts("train")] == [(0, 2), (0, 2)]
-        assert corpus.statistics["train"].dropped == {UNLABELLED: 1}
+        assert corpus.statistics["train"].dropped == {UNLABELLED_FILES: 1}
 
 
 def test_pauses_are_no_speech_of_a_speakers_tier(tmp_path: Path):
@@ -164,7 +164,7 @@ def test_a_folder_of_alignments_for_a_folder_of_plain_audio(folder: Path, tmp_pa
     assert found["a"].alignment == ({"word": (WORDS[1],)} if ending == "ctm" else ALIGNMENT)
     corpus = AudioCorpus(dataset, AudioConfig())
     list(corpus.cuts("train"))
-    assert corpus.statistics["train"].dropped == {UNLABELLED: 1}
+    assert corpus.statistics["train"].dropped == {UNLABELLED_FILES: 1}
 
 
 def test_alignments_named_after_the_recording_count_from_its_start(folder: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.folders import NAMED_OTHERWISE, UNLABELLED, WITHOUT_AUDIO
+from vaak.audio.corpora.folders import NAMED_OTHERWISE, UNLABELLED_FILES, WITHOUT_AUDIO
 from vaak.audio.cuts.reading import lacks_times, read_segments
 from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, BAD_LABELS, FAR_BEYOND, OVERLAPPING
 from vaak.audio.formats.alignments import Interval, write_textgrid
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path):
     assert found["b"] == (Segment(0, 1.8, "A"), Segment(1.5, 2, "B"))
     assert found["silent"] == ()
     statistics = there.statistics["train"]
-    assert statistics.dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
+    assert statistics.dropped == {UNLABELLED_FILES: 1, WITHOUT_AUDIO: 1}
     assert statistics.remarks == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1, BAD_LABELS: 1}
     about = statistics.to_json()
     assert about["cuts"] == about["resampled"] == 4
@@ -247,7 +247,7 @@ def test_names_that_differ_only_in_how_they_are_written_are_one_recording(tmp_pa
     (tmp_path / "all.rttm").write_text(said)
     there = corpus(tmp_path)
     assert {cut.id for cut in there.cuts("train")} == {"board_meeting", "caf\u00e9", "call"}
-    assert there.statistics["train"].dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
+    assert there.statistics["train"].dropped == {UNLABELLED_FILES: 1, WITHOUT_AUDIO: 1}
     assert there.statistics["train"].remarks == {NAMED_OTHERWISE: 3}
 
 
@@ -262,7 +262,7 @@ def test_what_is_left_out_is_named_and_other_files_are_counted(
     there = corpus(tmp_path)
     assert [cut.id for cut in there.cuts("train")] == ["a"]
     contents = there.statistics["train"].contents()
-    assert contents.describe("train") == f"train: 1 recording; left out: 2 {UNLABELLED} (b, c); 1 {BAD_LABELS}"
+    assert contents.describe("train") == f"train: 1 recording; left out: 2 {UNLABELLED_FILES} (b, c); 1 {BAD_LABELS}"
     assert [line for line in caplog.messages if "files are read" in line] == [
         f"{tmp_path}: 3 files are read; 1 file left out (hidden): .d.wav",
         f"{tmp_path}: 3 files are read; other files in this folder: 2 .txt, 1 .docx",

@@ -14,7 +14,7 @@ import soundfile
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.store import CutStore, write_cuts
-from vaak.audio.simulation.conversations import CONTEXT, LEVEL, CutUtterances, Piece
+from vaak.audio.simulation.conversations import CONTEXT, SPEECH_LEVEL, CutUtterances, Piece
 from vaak.core.errors import DataError
 
 RATE = 16000
@@ -67,7 +67,7 @@ def test_an_utterance_is_cut_at_its_pauses_and_brought_to_one_level(store: CutSt
     for index in (0, 1):
         pieces = found.pieces(index)
         assert [len(piece.speech) / RATE for piece in pieces] == pytest.approx([0.99, 0.79], abs=0.06)
-        assert power(pieces) == pytest.approx(LEVEL**2, rel=1e-5)
+        assert power(pieces) == pytest.approx(SPEECH_LEVEL**2, rel=1e-5)
         assert all(piece.samples.dtype == np.float32 and not piece.samples.flags.writeable for piece in pieces)
 
 
@@ -103,7 +103,7 @@ def test_neighbours_share_a_short_pause(tmp_path: Path):
 def test_an_utterance_stays_whole_where_pauses_arent_looked_for(store: CutStore):
     [piece] = utterances(store, find_speech=False).pieces(0)
     assert len(piece.speech) == 3 * RATE
-    assert power([piece]) == pytest.approx(LEVEL**2, rel=1e-5)
+    assert power([piece]) == pytest.approx(SPEECH_LEVEL**2, rel=1e-5)
 
 
 @pytest.mark.parametrize("find_speech", [True, False])

@@ -15,7 +15,7 @@ from vaak.audio.formats.alignments import read_textgrid
 from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.runs.open_run import open_run
 from vaak.scoring.speaker_errors import read_turns
-from vaak.tasks.asr.speaker_transcripts import MARGIN, join_turns
+from vaak.tasks.asr.speaker_transcripts import TURN_MARGIN_SECONDS, join_turns
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_each_turn_is_what_the_recogniser_says_of_its_part(
     transcriber, rate = listener.task.transcriber(listener.model), listener.task.features.sampling_rate
     expected = []
     for number, (start, end, speaker) in enumerate(join_turns(diarized.segments)):
-        samples = AudioFile(talk, rate).read(max(start - MARGIN, 0), end + MARGIN)
+        samples = AudioFile(talk, rate).read(max(start - TURN_MARGIN_SECONDS, 0), end + TURN_MARGIN_SECONDS)
         soundfile.write(tmp_path / f"{number}.wav", samples, rate, "FLOAT")
         text = transcriber.transcribe(tmp_path / f"{number}.wav").text
         expected += [(round(start, 3), round(end, 3), speaker, text)] if text else []

@@ -37,10 +37,10 @@ def write_archive(path: Path, contents: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("large", [archives.LARGE, 1000])
+@pytest.mark.parametrize("large", [archives.LARGE_BYTES, 1000])
 def test_members_are_read_as_files_are(ending: str, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In their order, in another one, side by side, from the middle; of a zip, in memory and as they are read."""
-    monkeypatch.setattr(archives, "LARGE", large)
+    monkeypatch.setattr(archives, "LARGE_BYTES", large)
     path = write_archive(tmp_path / f"मेरा.{ending}", CONTENTS)
     assert list_files(path) == [path / name for name in CONTENTS]
     for name in (*CONTENTS, *reversed(CONTENTS)):
@@ -123,8 +123,8 @@ def test_more_bytes_than_a_member_declares_do_not_come_out(tmp_path: Path, monke
     directory = content.rindex(b"PK\x01\x02")
     content[directory + 24 : directory + 28] = (300_000).to_bytes(4, "little")  # the size that it says
     path.write_bytes(content)
-    for large in (archives.LARGE, 1000):
-        monkeypatch.setattr(archives, "LARGE", large)
+    for large in (archives.LARGE_BYTES, 1000):
+        monkeypatch.setattr(archives, "LARGE_BYTES", large)
         with pytest.raises(DataError, match="200,000 bytes come out, not 300,000"), open_file(path / "a.txt") as file:
             file.read()
 

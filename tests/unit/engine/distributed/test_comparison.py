@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vaak.engine.distributed.launcher import CHUNK, canonical, describe_differences, weights_fingerprint
+from vaak.engine.distributed.launcher import LOG_CHUNK_BYTES, canonical, describe_differences, weights_fingerprint
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 
@@ -24,13 +24,13 @@ def test_a_fingerprint_sees_one_bit_and_two_that_trade_places(dtype: torch.dtype
 
 
 def test_a_fingerprint_sees_names_shapes_and_more_than_a_chunk():
-    tensor = torch.zeros(2 * CHUNK + 3)
+    tensor = torch.zeros(2 * LOG_CHUNK_BYTES + 3)
     before = weights_fingerprint({"a": tensor})
     assert weights_fingerprint({"b": tensor}) != before
     assert weights_fingerprint({"a": tensor[:-1]}) != before
     assert weights_fingerprint({"a": tensor.t()}) == before
     seen = {before}
-    for place in (0, CHUNK, 2 * CHUNK, 2 * CHUNK + 2):
+    for place in (0, LOG_CHUNK_BYTES, 2 * LOG_CHUNK_BYTES, 2 * LOG_CHUNK_BYTES + 2):
         tensor[place] = 1.0
         seen.add(weights_fingerprint({"a": tensor}))
         tensor[place] = 0.0

@@ -27,7 +27,7 @@ HEADS, WIDTH = 2, 4
 def _small_pieces() -> Iterator[None]:
     """Chunks and chunks so small that few tokens have several, and examples several groups."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "CHUNK", 4)
+        patch.setattr(linear, "CHUNK_TOKENS", 4)
         patch.setattr(device_paths, "FEWEST_TOKENS", 4)
         patch.setattr(device_paths, "FEWEST_AT_ONCE", 4)
         patch.setitem(PATHS, "cpu", replace(PATHS["cpu"], features_at_once=160))

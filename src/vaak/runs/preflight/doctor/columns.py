@@ -15,9 +15,9 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-MOST_ROWS = 1000
+MOST_ROWS_READ = 1000
 """Rows that are looked at."""
-FEW = 50
+FEW_VALUES = 50
 """Values that a column of labels or speakers has, at most, where no name tells it."""
 
 NAMES: Mapping[str, str] = {
@@ -119,7 +119,7 @@ def find_columns(
     is_audio
         Whether a cell is the name of an audio file that is there.
     """
-    looks = {name: look_at([row.get(name) for row in rows[:MOST_ROWS]], is_audio) for name in names}
+    looks = {name: look_at([row.get(name) for row in rows[:MOST_ROWS_READ]], is_audio) for name in names}
     found: dict[str, str] = {}
     for role in roles:
         ranked = [(rank, name) for name in names if (rank := rank_of_name(name, role)) is not None]
@@ -130,7 +130,7 @@ def find_columns(
     for role in ("audio", "label", "text"):
         if role in roles and role not in found:
             left = {name: look for name, look in looks.items() if name not in found.values()}
-            if own := _by_content(role, left, len(rows[:MOST_ROWS])):
+            if own := _by_content(role, left, len(rows[:MOST_ROWS_READ])):
                 found[role] = own
                 guessed.add(role)
     return FoundColumns({role: found[role] for role in roles if role in found}, frozenset(guessed))
@@ -163,6 +163,6 @@ def _by_content(role: str, looks: Mapping[str, Contents], num_rows: int) -> str 
     few = [
         name
         for name, look in looks.items()
-        if 2 <= look.values <= min(FEW, num_rows // 3) and look.filled and look.words < 3 and not look.audio
+        if 2 <= look.values <= min(FEW_VALUES, num_rows // 3) and look.filled and look.words < 3 and not look.audio
     ]
     return few[0] if len(few) == 1 else None

@@ -20,7 +20,7 @@ from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark
 
 ALL_DATA = "all data"
-MOST_NAMED = 10
+MOST_NAMED_FINDINGS = 10
 
 
 def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
@@ -77,9 +77,9 @@ def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[
     advice = "training skips them (data.on_bad_example)" if skips_bad else "fix them, or set data.on_bad_example: skip"
     mark: Mark = "warning" if skips_bad and len(bad) < number else "problem"
     yield DoctorFinding(ALL_DATA, split, mark, f"{len(bad):,} of {number:,} examples can't be read", advice)
-    yield from (DoctorFinding(ALL_DATA, split, mark, line) for line in bad[:MOST_NAMED])
-    if len(bad) > MOST_NAMED:
-        yield DoctorFinding(ALL_DATA, split, mark, f"and {len(bad) - MOST_NAMED:,} more")
+    yield from (DoctorFinding(ALL_DATA, split, mark, line) for line in bad[:MOST_NAMED_FINDINGS])
+    if len(bad) > MOST_NAMED_FINDINGS:
+        yield DoctorFinding(ALL_DATA, split, mark, f"and {len(bad) - MOST_NAMED_FINDINGS:,} more")
 
 
 class ReadExample(NamedTuple):

@@ -27,7 +27,7 @@ from vaak.runs.preflight.doctor import DoctorFinding
 from vaak.runs.preflight.doctor.packages import get_version, look_up, short, try_imports
 
 WHAT_WOULD_RUN = "what would run"
-PATIENCE_SECONDS = 5.0
+DEVICE_TIMEOUT_SECONDS = 5.0
 REFUSED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU")
 _QUERY = "name,memory.free,memory.total,compute_cap,driver_version"
 DeviceKind = Literal["cuda", "mps", "cpu"]
@@ -57,7 +57,7 @@ def nvidia_devices() -> list[Device]:
         return []
     try:
         command = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEVICE_TIMEOUT_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]

@@ -45,14 +45,14 @@ from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, re
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
-SECONDS = 45.0
+READING_SECONDS = 45.0
 """How long a folder is looked at."""
 SAMPLE = 2000
 """Recordings of a split whose headers are read."""
 MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
-KINDS = {"texts": "text", "labelled texts": "labelled text", "pairs": "pairs", "chat": "conversations",
+LAYOUT_KINDS = {"texts": "text", "labelled texts": "labelled text", "pairs": "pairs", "chat": "conversations",
          "preferences": "pairs of answers"}  # fmt: skip
 """Names of texts by what they are, or by type."""
 MOST_CORPORA = 20
@@ -185,7 +185,7 @@ class _PlainCharacters(dict[int, int | None]):
 _PLAIN = _PlainCharacters()
 
 
-def survey_folder(folder: Path, seconds: float = SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
+def survey_folder(folder: Path, seconds: float = READING_SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """Find the corpora in a folder, or the one that a file is. The ``dialect`` applies to all tables.
 
     Raises UserError where none are found, with a list of the contents.
@@ -214,7 +214,7 @@ def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurve
     def is_new(root: Path) -> bool:
         return not any(root.is_relative_to(one.folder) or one.folder.is_relative_to(root) for one in found)
 
-    for kind in ORDER:
+    for kind in LAYOUT_ORDER:
         for root in READERS[kind].roots_in(folder, [one.folder for one in found]):
             if is_new(root) and _fits(kind, root):
                 options = with_dialect({"type": kind, "corpus_dir": str(root)}, dialect)
@@ -258,11 +258,11 @@ def recognised_file(path: Path, dialect: Dialect | None = None) -> list[CorpusSu
 def _survey(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
     if isinstance(found, dict):
         return CorpusSurvey(place, str(found["type"]), found)
-    kind = KINDS.get(found.corpus["type"]) or KINDS[recognize_texts(found.corpus)]
+    kind = LAYOUT_KINDS.get(found.corpus["type"]) or LAYOUT_KINDS[recognize_texts(found.corpus)]
     return CorpusSurvey(place, kind, {"corpus": found.corpus}, note=found.note, unread_audio=found.unread_audio)
 
 
-ORDER = (
+LAYOUT_ORDER = (
     *("commonvoice", "fleurs", "voxpopuli", "librispeech", "ami", "shar", "webdataset", "espnet", "kaldi", "nemo"),
     "parquet",
 )

@@ -16,7 +16,7 @@ from vaak.audio.corpora.entries import CorpusReader, manifest_lines, resolve_pat
 from vaak.audio.corpora.layouts import split_named, subfolders
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.tables import Table, is_table
-from vaak.runs.preflight.doctor.columns import MOST_ROWS, find_columns
+from vaak.runs.preflight.doctor.columns import MOST_ROWS_READ, find_columns
 from vaak.runs.preflight.doctor.texts import Dialect, said_of_tables
 
 log = logging.getLogger("vaak")
@@ -62,7 +62,7 @@ def options_by_manifests(
 def _audio_column(manifests: list[Path], dialect: Dialect | None) -> str | None:
     """The column of the first manifest whose values have the endings of audio, whether or not such files are there."""
     try:
-        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS)
+        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS_READ)
         rows = [line.entry for line in lines if line.problem is None]
     except (DataError, IndexError):
         # What can't be read as a table is tried as texts, which says why.
@@ -92,7 +92,7 @@ def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool
 def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any]:
     """The columns of the first manifest that have other names than ours, and the folder in which its audio is."""
     try:
-        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS)
+        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS_READ)
         rows = [line.entry for line in lines if line.problem is None]
     except (DataError, IndexError):
         return {}

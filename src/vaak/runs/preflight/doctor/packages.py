@@ -31,7 +31,7 @@ from vaak.core.progress import progress
 from vaak.runs.preflight.doctor import DoctorFinding
 
 PACKAGES = "packages"
-PATIENCE_SECONDS = 180.0
+IMPORT_TIMEOUT_SECONDS = 180.0
 POLLING_SECONDS = 0.05
 
 MODULES = {"ruamel-yaml": "ruamel.yaml"}
@@ -140,14 +140,14 @@ def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
 def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict[str, Import]:
     """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
-    ending, read, end = "it crashes Python", 0, time.monotonic() + PATIENCE_SECONDS
+    ending, read, end = "it crashes Python", 0, time.monotonic() + IMPORT_TIMEOUT_SECONDS
     # A pipe would stay open in whatever processes a module leaves running.
     with tempfile.TemporaryFile() as said:
         with subprocess.Popen(command, stdout=said, stderr=subprocess.DEVNULL) as process:
             while process.poll() is None:
                 if time.monotonic() > end:
                     process.kill()
-                    ending = f"it takes more than {PATIENCE_SECONDS:.0f} s"
+                    ending = f"it takes more than {IMPORT_TIMEOUT_SECONDS:.0f} s"
                 read, before = len(_read_lines(said)), read
                 advance(read - before)
                 time.sleep(POLLING_SECONDS)

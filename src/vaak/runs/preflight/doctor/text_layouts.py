@@ -46,7 +46,7 @@ CLASSES = frozenset({
 UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
 _SCRIPT = re.compile(r"\b([a-z]{3})_[A-Z][a-z]{3}\b")
 """A language with its script, as FLORES has them: eng_Latn."""
-SIDES = frozenset(plain_name(name) for pair in PAIRS for name in pair)
+SIDE_NAMES = frozenset(plain_name(name) for pair in PAIRS for name in pair)
 FIRST_LINES = 200
 MOST_FEW = 5
 LONGEST_TEXT = 64 << 10
@@ -205,5 +205,5 @@ def _describe_reading(corpus: dict[str, Any]) -> str:
 def _by_content(option: str, name: str) -> str:
     """Say that a column was found by its cells, where its name isn't usual."""
     role = {"text_column": "text", "label_columns": "label"}.get(option)
-    is_usual = rank_of_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDES
+    is_usual = rank_of_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDE_NAMES
     return "" if is_usual else " (by its contents)"

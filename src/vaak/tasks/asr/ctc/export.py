@@ -8,7 +8,8 @@ features.json    the options of features (Kaldi's names, of samples within 1), a
 
 sherpa-onnx      as icefall's Zipformers, whose features have ``SHERPA``'s options
 model.onnx       inputs: x (row, frame, bin) float32; x_lens (row,) int64
-                 outputs: log_probs (row, frame, vocab), log_probs_len (row,); what is never said has ``NEVER`` less
+                 outputs: log_probs (row, frame, vocab), log_probs_len (row,); what is never said has
+                 less by ``MASKED_LOGIT``
 tokens.txt       a token and its number in each line; the blank is <blk>, a space before a word ▁
 """
 
@@ -29,7 +30,7 @@ from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import decode_tokens
-from vaak.tasks.asr.export import NEVER, ChosenExperts, gathered
+from vaak.tasks.asr.export import MASKED_LOGIT, ChosenExperts, gathered
 from vaak.tasks.asr.vocabulary import Vocabulary
 
 Run = Callable[[CtcModel, Tensor, Tensor], CtcOutputs]
@@ -121,7 +122,7 @@ def write_sherpa(
     Raises UserError as ``write_onnx`` does, and where the folder has something in it.
     """
     ids = vocabulary.ids
-    lowered = torch.zeros(ids.size).index_fill(0, torch.tensor(ids.never, dtype=torch.long), -NEVER)
+    lowered = torch.zeros(ids.size).index_fill(0, torch.tensor(ids.never, dtype=torch.long), -MASKED_LOGIT)
 
     exported_model, run = exportable(model)
 

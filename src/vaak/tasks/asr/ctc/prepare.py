@@ -24,7 +24,7 @@ from vaak.tasks.asr.ctc.pretrained import keep_base, load_features, own_vocabula
 from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.model import BASE_KEY, find_run, resolve_base
-from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
+from vaak.tasks.asr.prepare import BASE, READING_OPTIONS, VOCABULARY, AsrSources
 from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
@@ -64,7 +64,7 @@ def about_run(run: Path) -> dict[str, Any]:
     return {
         "model_type": "conformer",
         "conformer": conformer.model_dump(mode="json"),
-        "audio": found.audio.model_dump(mode="json", exclude=set(READING)),
+        "audio": found.audio.model_dump(mode="json", exclude=set(READING_OPTIONS)),
         "hidden_size": conformer.d_model,
         "num_hidden_layers": conformer.num_layers,
         "intermediate_size": conformer.d_ff or 4 * conformer.d_model,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 ROWS, MAPPING, EMBEDDINGS_FILE, LEFT_OUT = "rows", "mapping.json", "embeddings.json", "left_out.jsonl"
-AT_ONCE = 100
+UTTERANCES_AT_ONCE = 100
 """How many utterances a process reads before it reports."""
 
 
@@ -184,7 +184,7 @@ def readable_names(
     lacking = embedder.task().prepared.about["statistics"][embedder.split]["unusable"]
     if not file.exists():
         unknown = [name for name in names if name not in known]
-        parts = [unknown[first : first + AT_ONCE] for first in range(0, len(unknown), AT_ONCE)]
+        parts = [unknown[first : first + UTTERANCES_AT_ONCE] for first in range(0, len(unknown), UTTERANCES_AT_ONCE)]
         found: list[dict[str, str]] = []
         with progress(f"reading {embedder.split}", len(unknown)) as advance:
             for part, bad in work.jobs.map(embedder.reader, parts):

@@ -3,8 +3,8 @@
     seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs) + STARTING
 
 The time to embed an utterance is known once the stage of embeddings has run. Before that, it is the encoder's
-arithmetic by the time of a matrix product of its size, and READING. Early stopping isn't counted, nor the length of
-transcripts.
+arithmetic by the time of a matrix product of its size, and READING_SECONDS. Early stopping isn't counted, nor the
+length of transcripts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from vaak.tasks.asr.stages.runs import (
 
 PASSES = 3.0
 """The work of training, or evaluating, an utterance in passes of the encoder: forward, backward, and the decoder."""
-READING = 0.01
+READING_SECONDS = 0.01
 """Seconds in which an utterance is read and its features are computed, or a built-in voice says it."""
 STARTING = 5.0
 """Seconds until a run takes its first step."""
@@ -61,7 +61,7 @@ LARGE_SIZES = {
     "max_source_positions": 1500,
     "max_target_positions": 448,
 }
-LARGE = {"v2": {"vocab_size": 51865, "num_mel_bins": 80}, "v3": {"vocab_size": 51866, "num_mel_bins": 128}}
+LARGE_MODELS = {"v2": {"vocab_size": 51865, "num_mel_bins": 80}, "v3": {"vocab_size": 51866, "num_mel_bins": 128}}
 """Whisper's large models, whose sizes are known without a network."""
 MEASURED = "by the embeddings' time for each utterance, to a factor of three; less where training stops early"
 COMPUTED = (
@@ -102,7 +102,7 @@ def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     training = experiment.training
     read = (training.max_steps or 0) * training.batch_size
     spoken = VOICES["num_voices"] * VOICES["num_sentences"]
-    seconds = STARTING + PASSES * found.seconds * read + READING * spoken
+    seconds = STARTING + PASSES * found.seconds * read + READING_SECONDS * spoken
     return Forecast(seconds, 3 * KEPT_CHECKPOINTS * found.weights, found.memory + 3 * found.weights, found.certainty)
 
 
@@ -240,7 +240,7 @@ def _estimated_basis(of: str) -> CostBasis | str:
     per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
     # Without gradients, the largest activation is that inside a feed-forward layer; one at a time is in memory.
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
-    each = READING + operations / per_second
+    each = READING_SECONDS + operations / per_second
     return CostBasis(*numbers, each, width, positions, 4 * all_weights, memory, COMPUTED)
 
 
@@ -262,8 +262,8 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
         assert config is not None
         return dict(config.to_dict())
     name = get_base(options)
-    if name in LARGE:
-        return {**LARGE_SIZES, **LARGE[name]}
+    if name in LARGE_MODELS:
+        return {**LARGE_SIZES, **LARGE_MODELS[name]}
     if (run := find_run(name, Path())) is not None:
         from vaak.tasks.asr.ctc.prepare import about_run
 

@@ -9,7 +9,7 @@ tokens.txt     the bytes of a token in base 64, and its number, in each line
 The features of sherpa-onnx begin where Whisper's have their middle, 12.5 ms later, so that a doubtful word may differ;
 it writes at most 6 tokens for each second. It fills audio up with zeros after it has normalised the features: a Whisper
 was trained on silence, which is put in their place here. Frames beyond ``data.max_duration`` are cut off. What is never
-written has ``NEVER`` less.
+written has ``MASKED_LOGIT`` less.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
-from vaak.tasks.asr.export import NEVER
+from vaak.tasks.asr.export import MASKED_LOGIT
 from vaak.tasks.asr.vocabulary import NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.text.tokenizer import BYTES
@@ -104,8 +104,8 @@ def write_whisper_sherpa(transcriber: WhisperTranscriber, folder: Path, quantiza
     whole: Any = merged(transcriber.model.whisper).cpu().eval()
     config, ids = whole.config, vocabulary.ids
     none = torch.zeros(ids.size)
-    lowered = none.index_fill(0, torch.tensor(ids.never, dtype=torch.long), -NEVER)
-    first = none.index_fill(0, torch.tensor(ids.never_first, dtype=torch.long), -NEVER)
+    lowered = none.index_fill(0, torch.tensor(ids.never, dtype=torch.long), -MASKED_LOGIT)
+    first = none.index_fill(0, torch.tensor(ids.never_first, dtype=torch.long), -MASKED_LOGIT)
 
     def decode(given: Any, tokens: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         logits, keys, values = decoded(given, tokens, (rest[0], rest[1]), (rest[2], rest[3]), rest[4])

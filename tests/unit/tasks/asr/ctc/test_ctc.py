@@ -20,7 +20,7 @@ import tiny_listener
 import tiny_runs
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_alignment
-from vaak.audio.segments import PAUSE
+from vaak.audio.segments import PAUSE_LABEL
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
@@ -576,7 +576,7 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
     errors = list[tuple[float, float]]()
     for path in (tmp_path / "aligned").iterdir():
         ours, theirs = (
-            [one for one in read_alignment(file)["word"] if letters(one.text) and one.text != PAUSE]
+            [one for one in read_alignment(file)["word"] if letters(one.text) and one.text != PAUSE_LABEL]
             for file in (path, data / "TextGrid" / "LJSpeech" / path.name)
         )
         spelled = [[letters(one.text) for one in words] for words in (ours, theirs)]

@@ -78,7 +78,13 @@ def test_presets_reach_the_runs(name: str, numbers: tuple[int, ...], precision: 
     )
     assert (options.mode, found, joint["mixed_precision"]) == ("full", numbers, precision)
     assert options.draw is (name != "production")
-    assert {path.stem for path in PRESETS.iterdir()} == {"a100-40gb", "a100-80gb", "h100-80gb", "production", "h200"}
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.iterdir()), ids=lambda path: path.stem)
+def test_every_preset_is_options_that_the_command_takes(path: Path, vaak: Any, tmp_path: Path) -> None:
+    asked = ("--mode", "quick", "--config", path)
+    code, out, err = vaak("pipeline", "moe-asr", "--dry-run", *asked, "--output-dir", tmp_path / "run")
+    assert (code, "has not run yet" in out) == (0, True), err
 
 
 def test_a_preset_is_found_by_its_name(vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
