@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -475,3 +478,36 @@ def test_scaled_positions_are_where_transformers_4_reads_them(kind: str, tmp_pat
     ]
     assert all(one.rope_parameters == read[0].rope_parameters for one in read)
     assert read[0].rope_parameters["rope_type"] == rope["rope_type"]
+
+
+IN_TRANSFORMERS_4 = """\
+import sys, torch, transformers
+from safetensors.torch import load_file, save_file
+assert transformers.__version__.startswith("4."), transformers.__version__
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
+with torch.no_grad():
+    save_file({"logits": model(load_file(sys.argv[2])["ids"]).logits}, sys.argv[3])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "VAAK_TRANSFORMERS_4" not in os.environ,
+    reason="VAAK_TRANSFORMERS_4 names no folder with transformers 4 (pip install --target)",
+)
+def test_an_export_has_the_same_logits_in_transformers_4(tmp_path: Path):
+    """Scaled positions were lost there: transformers 5 writes ``rope_parameters`` alone."""
+    peer = write_folder(tmp_path / "theirs", "llama, llama3")
+    model, tokenizer = ours(tmp_path / "theirs", tmp_path / "prepared")
+    names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    given = RunTokenizer(tmp_path / "prepared" / "tokenizer" / "tokenizer.json", names)
+    export_hf(model, given, 128, tmp_path / "out", KeptBase.of(tmp_path / "prepared"))
+    ids = torch.randint(1, 257, (1, 60), generator=torch.Generator().manual_seed(0))
+    save_file({"ids": ids}, tmp_path / "ids.safetensors")
+    environment = {**os.environ, "PYTHONPATH": os.environ["VAAK_TRANSFORMERS_4"]}
+    arguments = [str(tmp_path / name) for name in ("out", "ids.safetensors", "logits.safetensors")]
+    subprocess.run([sys.executable, "-c", IN_TRANSFORMERS_4, *arguments], check=True, env=environment)
+    found = load_file(tmp_path / "logits.safetensors")["logits"]
+    with torch.no_grad():
+        expected = peer(ids).logits
+    assert (found - expected).abs().max() < 1e-4 * expected.std()
