@@ -22,6 +22,7 @@ from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.metrics_file import read_records
 from vaak.nn.lora_experts import LoraExperts
+from vaak.nn.new_tokens import iterate_new_rows
 from vaak.tasks.asr.experts import WithExperts
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.vocabulary import TOKENIZER, VOCABULARY_FILE, Vocabulary
@@ -107,9 +108,10 @@ def write_encoder_mixture(
 
 
 def collect_mixture_tensors(model: WithExperts, network: nn.Module) -> dict[str, Tensor]:
-    """The tensors of the experts in a network, and of the gate."""
+    """The tensors of the experts in a network, of the gate, and the rows of tokens that the base lacks."""
     experts = {f"{name}.{part}": getattr(layer, part) for name, layer in list_expert_layers(network) for part in LORA}
-    return experts | {f"gate.{name}": one for name, one in cast("nn.Module", model.gate).state_dict().items()}
+    gate = {f"gate.{name}": one for name, one in cast("nn.Module", model.gate).state_dict().items()}
+    return experts | gate | {f"{name}.new_rows": one.rows for name, one in iterate_new_rows(network)}
 
 
 def write_mixture_folder(
@@ -140,7 +142,7 @@ def describe_experts(model: WithExperts, network: nn.Module, vocabulary: Vocabul
     """Return the part of ``mixture.json`` that all mixtures have. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
-    layers = list_expert_layers(network)
+    layers, new = list_expert_layers(network), [one.ids for _, one in iterate_new_rows(network)]
     return {
         "format": "vaak mixture of low-rank experts",
         "version": 1,
@@ -150,6 +152,8 @@ def describe_experts(model: WithExperts, network: nn.Module, vocabulary: Vocabul
         "scale": layers[0][1].scale,
         "layers": [name for name, _ in layers],
         "never": list(vocabulary.ids.never),
+        # Those that the base has no rows for: the first, and the one after the last.
+        **({"new_tokens": [new[0].start, new[0].stop]} if new else {}),
     }
 
 

@@ -20,6 +20,11 @@ def _load_base(source: str, about: dict[str, Any], tensors: dict[str, Tensor]) -
         model.lm_head.load_state_dict(head)
         return model, model.base_model
     model = WhisperForConditionalGeneration.from_pretrained(source, **options)
+    if "new_tokens" in about:  # the base has no rows for them; they were trained
+        first, stop = about["new_tokens"]
+        model.resize_token_embeddings(stop, mean_resizing=False)
+        for name in (one for one in tensors if one.endswith(".new_rows")):
+            model.get_submodule(name.removesuffix(".new_rows")).weight.data[first:stop] = tensors[name]
     encoder, table = model.model.encoder, model.model.encoder.embed_positions
     table.weight = torch.nn.Parameter(table.weight[: about["positions"]].detach().clone())
     table.num_embeddings = model.config.max_source_positions = encoder.max_source_positions = about["positions"]

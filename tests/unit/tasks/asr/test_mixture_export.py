@@ -17,6 +17,7 @@ from transformers import WhisperForConditionalGeneration
 
 import tiny_listener
 from tiny_wav2vec2 import write_base
+from tiny_whisper import write_whisper
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.tasks.asr.whisper.network import loaded_whisper
 
@@ -122,6 +123,66 @@ def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Co
     torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-4)
     assert texts == opened.task.transcriber(model).texts(features.numpy())
     assert any(texts)
+
+
+def untie(folder: Path) -> None:
+    """Give the base in a folder an output layer of its own."""
+    whisper = cast("Any", WhisperForConditionalGeneration.from_pretrained(folder))
+    whisper.config.tie_word_embeddings = False
+    whisper.proj_out.weight = torch.nn.Parameter(1.5 * whisper.proj_out.weight.detach().flip(0))
+    whisper.save_pretrained(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_mixture_that_learned_a_new_language_goes_out(tied: bool, corpus: Path, tmp_path: Path) -> None:
+    """The row of its token is in the folder, and its loader gives it to the base; in ONNX and of one expert, too."""
+    import onnxruntime
+
+    base = write_whisper(tmp_path / "base", max_target_positions=48)
+    if not tied:
+        untie(base)
+    size = len(WhisperForConditionalGeneration.from_pretrained(base).get_input_embeddings().weight)
+    experts = {"num_experts": 2, "rank": 2, "gate_width": 8, "targets": ["q_proj", "fc1"], "balancing_bias": 0.01}
+    data = {"max_duration": 2, "language": "mni", "language_like": "hi"}
+    run = tiny_listener.train(
+        corpus, tmp_path / "run", "training.max_steps=6", model={"base": str(base), "experts": experts}, data=data
+    )
+    opened = open_run(run, device="cpu")
+    model = balanced(opened)
+    features, tokens = validation(opened)
+    assert size in tokens, "the prompt has the new token"
+    with torch.no_grad():
+        expected = model(features, tokens)
+    assert expected.logits.shape[-1] == size + 1
+    assert len(set(expected.encoded.weights.argmax(1).tolist())) > 1, "both experts are at work"
+
+    opened.task.export_mixture(model, tmp_path / "mixture")
+    lines = lines_in(tmp_path / "mixture")
+    whisper, about = lines["load_mixture"](str(tmp_path / "mixture"))
+    with torch.no_grad():
+        logits = whisper(input_features=features, decoder_input_ids=tokens).logits
+    torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-4)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "mixture" / "tokenizer.json"))
+    assert tokenizer.token_to_id("<|mni|>") == size
+    texts = [tokenizer.decode(ids).strip() for ids in lines["write_tokens"](whisper, about, features)]
+    assert texts == opened.task.transcriber(model).texts(features.numpy())
+    assert any(texts)
+
+    opened.task.export_onnx(model, tmp_path / "onnx")
+    sessions = {name: onnxruntime.InferenceSession(tmp_path / f"onnx/{name}.onnx") for name in ("encoder", "decoder")}
+    encoded = sessions["encoder"].run(None, {"features": features.numpy()})
+    given = {"tokens": tokens.numpy(), **dict(zip(("states", "experts", "weights"), encoded, strict=True))}
+    np.testing.assert_allclose(sessions["decoder"].run(None, given)[0], expected.logits.numpy(), rtol=1e-3, atol=1e-3)
+
+    row = 0
+    expert = int(expected.encoded.weights[row].argmax())
+    weight = float(expected.encoded.weights[row, expert])
+    opened.task.export_hf(model, tmp_path / "hf", expert, weight)
+    whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
+    with torch.no_grad():
+        logits = whole(input_features=features[:1], decoder_input_ids=tokens[:1]).logits
+    torch.testing.assert_close(logits, expected.logits[:1], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -284,8 +284,6 @@ class WhisperTask(SpeechRecognitionTask):
         reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
         if self.options.experts is not None:
             reasons["sherpa-onnx"] = "sherpa-onnx's Whispers have no gate; use onnx, mixture, or hf with --expert"
-        if self.options.experts is not None and read_new_tokens(self.prepared.folder).ids:
-            reasons["mixture"] = "its loader can't give the base the row of a new token; use hf with --expert"
         window = self.options.window
         if window is not None and window < CONTEXT_SECONDS:
             reasons["ct2"] = f"faster-whisper reads 30 s, and model.window cut this Whisper's positions to {window:g} s"
