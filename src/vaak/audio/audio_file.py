@@ -469,7 +469,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     files = [one for one in visible if is_audio(one)]
     reasons = why_not(not_read(visible))
     reasons = {one: why for one, why in reasons.items() if one.suffix.lower() not in also_read}
-    # ``rglob`` doesn't follow links to folders, so recordings behind one would be missing silently: report them.
+    # ``rglob`` doesn't follow links to folders, so recordings in linked ones would be missing silently: report them.
     left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
     others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
     # Without any, the caller raises an error that lists the files.

@@ -130,7 +130,7 @@ def evaluate(
 
 
 def _name_data(run: Path, data: Path | None, splits: list[str]) -> list[str]:
-    """Return the options that name the ``data`` for the evaluation of a split; none where there are no such data."""
+    """Return the options that name ``data`` for the evaluation of a split; empty where there are none."""
     if data is None:
         return []
     if len(splits) > 1:

@@ -158,7 +158,7 @@ def _require_trust(
     *,
     continues: bool,
 ) -> None:
-    """Raise UserError for code named by options that aren't the user's: of a file, or of an earlier start in a folder.
+    """Raise UserError for code named by options that the user didn't type: those of a file or of an earlier start.
 
     ``of_file`` are the options of a file, and the file; ``given`` those of the command line. ``directory`` is where the
     pipeline ``found`` is run, and perhaps ``continues``.

@@ -1,4 +1,4 @@
-"""The streams of a command: what is printed controls no terminal; printing never ends work with results elsewhere."""
+"""The streams of a command: output can't control the terminal, and an error in printing never ends other work."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def _settle_sections(
 ) -> list[str]:
     """Settle what the types of single options can't say, section by section; return the warnings of inner experiments.
 
-    ``read`` makes an experiment of layers; None where there may be none inside. What is wrong is added to ``problems``.
+    ``read`` makes an experiment of layers; None where there may be none inside. Problems are added to ``problems``.
     """
     said = []
     short_names = {**COMPONENTS, **task.spec.short_names}

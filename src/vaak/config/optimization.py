@@ -96,7 +96,7 @@ UPDATE_RULES: dict[str, UpdateRule] = {
             "muon",
             f"{_BUILDERS}:muon_precision",
             "it orthogonalises in fp32 on a CPU without instructions for bf16",
-            "use processors that all multiply bf16 in hardware, or none of them, or another optimizer",
+            "use processors that all multiply bf16 in hardware, or that all don't, or another optimizer",
         ),
     ),
 }

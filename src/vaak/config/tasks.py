@@ -227,7 +227,7 @@ class TaskSpec:
         them a run can't have, and why.
     drawings
         Where the functions are that draw more than a run's history (``vaak plot FOLDER... NAME``), by name, as
-        ``module:Name``: of the folders, and the file to write.
+        ``module:Name``. Each takes the folders and the file to write.
     sections
         Where the functions are that add to the report of a run, as ``module:Name``: of the run's facts
         (``vaak.report.run_facts.RunFacts``), parts of the page.

@@ -55,7 +55,7 @@ def validate(
 
 
 class _Mistakes:
-    """Puts what pydantic finds in one tree into words; what is wrong is left out of a copy."""
+    """Words pydantic's errors for one tree, and makes a copy without the invalid values."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Counts of what was read and left out: of files and folders, and of the splits that were made of them.
+"""Counts of items read and left out, for files and folders, and for the splits made of them.
 
 A command says it in one line for each reason, and has the same in its JSON::
 

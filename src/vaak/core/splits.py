@@ -15,7 +15,7 @@ from vaak.core.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 OTHER_SHARES = "other fractions, a number (valid_examples, test_examples), or files for this split"
-"""What helps a split that got nothing of too little."""
+"""The remedy for a split that got nothing because there is too little data."""
 Ranges = dict[str, tuple[float, float]]
 """The range, in [0, 1), of each split that is cut from the given train split."""
 
@@ -64,7 +64,7 @@ class Splits:
         return next(split for split, (low, high) in self.ranges.items() if low <= place < high)
 
     def of_rank(self, rank: int, number: int) -> str:
-        """The split of one of a ``number`` of entries that are in an order of their own, from train to test."""
+        """Return the split of the entry at ``rank`` of ``number`` in their own order, from train to test."""
         return self.at((rank + 0.5) / number)
 
 

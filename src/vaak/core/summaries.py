@@ -64,7 +64,7 @@ class ExampleLog:
 
 
 def keep_scores(figure: str, seen: dict[str, list[Any]]) -> dict[str, Any]:
-    """The part of a summary that has the scores of examples alone, for what shows none of them."""
+    """Return a summary with the scores of examples alone, for data whose examples aren't shown."""
     found = make_summary(figure, seen)
     return {"scores": found["scores"]} if "scores" in found else {}
 

@@ -146,7 +146,7 @@ class Meters:
     protocol: dict[str, str]
 
     def expect_rehearsal(self) -> None:
-        """Be told, before the first update, that the figures will be discarded: what a model writes may be cut short.
+        """Called before the first update, when metrics will be discarded: the model's output may be cut short.
 
         A model that hasn't learned to stop yet writes on to the greatest length, which shows nothing and takes minutes.
         """

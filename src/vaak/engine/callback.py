@@ -209,7 +209,7 @@ class StepReport:
 
     @property
     def seconds_aside(self) -> float:
-        """What callbacks called ``excluded_seconds`` by before."""
+        """The former name of ``excluded_seconds``."""
         return self.excluded_seconds
 
     @property

@@ -80,7 +80,7 @@ class _Share:
     """Every ``stride``-th batch of a plan from ``first`` on.
 
     ``check(number)`` is called before each batch, ``rounds`` times on every rank, even on ranks with one batch less.
-    ``is_rehearsal``: what is measured will be discarded.
+    ``is_rehearsal``: the measurements will be discarded.
     """
 
     plan: BatchPlan

@@ -1,6 +1,6 @@
 """A run's state as tensors by name: taken from it, copied to the CPU, laid out in files, and put back bit by bit.
 
-What writes it to disk, and when, is the folder ``checkpoint``.
+The package ``checkpoint`` decides when, and writes it to disk.
 """
 
 from __future__ import annotations

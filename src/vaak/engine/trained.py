@@ -189,7 +189,7 @@ def require_no_running_statistics(model: nn.Module) -> None:
         if isinstance(module, _NormBase) and module.track_running_stats:
             raise UserError(
                 f"training.distributed.reduction: exact isn't possible with {name} ({type(module).__name__}): its "
-                "statistics depend on the batches of its own process; use another norm, or leave reduction at float"
+                "statistics depend on the batches of one process; use another norm, or leave reduction at float"
             )
 
 

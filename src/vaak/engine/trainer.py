@@ -396,7 +396,7 @@ class Trainer:
         )
 
     pieces = count_chunks
-    """What callbacks called it by before."""
+    """The former name of ``count_chunks``."""
 
     def _largest_microbatch(self) -> Microbatch | None:
         """This rank's largest of the step that was just taken."""

@@ -75,7 +75,7 @@ def train_new_rows(modules: Iterable[nn.Module | None], ids: range) -> None:
 
 
 def get_stored_weight(module: nn.Module) -> Tensor:
-    """Return the weight of a module as it is stored: with new rows, the one in which they are to be put."""
+    """Return the stored weight of a module; with new rows, the weight that they are to be put in."""
     one: Any = module
     stored: Tensor = one.parametrizations.weight.original if _find_rows(module) is not None else one.weight
     return stored

@@ -108,7 +108,7 @@ def _compare(one: Scored, other: Scored) -> Test:
 
 
 def _get_scale(figure: str) -> tuple[int, str]:
-    """What differences of a figure are multiplied by for people, and their unit."""
+    """Return the factor by which differences of a metric are multiplied for display, and their unit."""
     unit = get_unit(figure)
     return (100, " points") if unit == "%" else (1, f" {unit}" if unit else "")
 

@@ -113,9 +113,9 @@ def chances(facts: RunFacts, step: int) -> dict[str, float]:
 
 
 def sections_of_examples(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
-    """The parts of the page that show examples: of the checkpoint that the page's figures are of, for each split.
+    """Return the page's sections of examples, one for each split, from the checkpoint that its metrics describe.
 
-    Where a split kept no summary of it, its newest is shown, and its title says so.
+    A split without a summary of that checkpoint shows its newest, and names its step in the title.
     """
     parts: list[Html] = []
     for prefix, steps in summaries(facts).items():

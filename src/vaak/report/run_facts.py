@@ -345,7 +345,7 @@ def choose_summary(steps: Sequence[tuple[int, dict[str, Any]]], step: int) -> tu
 
 
 def tables_of_groups(facts: RunFacts) -> list[Table]:
-    """Figures of groups (``val_wer/GROUP``), a row for each: of the shown evaluation, or the newest that has some."""
+    """Return metrics of groups (``val_wer/GROUP``), one row each, of the shown evaluation or the newest with any."""
     rows: dict[str, dict[str, float | None]] = {}
     candidates = (facts.shown_evaluation[:2], *reversed(facts.evaluations))
     step, metrics = next((one for one in candidates if any("/" in name for name in one[1])), (0, {}))

@@ -319,14 +319,14 @@ LARGER_UNITS = {1000.0: "milliseconds", 1e6: "microseconds", 1e7: "units of 100 
 }
 """How much larger times in these are than in seconds."""
 SAME_UNIT, OTHER_UNIT = 0.1, 0.5
-"""The share of speech that both sides have in common: at most as they are, and at least in another unit."""
+"""The share of speech that both sides have in common: at most in the given units, and at least in another unit."""
 LEAST_STRETCHES = 3
 
 
 def require_one_unit(
     references: Mapping[str, Sequence[tuple[Any, ...]]], hypotheses: Mapping[str, Sequence[tuple[Any, ...]]]
 ) -> None:
-    """Raise DataError where times hardly meet as they are, and do in another unit of one side.
+    """Raise DataError where times hardly overlap as given, but do with another unit on one side.
 
     ``references`` and ``hypotheses`` have stretches ``(start, end, ...)`` in seconds, by recording.
     """

@@ -4,8 +4,8 @@ whisper-english   Whisper's own for English: case, punctuation, contractions, Br
 basic             case, punctuation and text in brackets; letters of any script keep their vowel signs and accents
 none              texts unchanged
 
-All of them leave out what isn't a sign of its own: characters that Unicode ignores, what encloses a sign (a digit and
-U+20E3 are a key of a telephone, and here a digit), and marks without a letter.
+All of them leave out characters that don't stand alone: those that Unicode ignores, enclosing marks (a digit and U+20E3
+are a key of a telephone, and here a digit), and marks without a letter.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def normaliser(name: str) -> Normaliser:
 
 def _unify(text: str) -> str:
     """The text composed, without what Unicode ignores, what encloses a sign, and marks that stand alone."""
-    # Enclosing marks first: what they enclosed may then compose with another mark.
+    # Enclosing marks first: the enclosed sign may then compose with another mark.
     signs = "".join(sign for sign in drop_ignorable(text) if unicodedata.category(sign) != "Me")
     words = (word for word in compose(signs).split(" ") if not word or not all(map(_is_mark, word)))
     return " ".join(words)

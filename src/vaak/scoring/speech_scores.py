@@ -77,7 +77,7 @@ class SpeechScores:
     def add(self, recorded: np.ndarray, spoken: np.ndarray, sampling_rate: int, text: str | None) -> dict[str, float]:
         """The figures of one utterance, ``recorded`` and ``spoken`` ``(time,)``, which are added to the sums.
 
-        ``text`` is in words; without it, they aren't scored. Raises DataError where there is no audio.
+        ``text`` is in words; without it, they aren't scored. Raises DataError without audio.
         """
         recorded, spoken = (_resampled(samples, sampling_rate) for samples in (recorded, spoken))
         if not len(recorded) or not len(spoken):

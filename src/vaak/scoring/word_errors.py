@@ -209,7 +209,7 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
         if label is not None:
             found.groups[name] = label
     if not found.texts:
-        raise DataError(f"{path}: there are no texts")
+        raise DataError(f"{path}: has no texts")
     if group is not None:
         _require_labels(path, found, group, keys)
     return found if is_structured or named else found._replace(num_lines=len(found.texts))

@@ -72,7 +72,7 @@ async def _predict_files(request: Request, server: Server, form: Any) -> Respons
 
 
 def first_mistake(errors: Any) -> ApiError:
-    """Return the first mistake that pydantic found, as an error of the request; what was sent isn't repeated."""
+    """Return pydantic's first error as an error of the request, without repeating the request's content."""
     one = errors[0]
     place = [str(part) for part in one["loc"] if part != "body"]
     where = ".".join(place) or None
@@ -134,7 +134,7 @@ OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 
 @dataclass(frozen=True)
 class Speaking:
-    """A text as it is to be spoken."""
+    """A text to speak, with its options."""
 
     served: Served
     speaker: Speaker

@@ -174,7 +174,7 @@ async def answer_error(request: Request, error: Any) -> Response:
 
 
 async def answer_http_error(request: Request, error: Any) -> Response:
-    """Return FastAPI's own errors in our form; what the gate raised while it read a body is the gate's."""
+    """Return FastAPI's own errors in our form; errors that the gate raised while reading a body stay the gate's."""
     if isinstance(error.__cause__, ApiError):
         return await answer_error(request, error.__cause__)
     message = str(error.detail)

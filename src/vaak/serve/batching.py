@@ -43,7 +43,7 @@ class Kind:
 
 @dataclass(eq=False)
 class Job:
-    """A request's parts, which are read as they are needed; ``on_result`` hears of each result in the worker's thread.
+    """A request's parts, read on demand; ``on_result`` is called with each result in the worker's thread.
 
     Whoever waits for ``future``, the results in the order of the parts, sets ``has_left`` where nobody does any more.
     """
@@ -87,7 +87,7 @@ class Job:
             self.on_result(result)
 
     def end_if_done(self) -> None:
-        """Give the results, if there is no further part; the results of all parts are there."""
+        """Deliver the results once no part is left and all results are in."""
         if not self.peek() and not self.is_over:
             self.future.set_result(self.results)
 
@@ -139,7 +139,7 @@ class Worker:
                 for job in alike:
                     job.end_if_done()
             except Exception as error:
-                # A fault of ours: the thread goes on, or all later requests would wait for ever.
+                # A bug of ours: the thread continues, or all later requests would wait for ever.
                 for job in alike:
                     job.fail(error)
 

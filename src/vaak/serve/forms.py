@@ -59,7 +59,7 @@ class PredictRequest(Form):
 
 class PredictAnswer(Form):
     model: str
-    predictions: Annotated[list[Any], Field(description="What vaak predict --json prints, for each input.")]
+    predictions: Annotated[list[Any], Field(description="The output of vaak predict --json for each input.")]
 
 
 class ClassifyRequest(Form):
@@ -118,7 +118,7 @@ class TranslateAnswer(Form):
 
 class SpeechRequest(Form):
     model: ModelName = None
-    input: Annotated[str, Field(min_length=1, description="What is spoken; may be SSML.")]
+    input: Annotated[str, Field(min_length=1, description="The text to speak; may be SSML.")]
     voice: Annotated[str | None, Field(description="A speaker of the model; by default its first.")] = None
     speed: Annotated[float | None, Field(ge=0.1, le=10)] = None
     response_format: Literal["wav", "flac", "mp3", "opus", "pcm"] = "mp3"
@@ -130,7 +130,7 @@ class StreamOptions(Form):
 
 
 class WritingRequest(Form):
-    """What completions and chats have in common. Fields that are not given are as in vaak generate."""
+    """The fields that completions and chats have in common. Defaults are those of vaak generate."""
 
     model: ModelName = None
     max_tokens: int | None = None
@@ -159,7 +159,7 @@ class ChatRequest(WritingRequest):
     max_completion_tokens: int | None = None
     tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
     chat_template_kwargs: Annotated[
-        dict[str, Any] | None, Field(description="What the chat template is given besides, such as enable_thinking.")
+        dict[str, Any] | None, Field(description="Further variables for the chat template, such as enable_thinking.")
     ] = None
 
 

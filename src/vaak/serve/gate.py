@@ -28,17 +28,17 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Receive, Send], Awaitable[None]]
 
 OPEN = ("/health", "/ready")
-"""Paths that need no token: what watches a server asks them, and they tell nothing."""
+"""Paths that need no token: monitors poll them, and they reveal nothing."""
 BODY_SECONDS = 60.0
 """How long a client may be silent while it sends a body."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
-"""What is read and thrown away of a refused body, so that the client gets to read the answer."""
+"""Seconds and bytes for which a refused body is read and thrown away, so that the client gets to read the answer."""
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for, and all of them together."""
+    """The limits of one request, and of all requests together."""
 
     max_requests: int = 256
     max_upload: int = 100 * MEBIBYTE
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass
 class Gate:
-    """The application behind these checks; ``hosts`` are the names by which it may be called (empty: any).
+    """Checks each request before the application sees it; ``hosts`` are the names that it accepts (empty: any).
 
     ``asks_browsers``: a browser asks its user for the token, as the password of any name.
     """
@@ -189,7 +189,7 @@ class _Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if not self.is_read:
-                # What is left of the body isn't the next request.
+                # The rest of the body must not be read as the next request.
                 message["headers"] = [*message["headers"], (b"connection", b"close")]
         elif not self.is_read and not message.get("more_body"):
             await self._send({**message, "more_body": True})

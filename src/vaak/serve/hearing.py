@@ -1,4 +1,4 @@
-"""``/v1/audio/transcriptions``, ``/v1/audio/translations`` and ``/v1/diarize``: what recordings say, and who speaks."""
+"""``/v1/audio/transcriptions``, ``/v1/audio/translations`` and ``/v1/diarize``: transcripts, and who speaks when."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["segment", "word"]
 DONE = "data: [DONE]\n\n"
-Audio = Annotated[UploadFile, File(description="A recording; what formats are read is in the documentation.")]
-ModelField = Annotated[str | None, Form(description="The model's name; may be left out where only one can answer.")]
+Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
+ModelField = Annotated[str | None, Form(description="The model's name; optional where only one can answer.")]
 PromptField = Annotated[str | None, Form(description="A text that is read as if it had been said before.")]
 TemperatureField = Annotated[float | None, Form(ge=0, description="0 writes the most probable text.")]
 FormatField = Annotated[ResponseFormat, Form()]
@@ -167,7 +167,7 @@ def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> 
 
 
 async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> AsyncIterator[str]:
-    """The text of each window as it is known, then all of it, in the form of OpenAI's events."""
+    """Yield the text of each window once it is final, then the whole text, in the form of OpenAI's events."""
     said: list[str] = []
     try:
         async with kept:

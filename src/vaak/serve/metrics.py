@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it (``GET /metrics``). No text of a request is in it."""
+"""The server's counters in Prometheus' format (``GET /metrics``). They never contain a request's text."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Served:
         return list(predict_inputs(self.task, self.opened.model, inputs))
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``GET /v1/models`` tells of it."""
+        """Return its entry in the answer to ``GET /v1/models``."""
         created = int(self.opened.checkpoint.stat().st_mtime) if self.opened.checkpoint.exists() else 0
         about = {"id": self.name, "object": "model", "created": created, "owned_by": "vaak"}
         return {**about, "task": str(self.opened.experiment.task), "endpoints": ["predict", *self.endpoints]}
@@ -51,7 +51,7 @@ class Served:
 
 @dataclass
 class Server:
-    """All that is served, by name, under which limits; ``folder`` is where uploads lie while they are in use."""
+    """The served models by name, with their limits; ``folder`` holds uploads while they are in use."""
 
     models: dict[str, Served]
     limits: Limits
@@ -162,7 +162,7 @@ async def _wait_for_leaving(request: Request) -> None:
 
 @contextmanager
 def naming_fields(param: str | None = None) -> Iterator[None]:
-    """Within this context, what a user can mend is the request's mistake: status 400."""
+    """Within this context, an error that the user can fix is one of the request: status 400."""
     try:
         yield
     except UserError as error:

@@ -39,7 +39,7 @@ def is_loopback(host: str) -> bool:
 def listen(host: str, port: int, token: str | None) -> socket.socket:
     """Return a socket at an address; port 0 takes a free one.
 
-    Raises UserError where it can't be had, and for one that others reach where there is no ``token``.
+    Raises UserError where it isn't available, and for one that other machines can reach without a ``token``.
     """
     if not is_loopback(host) and not token:
         raise UserError(f"--host {host}: others reach this address; set VAAK_TOKEN (or --token) to a secret first")
@@ -89,7 +89,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
-    """Return how uvicorn serves the application behind a gate; ``has_lifespan``: it is told that it begins and ends."""
+    """Return uvicorn's configuration for a gate; ``has_lifespan``: the application hears of startup and shutdown."""
     lifespan: Any = "on" if has_lifespan else "off"
     return uvicorn.Config(gate, http="h11", ws="none", lifespan=lifespan, log_config=None, access_log=False)
 
@@ -114,6 +114,6 @@ def run_server(
 def run_gate(
     config: uvicorn.Config, listening: socket.socket, name: str, when_ending: Callable[[], None] = lambda: None
 ) -> None:
-    """Let what stands behind a gate answer, until a signal comes; ``when_ending`` is called then."""
+    """Serve the gate's application until a signal comes; ``when_ending`` is called then."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     _Uvicorn(config, name, when_ending).run(sockets=[listening])

@@ -72,7 +72,7 @@ def _keep(folder: Path, file: UploadFile) -> Path:
 
 
 def safe_name(sent: str | None) -> str:
-    """Return the name of a file as it was sent, without its folders and what no name has.
+    """Return the name that a file was sent under, without folders and characters that names can't have.
 
     >>> safe_name("../../etc/talk.wav"), safe_name(".."), safe_name(None)
     ('talk.wav', 'recording', 'recording')

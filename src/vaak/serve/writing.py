@@ -29,9 +29,9 @@ DONE = "data: [DONE]\n\n"
 
 @dataclass(eq=False)
 class Row:
-    """One text as it is written, by its number among the request's; it ends before the first of ``stops``.
+    """One text while it is generated, by its number in the request; it ends before the first of ``stops``.
 
-    ``tell`` hears of each piece as soon as it is sure to stay.
+    ``tell`` is called with each piece of text once it is final.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Row:
     _pieces: Pieces | None = field(default=None, repr=False)
 
     def begin(self, tokenizer: Any) -> None:
-        """Begin, or begin again after an attempt that failed: what has been told is not told again."""
+        """Begin, or begin again after a failed attempt, without sending text twice."""
         from vaak.tasks.lm.predict import Pieces
 
         self.text, self.num_tokens, self.is_stopped = "", 0, False
@@ -160,7 +160,7 @@ class Asked:
 
 
 def read_request(server: Server, served: Served, form: WritingRequest, prompts: list[list[int]], chat: bool) -> Asked:
-    """Return a request as it is to be written. Raises ApiError for one that can't be."""
+    """Return a parsed request. Raises ApiError for one that can't be answered."""
     from vaak.tasks.lm.config import GenerationOptions
 
     limits, num_texts = server.limits, len(prompts) * form.n

@@ -372,7 +372,7 @@ def write_report(sweep: Sweep) -> list[Path]:
     columns = {key: [one.params[key] for one in complete] for key in keys} | {metric: [one.value for one in complete]}
     parallel, importance = sweep.folder / "parallel.png", sweep.folder / "importance.png"
     with contextlib.suppress(UserError):
-        # Without matplotlib, a UserError says so; there are no pictures then.
+        # A UserError here means that matplotlib isn't installed: no pictures are drawn then.
         draw_trials(columns, sweep.plan.checkpoint.mode, parallel)
         written.append(parallel)
         if shares := _importance(sweep):

@@ -226,7 +226,7 @@ def as_term(value: Any, batch: Batch, where: str) -> Term:
         return value
     counted = ", ".join(f"{unit} {count:g}" for unit, count in batch.totals().items())
     shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-    hint = "; of a mean, leave out .mean()" if isinstance(value, Tensor) and not value.ndim else ""
+    hint = "; if it is a mean, leave out .mean()" if isinstance(value, Tensor) and not value.ndim else ""
     raise UserError(
         f"{where} gave a {type(value).__name__}{shape}; expected vaak.Term(sum, per=unit), (sum, unit), or a value for "
         f"each row{hint}; the batch counts {counted}"

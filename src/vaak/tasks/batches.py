@@ -134,7 +134,7 @@ class Batches:
                 raise
         else:
             if self.grows and len(parts) == self.size:
-                # take twice as many from here on where what a batch needs, beyond what was there before it, fits twice
+                # take twice as many from here on where twice the memory that a batch added fits
                 now = read_memory(self.device)
                 fits = now.used + (now.own - before) < choose_thresholds(self.device)[1] * now.limit
                 self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)

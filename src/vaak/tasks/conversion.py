@@ -245,7 +245,8 @@ def _convert_whisper(key: str, file: Path, folder: Path) -> None:
         named = {name_whisper_tensor(name): tensor.float() for name, tensor in weights.items()}
         model.load_state_dict(named | {"proj_out.weight": named["model.decoder.embed_tokens.weight"]})
     except (KeyError, RuntimeError) as error:
-        raise UserError(f"{key}: {file} isn't a Whisper of its own sizes: {str(error).splitlines()[0]}") from error
+        why = str(error).splitlines()[0]
+        raise UserError(f"{key}: {file}: the weights don't fit the sizes in its header: {why}") from error
     with contextlib.suppress(OSError):
         # It may not say how it generates.
         model.generation_config = transformers.GenerationConfig.from_pretrained(source)

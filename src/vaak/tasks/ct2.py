@@ -47,7 +47,7 @@ def write_ct2(
             self.config = options["config"]
             model = super().load_model(model_class, name, **options, **SAFELY)
             # transformers 5 says of every T5 that its embeddings are tied, and the converter takes that for "scale the
-            # decoder's output": it gets the option that says so.
+            # decoder's output": it gets the right value of that option.
             if self.config.model_type == "t5":
                 model.config.tie_word_embeddings = model.config.scale_decoder_outputs
             return model

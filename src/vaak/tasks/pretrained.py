@@ -1,12 +1,12 @@
 """Pretrained models: found in a folder or by name on the Hugging Face Hub, and read as networks of ours.
 
-Where one isn't available, one clear line says so. Weights are read from safetensors only, one at a time, and code of a
+One that isn't available is an error, in one line. Weights are read from safetensors only, one at a time, and code of a
 repository is never executed. ``key`` is the option that names the model.
 
 FOLDER (prepared data)
   base/config.json                        its configuration: a run needs no more of it once it has checkpoints
   base/tokenizer_config.json              how transformers makes its tokenizer, for exports
-  base/generation_config.json             how it generates there, where it says so
+  base/generation_config.json             its settings for generation, where it has them
   base/new_tokens.json                    the tokens that it lacks, where there are any
   tokenizer/tokenizer.json, …_config.json its tokenizer, with which tokens are special, and its chat template
 """
@@ -51,7 +51,7 @@ PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 def import_transformers(purpose: str, extra: str = "hf") -> Any:
     """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
 
-    It downloads no kernels, which are code, unless the environment says so.
+    It downloads no kernels, which are code, unless the environment allows it.
     """
     os.environ.setdefault("USE_HUB_KERNELS", "NO")
     with optional_import(f"{purpose} requires transformers", extra):
@@ -106,7 +106,7 @@ def read_about(name: str) -> tuple[str, dict[str, Any]]:
     """Return where a model is, its path or its name on the Hub, and its configuration; nothing else of it is fetched.
 
     That of a published vocoder may be a ``config.yaml``. A model in another form is converted, where that is possible.
-    Raises UserError, which says what is there, where there is no configuration.
+    Raises UserError without a configuration; the message says what the folder has.
     """
     path = Path(name).expanduser()
     if not path.exists():
@@ -147,7 +147,7 @@ def _without_network() -> None:
     """Have the Hub's client use its cache alone where the Hub's name isn't found; it would retry for half a minute."""
     from huggingface_hub import constants
 
-    # Behind a proxy, the Hub may be reached although its name isn't found here.
+    # Through a proxy, the Hub may be reached although its name isn't found here.
     if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in PROXIES):
         return
     host = urlsplit(constants.ENDPOINT).hostname
@@ -309,7 +309,7 @@ def tell_untied(network: Any) -> None:
 
 
 def write_generation(source: str, folder: Path) -> None:
-    """Put in prepared data how a model generates in transformers, where it says so."""
+    """Put a model's transformers settings for generation in prepared data, where it has them."""
     try:
         found: Any = import_transformers(PRETRAINED_KEY).GenerationConfig.from_pretrained(source)
     except OSError:

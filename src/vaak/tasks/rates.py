@@ -1,4 +1,4 @@
-"""Learning rates by how a model begins: what ``vaak init`` writes, and what ``vaak config check`` compares with.
+"""Usual learning rates by how a model begins, for ``vaak init`` to write and ``vaak config check`` to compare with.
 
     scratch     all weights are drawn                       a recipe's, by width (docs/configuration.md)
     whole       a pretrained base, all weights trained      ten times less and below, with a warm-up: above, it forgets
@@ -41,7 +41,7 @@ SMALL_PARAMETERS = 50_000_000
 OF_SMALL = {"classification": UsualRates(2e-4, 6e-3)}
 """Of bases with at most ``SMALL_PARAMETERS``."""
 FACTOR = 5
-"""A rate is said to be high, or low for adapters, from this many times the usual one."""
+"""A rate above this many times the usual one is high; for adapters, one below the usual by its square is low."""
 
 
 def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterator[CheckFinding]:

@@ -140,7 +140,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         """
         self.refuse_other_inputs(own)
         if splits and (self.has_other_corpora(own) or self.prepared.lacks(splits)):
-            # files of the other splits needn't be there; a recipe names none of its files by split
+            # files of the other splits needn't be there; a recipe's files aren't named by split
             datasets = tuple(
                 one if one.type == "recipe" else without_unread_files(one, splits) for one in self.datasets
             )
@@ -231,7 +231,7 @@ def recipe(
 
 
 def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
-    """Log how many speakers of an evaluation split training has, too, as far as they are known and were read.
+    """Log how many speakers of an evaluation split are also in training, among the known speakers of the data read.
 
     A warning where the splits are those of the corpus: whoever splits a corpus has chosen it by ``split_by``.
     """

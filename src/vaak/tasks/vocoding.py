@@ -75,7 +75,7 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
     """The vocoder that the run in ``directory`` names, for spectrograms as ``mel`` describes them.
 
     It is a run whose task has ``vocoder(model)``, or published. Raises UserError where it is neither, where it is for
-    other spectrograms, and where there is no such folder.
+    other spectrograms, and where the folder doesn't exist.
     """
     places = places_of_another(Path(name).expanduser(), directory)
     run = next((place for place in places if place.exists()), None)

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 check_figures = check_metrics
-"""What ``check_metrics`` was called before."""
+"""The former name of ``check_metrics``."""
 
 Check = Callable[[Case], None]
 

@@ -230,7 +230,7 @@ class ChatTemplate:
         return re.search(rf"\b{re.escape(option)}\b", self.content) is not None
 
     def _give(self, tools: Tools, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What the template is given besides messages."""
+        """Return the variables of the template other than messages."""
         return {"tools": self._break_special(tools) or None, **self.options, **self._break_special(dict(options))}
 
     def _with_thoughts(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class ChatTemplate:
         return found
 
     def _write_messages(self, messages: Messages, where: str, given: Mapping[str, Any]) -> tuple[str, list[Span]]:
-        """The text, and where answers are in it; what is around thoughts and other turns is in it, too."""
+        """Return the text, with the marks around thoughts and other turns, and the spans of answers in it."""
         protected = self._protected(messages)
         rendered = self._rendered(protected, where, given)
         if not MARKS.search(self.content):
@@ -429,7 +429,7 @@ def _take_out_marks(written: str, spans: Sequence[Span]) -> tuple[str, list[Span
 
 
 def _cut_out(spans: Sequence[Span], holes: Sequence[Span]) -> Iterator[Span]:
-    """What is left of ``spans`` without ``holes``, which are in order.
+    """Yield the parts of ``spans`` outside of ``holes``, which are in order.
 
     >>> list(_cut_out([(0, 9), (12, 15)], [(2, 4), (8, 13)]))
     [(0, 2), (4, 8), (13, 15)]

@@ -54,7 +54,7 @@ def find_unwritable(backend: Backend, words: Sequence[str], unknown: Collection[
             one
             for place, one in enumerate(word)
             if one in lost
-            # A mark that was composed with the letter before it has no offset of its own, but isn't lost.
+            # A mark that was composed with the letter before it has no separate offset, but isn't lost.
             or (place not in written and not (place - 1 in written and _is_composed(word[place - 1 : place + 1])))
         )
         found.append("".join(filter(_matters, missing)))
@@ -107,7 +107,7 @@ class Coverage:
             self.look()
 
     def add(self, text: str, lost: Sequence[str], where: str) -> None:
-        """Count a text, called ``where`` in messages, and its ``lost`` symbols, repeated as often as they occur.
+        """Count a text, called ``where`` in messages, and its ``lost`` symbols, one entry for each occurrence.
 
         A symbol of several characters, such as a tag of markup, is of no word.
         """
@@ -124,7 +124,7 @@ class Coverage:
         self.examples.update(broken)
 
     def watch(self, texts: Iterable[str]) -> Iterator[str]:
-        """The texts, which are counted as they are read."""
+        """Yield the texts, counting each one read."""
         for text in texts:
             self.count(text)
             yield text

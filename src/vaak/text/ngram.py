@@ -104,7 +104,7 @@ class Ngram:
             folder = Path(tempfile.mkdtemp(prefix="vaak-ngram-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             _make_arrays(self.path, folder, source)
-            log.warning("%s; they are in a temporary folder, and made again next time", error)
+            log.warning("%s; they are in a temporary folder, and will be rebuilt next time", error)
         about = _find_made(folder, source)
         assert about is not None
         return about, folder
@@ -192,7 +192,7 @@ def hash_word(word: str) -> int:
 
 
 def _find_made(folder: Path, source: dict[str, int]) -> dict[str, Any] | None:
-    """What the marker of arrays says, if they are whole, and made of this file."""
+    """Return the marker of arrays if they are complete and made of this file; else None."""
     artifact = Artifact(folder, MARKER, "arrays of an n-gram model", FORMAT, {"counts": list, "highest": float})
     about = artifact.find()
     return None if about is None or about.get("source") != source or artifact.damage() is not None else about
@@ -308,7 +308,7 @@ class _Builder:
             if (before < 0).any():
                 named = list(self.ids)
                 lost = " ".join(named[one] for one in rows[(before < 0).argmax()])
-                why = f"there is no n-gram of its first {length - 1} words, which has its back-off"
+                why = f"the n-gram of its first {length - 1} words, which has its back-off, is missing"
                 raise DataError(f"{self.path}: the n-gram {lost!r} can't be used: {why}")
             keys = (before << 32) | rows[:, -1]
         order = np.argsort(keys, kind="stable")

@@ -28,7 +28,7 @@ SHIPPED: dict[str, tuple[str, ...]] = {
     "qwen3": (*_OF_CHATML, "<think>", "<tool_call>"),
     CHATML: (),
 }
-"""Templates of ours, which mark answers, with the tokens that each writes; the first that has all of its own fits."""
+"""Our templates, which mark answers, with the tokens that each writes; the first whose tokens all exist is chosen."""
 
 
 def given_template(given: str | None, folder: Path) -> str | None:
@@ -55,7 +55,7 @@ def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> st
     if own is None:
         name = next(fitting)
         if name != CHATML:
-            log.info("%s: %s, by the tokens of the base, which has none of its own", OPTION, name)
+            log.info("%s: %s, chosen by the tokens of the base, which has no template", OPTION, name)
         return _shipped(name, tokenizer)
     if not MARKS.search(own):
         theirs = ChatTemplate(own, tokenizer)

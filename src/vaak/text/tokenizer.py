@@ -97,7 +97,7 @@ class Tokenizer:
         """The tokenizer that ``to_json`` wrote. Raises ValueError where the library can't use it."""
         with catching_panics(quietly=True):
             made = cls(Backend.from_str(content), roles)
-            # A trial run, since some panics only show here. The text itself may have no tokens, which is no error.
+            # A trial run, since some panics only show here. The text itself may have no tokens, which isn't an error.
             with contextlib.suppress(Exception):
                 made.backend.decode(made.backend.encode("a b").ids)
         return made
@@ -165,7 +165,7 @@ class Tokenizer:
     def encode_written(self, text: str, *, as_text: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
         """The ids of ``text``, in which special tokens are written out, and the characters that each stands for.
 
-        With ``as_text`` they are letters, as they are for ``encode``.
+        With ``as_text`` they are letters, as for ``encode``.
         """
         # The setting belongs to the backend, which is shared, so it is always restored.
         self.backend.encode_special_tokens = as_text

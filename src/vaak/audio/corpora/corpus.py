@@ -51,7 +51,7 @@ SEVERAL_SPLITS = "recordings whose speakers belong to several splits (split_by: 
 
 @dataclass
 class AudioStatistics:
-    """The contents of a split; what was dropped, and what was fixed or is worth knowing, by reason."""
+    """The contents of a split, and counts by reason of items dropped, items fixed and items worth knowing about."""
 
     sampling_rate: int
     """The features' rate: cuts of another are resampled."""
@@ -166,7 +166,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         """
         if split in self.cut_splits and self.reader.folders_there:
             log.warning(
-                "%s: %s is split off from Train by %s, since there is no such folder; there are %s",
+                "%s: %s is split off from Train by %s, since its folder doesn't exist; there are %s",
                 self.where,
                 split,
                 self.dataset.split_by,
@@ -178,7 +178,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return AudioStatistics(self.audio.sampling_rate)
 
     def choose_split(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
-        # A recording without a name is known by its path, which must not decide: a corpus may be moved.
+        # A recording without a name has only its path, which must not decide: a corpus may be moved.
         if not entry.is_named:
             return "train"
         own = self.division.of(*self._deciding_names(entry))
@@ -254,7 +254,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
 
 def get_size(path: Path) -> int | None:
-    """The size of a file in bytes; None if there is no such file."""
+    """Return the size of a file in bytes; None if it doesn't exist."""
     try:
         return path.stat().st_size
     except (OSError, ValueError):

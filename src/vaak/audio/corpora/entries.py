@@ -123,7 +123,7 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
 def resolve_path(folders: Sequence[Path], name: str) -> Path:
     """Return the path of a file that is named in the first of ``folders``: there, or in another that has it.
 
-    A name without the ending of audio may be that of audio: ``a`` is ``a.wav`` where there is no ``a``.
+    A name may lack the extension of its audio: ``a`` is ``a.wav`` where ``a`` doesn't exist.
     """
     try:
         endings = ("",) if Path(name).suffix.lower() in AUDIO else ("", *sorted(AUDIO))

@@ -9,8 +9,8 @@ preferred.
     a.wav  b.wav  all.rttm
 
 LJ Speech (type ``ljspeech``) has a line for each utterance of one speaker, called as the dataset; the third field, the
-text in words, is what is spoken (without one: the second). There are no splits: the hash of a name says what is valid
-and test.
+text in words, is the spoken text (without one: the second). The corpus defines no splits: the hash of a name puts an
+utterance in train, valid or test.
 
     CORPUS/metadata.csv   LJ001-0007|the Bible of about 1455,|the Bible of about fourteen fifty-five,
     CORPUS/wavs/          LJ001-0007.wav

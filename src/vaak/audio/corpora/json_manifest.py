@@ -471,7 +471,7 @@ class SplitFolderReader(JsonReader):
     def _read_audio(self, path: Path, root: Path) -> ReadRecording:
         transcript = path.with_suffix(".txt")
         if not transcript.is_file():
-            raise DataError(f"{transcript}: can't be read, the transcript of {path.name}: there is no such file")
+            raise DataError(f"{transcript}: the transcript of {path.name} doesn't exist")
         text = "\n".join(read_text_lines(transcript)).strip()
         *folders, name = path.relative_to(root).parts
         group = {"etiology": folders[0]} if folders else {}

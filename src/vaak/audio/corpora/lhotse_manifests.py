@@ -69,7 +69,7 @@ def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
 def get_corpus(name: str, folder: Path, options: Mapping[str, Any]) -> Path:
     """Download the corpus to ``folder`` and note where in it its files are; returns that folder."""
     recipe = recipe_named(name)
-    # Locked, so that two commands don't download into the same files. After an error, no empty folder is left behind.
+    # Locked, so that two commands don't download into the same files. After an error, no empty folder is left.
     with unmade_after_errors(folder, {LOCK}), locked(folder / LOCK):
         inner = download(recipe, folder, options)
         write_json(folder / CORPUS, {"recipe": name, "corpus": os.path.relpath(inner.resolve(), folder.resolve())})
@@ -267,8 +267,8 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
 WITHOUT_SUPERVISIONS = "recordings without supervisions"
 WITHOUT_RECORDING = "recordings that only supervisions name"
 LABELLED_THROUGHOUT = (
-    "utterances with a text whose label is as long as they are, taken as speech from start to end; if it only says who "
-    f'speaks, add "{NO_TIMES}": true to its custom fields'
+    "utterances with a text and a label of their full length, taken as speech from start to end; if the label only "
+    f'names the speaker, add "{NO_TIMES}": true to its custom fields'
 )
 
 

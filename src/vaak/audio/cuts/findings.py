@@ -118,7 +118,7 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
         before, open_since = open_since, None
         for start, end in find_runs(samples == 0):
             begin = before if start == 0 and before is not None else first + start
-            # Zeros that reach the end of the stretch may go on in the next one; at the ends of a cut they are silence.
+            # Zeros up to the end of the stretch may continue in the next one; at the ends of a cut they are silence.
             if end == len(samples):
                 open_since = begin
             elif begin > 0 and (first + end - begin) / rate > found.longest_gap:

@@ -101,7 +101,7 @@ class MelSpectrogram(nn.Module):
         return mel.exp() if self.config.log == "natural" else 10**mel
 
     def stft(self, samples: Tensor) -> Tensor:
-        """The complex spectrum ``(..., frame, n_fft // 2 + 1)``; without samples, there are no frames."""
+        """Return the complex spectrum ``(..., frame, n_fft // 2 + 1)``; without samples, it has 0 frames."""
         if not samples.shape[-1]:
             none = (*samples.shape[:-1], 0, self.config.num_bins)
             return samples.new_zeros(none, dtype=self.window.dtype.to_complex())

@@ -232,7 +232,7 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
         for file in (one for one in files if one.suffix.lower() == ending and one not in left_out):
             own = read(file)
             if not own:
-                left_out[file] = "it has no line of what is read"
+                left_out[file] = "it has no line of a type that is read"
             # A second format of recordings that were read already is skipped; within one format, it is an error.
             if own and all(name in origin and origin[name].suffix.lower() != ending for name in own):
                 left_out[file] = f"{origin[next(iter(own))].name} has the same recordings"
@@ -338,7 +338,7 @@ def as_seconds(seconds: float) -> str:
 
 
 RTTM_FIELDS = 8
-"""Up to the speaker's name; what follows (confidence, lookahead) is often left out."""
+"""Fields up to the speaker's name; those after it (confidence, lookahead) are often left out."""
 RTTM = LineFormat((RTTM_FIELDS, 10, "SPEAKER"), recording=1)
 OTHER_TYPES = {
     *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "IP", "SU", "CB"),

@@ -8,8 +8,8 @@ JSON  of Whisper, WhisperX, CHiME: a list of segments, or ``segments`` in an obj
 EAF   XML: time slots in milliseconds, and tiers. Tiers with their own times are read, those below others are not;
       the speaker is the tier's PARTICIPANT, or else its name
 
-Tags (``<i>``, ``{\\an8}``) are not text. Only times, texts and speakers of tiers are needed from an EAF, so there is no
-further package for it, such as pympi.
+Tags (``<i>``, ``{\\an8}``) are not text. Only times, texts and speakers of tiers are needed from an EAF, so it
+takes no further package such as pympi.
 Sources: W3C 2019, "WebVTT: The Web Video Text Tracks Format"; Max Planck Institute for Psycholinguistics, "EAF 3.0".
 """
 
@@ -139,7 +139,7 @@ def _value_in(row: dict[str, Any], role: str) -> Any:
 def _segment(row: dict[str, Any], where: str) -> dict[str, Any]:
     text, speaker = _value_in(row, "text"), _value_in(row, "speaker")
     start, end = (_json_time(_value_in(row, role)) for role in ("start", "end"))
-    problem = {} if start is not None and end is not None else {"problem": "its start and end are no times"}
+    problem = {} if start is not None and end is not None else {"problem": "its start and end aren't times"}
     said = " ".join(text.split()) if isinstance(text, str) else ""
     return {"start": start, "end": end, "text": said, "speaker": speaker and str(speaker), "where": where, **problem}
 

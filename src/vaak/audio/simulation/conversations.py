@@ -122,7 +122,7 @@ class SimulatedConversations:
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Conversation ``index``; of valid and test always the same one, whatever ``rng`` is."""
-        # Evaluation must not depend on the epoch or on who asks: its own generator, from seed and index.
+        # Evaluation must not depend on the epoch or on the caller: its own generator, from seed and index.
         if self.split != "train":
             rng = np.random.default_rng(draw_key(Purpose.CONVERSATION, self.config.seed, self.split, index))
         num_samples = round(self.durations[index] * self.utterances.sampling_rate)
@@ -137,7 +137,7 @@ class SimulatedConversations:
             t60 = rng.uniform(*reverb.t60)
             responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
             tracks = tuple(reverberated(track, response) for track, response in zip(tracks, responses, strict=True))
-        # Reverberated before they are added: each speaker has a place of their own in the room.
+        # Reverberated before they are added: each speaker has a different place in the room.
         mixed: np.ndarray = np.stack(tracks).sum(0)
         if noise is not None and rng.random() < noise.probability:
             mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))

@@ -2,7 +2,7 @@
 
 FOLDER/
   NAME.flac         a conversation, 16 bits
-  manifest.jsonl    a line a conversation: audio, duration, who speaks when; it grows as they are written, so that an
+  manifest.jsonl    a line for each conversation: audio, duration, who speaks when; written one by one, so that an
                     interrupted simulation continues after its last line
   reference.rttm    who speaks when in all of them
   cuts.jsonl        all of them for Lhotse

@@ -289,7 +289,7 @@ def _say(
     """Print the summary of all files.
 
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
-    ``opened`` is the run, ``work`` has what was left out, and ``as_json`` prints one line of JSON.
+    ``opened`` is the run, ``work`` has the files left out, and ``as_json`` prints one line of JSON.
     """
     from vaak.cli.score import print_scores, to_values
 
@@ -404,7 +404,7 @@ def tune(
 
 
 def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed, about_data: dict[str, Any]) -> None:
-    """Write the weights of a language model to the run's tuned.yml, and print them, with what was read and left out."""
+    """Write the weights of a language model to the run's tuned.yml; print them, and the data read and left out."""
     from vaak.runs.open_run import write_tuned
 
     decoding = found.decoding.model_dump(mode="json")

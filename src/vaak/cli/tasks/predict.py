@@ -25,10 +25,10 @@ def predict(
     task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     embeddings: Annotated[
         bool,
-        typer.Option("--embeddings", help="Of an encoder or a classifier's run: the embedding of each text, as JSON."),
+        typer.Option("--embeddings", help="Print the embedding of each text as JSON (encoders and classifiers)."),
     ] = False,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Of a cross-encoder: the score of two texts, which a tab separates.")
+        bool, typer.Option("--pairs", help="Score pairs of texts separated by a tab (cross-encoders).")
     ] = False,
     output: Output = None,
     batch_size: BatchSize = None,

@@ -170,7 +170,7 @@ def canonical(layer: PlacedDict, spellings: Spellings, model_type: Any) -> tuple
 
     ``model_type`` is that of the whole configuration, which lacks some of the sections of sides.
     """
-    # Bare values first, since names lead into sections; what is moved is spelled out where it goes.
+    # Bare values first, since names lead into sections; a moved value is spelled out at its destination.
     mover = _Mover(spellings, spell_out(Placed(layer, layer.place), spellings.experiment).value)
     mover.take_missing_sides(model_type)
     for alias in spellings.names:
@@ -240,7 +240,7 @@ class _Mover:
                 put(self.layer, path, Placed("bucketed", place))
 
     def _is_settled(self, alias: str, given: Placed, name: str, there: Placed) -> bool:
-        """Whether an option that the layer has already stays as it is; it is a mistake, but for what may repeat."""
+        """Return whether an option that the layer already has stays; an error, except for options that may repeat."""
         other = self.spelled.get(name, name)
         if {alias, other} in PRECISION_FLAGS and "no" in (given.value, there.value):
             # Of fp16 and bf16, the true one counts.

@@ -1,7 +1,7 @@
 """The values of a YAML with the places where they were written, and mistakes with these places.
 
 A mapping is a dict and a list is a list; each has the places of what it holds as well, so that a value that is moved,
-replaced or merged takes its place along. What validates them, or writes them, sees plain values.
+replaced or merged takes its place along. Code that validates or writes them sees plain values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Placed(NamedTuple):
 class PlacedDict(dict[str, Any]):
     """A mapping of YAML; a key that isn't in ``places`` was not written by the user.
 
-    ``place`` is that of a whole file or command line; what is inside of another has its place there.
+    ``place`` is that of a whole file or command line; an inner value has its place there.
     """
 
     def __init__(self, items: Mapping[str, Placed] | None = None, place: YamlPlace | None = None) -> None:
@@ -63,7 +63,7 @@ class PlacedList(list[Any]):
 
 
 def entries(value: Any) -> Iterator[tuple[str, Placed]]:
-    """Yield what a mapping or a list holds, with its keys or indices; of a scalar, nothing."""
+    """Yield the values of a mapping or a list, with their keys or indices; nothing for a scalar."""
     if isinstance(value, PlacedDict):
         for key, child in value.items():
             yield key, Placed(child, value.places.get(key))
@@ -114,7 +114,7 @@ def find_place(tree: PlacedDict, path: Sequence[str | int]) -> YamlPlace | None:
 
 
 def put(tree: PlacedDict, path: Sequence[str], child: Placed) -> Placed | None:
-    """Set the value at a path, making mappings on the way; returns what is in the way and isn't a mapping, if any."""
+    """Set the value at a path, making mappings on the way; return the value in the way that isn't a mapping, if any."""
     section = tree
     for key in path[:-1]:
         if key not in section:

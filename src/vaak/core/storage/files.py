@@ -231,7 +231,7 @@ def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # What was made reads these files later, so they stay as long as it does.
+    # The object reads these files later, so they stay as long as it does.
     weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
     return made
 

@@ -28,7 +28,7 @@ SHARDS = "model-*-of-*.safetensors"
 GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
-"""Bytes of a pickle's opcodes that are looked through, without the tensors, which are files of their own."""
+"""Bytes of a pickle's opcodes that are looked through, without the tensors, which are separate files."""
 LARGEST_HEADER = 100 << 20
 """Bytes of a safetensors header, at most, as its own readers have it."""
 TO_HF = "save it in transformers by model.save_pretrained(FOLDER), with its tokenizer"
@@ -48,7 +48,7 @@ class ModelFormat:
     file: Path | None = None
 
     def describe(self, path: Path) -> str:
-        """Return one line about the path: what it is, and what to do."""
+        """Return one line that says what the path is and what to do."""
         return f"{path} {self.what}{f'; {self.remedy}' if self.remedy else ''}"
 
 
@@ -153,7 +153,7 @@ def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None
     index = folder / INDEX
     if not index.is_file() and not (folder / SAFETENSORS).is_file():
         return _find_lone_shards(files)
-    # Only what is read counts: who fetched these weights alone has pointers for the same ones in other forms.
+    # Only files that are read count: someone who fetched these weights alone has pointers for their other forms.
     weights = [path for path in files if path.name == SAFETENSORS] or [path for path in files if path.match(SHARDS)]
     read = [*weights, *(path for path in files if path.suffix in (".json", ".model", ".txt"))]
     if (pointer := _find_pointer(folder, read)) is not None:
@@ -182,7 +182,7 @@ def _read_index(path: Path) -> list[str] | None:
 
 def _find_lone_shards(files: Sequence[Path]) -> ModelFormat | None:
     shards = [path for path in files if path.match(SHARDS)]
-    said = f"has {len(shards)} files of weights, but no {INDEX}, which says what is in which"
+    said = f"has {len(shards)} files of weights, but no {INDEX}, which says which file has which tensors"
     return ModelFormat("incomplete", said, "download the rest") if shards else None
 
 

@@ -381,7 +381,7 @@ class CheckpointWriter:
         except OSError as error:
             raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
         if path not in self.finished:
-            # It was resumed from: what was due is new.
+            # The run resumed from this checkpoint: files due after it are new.
             self.finished.append(path)
 
     def raise_failure(self) -> None:

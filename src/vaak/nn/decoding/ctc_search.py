@@ -53,7 +53,7 @@ class CtcBeam:
 
     @cached_property
     def endings(self) -> Endings | None:
-        """What tokens do to words; None where words add nothing."""
+        """Return the effect of each token on words; None where words add nothing."""
         return None if self.words is None and not self.beta else Endings(self.pieces)
 
 
@@ -98,7 +98,7 @@ class _Frame(NamedTuple):
     most: np.ndarray
     """The most that they add to a score, with the words that they end."""
     kinds: np.ndarray
-    """What they do to words (``Endings.kinds``)."""
+    """Their effect on words (``Endings.kinds``)."""
     places: np.ndarray
     """The place of each token of the vocabulary among them, ``(row, vocab)``; a high number where it isn't."""
 
@@ -199,7 +199,7 @@ class _Search:
             self.tokens.append(self.no_tokens)
 
     def _stay(self, frame: _Frame) -> _Unchanged:
-        """The prefixes as they are: with a blank; with the last token, longer, or after a parent in the beam."""
+        """Return the unchanged prefixes: with a blank; with the last token, longer, or after a parent in the beam."""
         live = self.live
         chosen = live.last + self.vocab * _numbers(len(live.last))
         before, last = np.logaddexp(live.in_blank, live.in_token), frame.log_probs.take(chosen)

@@ -82,7 +82,7 @@ class Endings:
 
 
 class WordBonuses:
-    """What words add to the prefixes in the beam, ``(row, prefix)``.
+    """The scores that words add to the prefixes in the beam, ``(row, prefix)``.
 
     ``bonus`` is that of words that are complete; ``ended`` ``(row, prefix, kind)`` would be it after a token of each
     kind, NaN where nobody has asked yet.

@@ -247,7 +247,7 @@ class _SumOverPaths(torch.autograd.Function):
         is_real = _is_real(logs, frame_lengths, symbol_lengths)
         posteriors = (through + after - totals[..., None]).masked_fill(~is_real, -torch.inf)
         if posteriors.dtype == torch.float32:
-            # Rounded sums: what they share in a frame, whose places add up to 1.
+            # Rounded sums: normalise each frame, whose places add up to 1.
             posteriors = (posteriors - posteriors.logsumexp(-1, keepdim=True)).masked_fill(~is_real, -torch.inf)
         ctx.save_for_backward(posteriors.to(log_probs.dtype).exp())
         return (totals[:, 0] + levels).to(log_probs.dtype)

@@ -40,7 +40,7 @@ STYLE = """
 
 
 def frame(name: str, *parts: object) -> Html:
-    """Return what is shown of one model, under its name."""
+    """Return the output of one model under its name."""
     return element("div", element("h3", name), *parts, css="vaak")
 
 

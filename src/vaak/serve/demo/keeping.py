@@ -35,13 +35,13 @@ class KeptRecordings:
     folder: Path
 
     def add(self, recording: Path, text: str) -> Path:
-        """Keep a recording with what is said in it, and return its new file.
+        """Keep a recording with its transcript, and return its new file.
 
         Raises UserError for one that can't be read, and where it can't be written.
         """
         text = " ".join(text.split())
         if not text:
-            raise UserError("there is no text to keep the recording with: write what is said in it")
+            raise UserError("the recording has no transcript to be kept with: write one")
         header = read_header(recording)
         with AudioFile(recording, header.sampling_rate) as file:
             samples = file.read(0.0, file.duration)

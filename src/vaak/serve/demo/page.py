@@ -1,8 +1,8 @@
 """The page: a tab for each way in which what is served is used; and the application that a browser asks for it.
 
 Nothing comes from elsewhere: gradio's own files hold all that the page needs, and a Content-Security-Policy has the
-browser refuse anything else. Nothing is sent elsewhere: analytics are off (``vaak.cli.demo`` says so before gradio is
-imported), and a request that names a URL where a file belongs is refused.
+browser refuse anything else. Nothing is sent elsewhere: analytics are off (``vaak.cli.demo`` sets this before gradio
+is imported), and a request that names a URL where a file belongs is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADERS = (
     (b"x-content-type-options", b"nosniff"),
 )
 AT_ONCE = 16
-"""Requests of pages that are in work; what they compute is batched by the models' workers."""
+"""Requests of pages that are processed at once; their computations are batched by the models' workers."""
 
 
 class Panel(NamedTuple):
@@ -119,7 +119,7 @@ def make_app(page: Page) -> DemoApp:
     """Return the application of the page."""
     processing_utils.async_ssrf_protected_download = _refuse_address
     blocks = make_page(page)
-    # gradio looks where a file that a request names lies only once a page is launched, which a mounted one never is:
+    # gradio checks the location of a requested file only once a page is launched, which a mounted one never is:
     # any file of this machine could be read.
     blocks.has_launched = True
     app = FastAPI(title="vaak demo", docs_url=None, redoc_url=None, openapi_url=None)

@@ -23,10 +23,10 @@ from vaak.serve.uploads import naming_files, require_limits
 
 log = logging.getLogger("vaak")
 WORKING = Html('<p class="note" aria-busy="true">…</p>')
-NO_RECORDING = "there is no recording yet: record one, or choose a file"
-NO_TEXT = "there is no text yet: write one"
+NO_RECORDING = "no recording yet: record one, or choose a file"
+NO_TEXT = "no text yet: write one"
 Show = Callable[[Served], Iterator[Html]]
-"""Yields what is shown of one model; each replaces the one before."""
+"""Yields the output of one model; each replaces the one before."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def transcribe_panel(page: Page, models: Sequence[Served]) -> None:
         speakers = gr.Dropdown([NOBODY, *diarizers], value=NOBODY, label="Who speaks", visible=bool(diarizers))
     button = gr.Button("Transcribe", variant="primary")
     shown = columns(models)
-    text = gr.Textbox(label="What is said", info="A reference, or the transcript as you correct it.", lines=2)
+    text = gr.Textbox(label="Transcript", info="A reference, or the model's transcript with your corrections.", lines=2)
 
     def run(path: str | None, with_words: bool, diarizer: str, given: str) -> Iterator[list[str]]:
         first: list[str] = []
@@ -97,7 +97,7 @@ def _keep_row(page: Page, recording: gr.Audio, text: gr.Textbox) -> None:
 
 
 def transcribe(served: Served, path: Path, with_words: bool, diarizer: Served | None) -> tuple[Html, str]:
-    """Return a transcript as it is shown, and its text, that of ``vaak transcribe``."""
+    """Return a transcript for display, and its text, that of ``vaak transcribe``."""
     if diarizer is not None:
         spoken = transcribe_speakers(served, path, diarizer)
         turns = [(one.start, one.end, f"{one.speaker}: {one.text}") for one in spoken.turns]
@@ -114,7 +114,7 @@ def transcribe(served: Served, path: Path, with_words: bool, diarizer: Served | 
 
 def _transcript_parts(found: Transcript, remark: str, path: Path) -> Iterator[Html]:
     if not found.text:
-        yield drawing.note("nothing is said in it")
+        yield drawing.note("no speech recognised")
         return
     yield drawing.coloured_words(found.segments)
     if remark:
@@ -258,7 +258,7 @@ def speak_panel(page: Page, models: Sequence[Served]) -> None:
 
 
 def speak(served: Served, given: str, voice: str | None, speed: float) -> Html:
-    """Return a text as speech: what plays it, its spectrogram, and how long its phones are."""
+    """Return a text as speech: a player, its spectrogram, and the durations of its phones."""
     from vaak.tasks.tts.predict import SpokenText
 
     usual = served.task.speaker(served.opened.model)

@@ -205,7 +205,7 @@ def translate_panel(page: Page, models: Sequence[Served]) -> None:
 
 
 def predict_panel(page: Page, models: Sequence[Served]) -> None:
-    """What other tasks predict of a text, or of a recording, as JSON."""
+    """Show the predictions of other tasks for a text or a recording, as JSON."""
     hears = reads_files(models[0].task)
     if hears:
         given: Any = gr.Audio(sources=["microphone", "upload"], type="filepath", label="Recording", buttons=[])

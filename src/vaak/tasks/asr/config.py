@@ -24,7 +24,7 @@ CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 
 
 def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
-    """Seconds of audio that the encoder of a base reads at most, where it is a folder that says so; else None."""
+    """Return the seconds of audio that a base's encoder reads at most; None where it isn't a folder that gives them."""
     for place in (Path(base).expanduser(), folder / base):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             # No folder of transformers: others say it.
@@ -132,7 +132,7 @@ class AsrModelConfig(Section):
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     architecture: Literal["whisper", "ctc", "decoder"] = option(
         "whisper: a decoder writes the transcript, token by token; ctc: an encoder, and for each of its frames a token "
-        "or none; decoder: a base with a decoder that is no Whisper, such as Moonshine.",
+        "or none; decoder: a base with a decoder other than Whisper's, such as Moonshine.",
         "whisper",
     )
     base: SourceOrName = option(
@@ -351,7 +351,7 @@ class AsrDataConfig(Section):
 
 
 def find_window(model: AsrModelConfig, data: AsrDataConfig) -> float:
-    """Return the seconds to which a Whisper's audio is padded, as far as it is known before its base is read."""
+    """Return the seconds to which a Whisper's audio is padded, as far as known before its base is read."""
     if model.base == SCRATCH:
         return data.max_duration
     return model.window or seconds_read_by(model.base) or CONTEXT_SECONDS

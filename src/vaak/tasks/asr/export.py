@@ -1,4 +1,4 @@
-"""A trained recogniser for other software: what all architectures write alike, such as a mixture of experts.
+"""Exports of a trained recogniser that all architectures share, such as a mixture of experts.
 
     mixture    mixture.json  mixture.safetensors (gate and experts)  tokenizer.json  README.md, with mixture_loader.py
 

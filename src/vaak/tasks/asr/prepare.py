@@ -145,7 +145,7 @@ class AsrSources:
         else:
             found, trained = exported.with_language(language, like), exported.trained_language
             if trained not in (None, language):
-                said = "data.language is %s, but the base was trained to write %s: to go on with that, give %s"
+                said = "data.language is %s, but the base was trained to write %s: to continue with that, give %s"
                 log.warning(said, language, trained, f"data.language: {trained}")
         if found.ids.size == config.vocab_size:
             if like is not None and found.languages:
@@ -225,7 +225,7 @@ def _make(
     if vocabulary is None:
         # A base, without data.
         raise UserError(
-            f"{BASE_KEY}: {sources.model.base} has no tokens of its own, and writes nothing before it is trained"
+            f"{BASE_KEY}: {sources.model.base} has no output tokens, and writes nothing before it is trained"
         )
     # Only training transcripts may change the vocabulary: it must not learn from those that it is judged by.
     if base is not None and "train" in writings:

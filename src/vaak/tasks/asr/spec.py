@@ -239,7 +239,7 @@ def _hiding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 
 def _decoder_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
-    """Yield what a network with a decoder that is no Whisper doesn't read or have."""
+    """Yield the options that an encoder-decoder other than Whisper doesn't use or support."""
     model, what = experiment.model, "model.architecture is decoder"
     if model.base == SCRATCH or model.base in VERSIONS:
         kinds = ", ".join(DECODER_BASES)

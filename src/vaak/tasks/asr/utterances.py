@@ -290,7 +290,7 @@ def joined(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Ite
     """The utterances of a recording, neighbours in one of at most ``longest`` seconds; with the times of each in it.
 
     They are joined where they have a transcript, don't overlap, and have the same labels of these ``names``. The pauses
-    before and after them are in it, too, as far as there is room.
+    before and after them are in it, too, up to that length.
     """
     if len(cut.supervisions) < 2:
         yield cut
@@ -308,11 +308,11 @@ def joined(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Ite
         )
         if together and not fits:
             start, end = max(0.0, together[0].start), min(together[-1].end, cut.duration)
-            room = max(0.0, longest - (end - start))
+            spare = max(0.0, longest - (end - start))
             after = cut.duration if one is None else one.start
-            # Half of the room is for the pause before, as far back as the last utterance's end; what that doesn't take
-            # is for the pause after.
-            first = max(min(before, start), start - room / 2)
+            # Half of the spare time is for the pause before, as far back as the last utterance's end; the rest is for
+            # the pause after.
+            first = max(min(before, start), start - spare / 2)
             yield _as_one(cut, together, first, max(end, min(after, first + longest)))
             before, together = max(before, end), []
         together += [] if one is None else [one]

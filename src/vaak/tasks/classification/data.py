@@ -11,8 +11,8 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 
 A transformer reads [bos] t1 ... tn [eos] (a BERT: [CLS] t1 ... tn [SEP]), a TextCNN t1 ... tn; a longer text is cut at
-``max_length``. Training texts are augmented as texts, and encoded again; where they outgrow the room that the plan has
-for them, they stay unchanged.
+``max_length``. Training texts are augmented as texts, and encoded again; one that would be longer than
+its plan allows stays unchanged.
 """
 
 from __future__ import annotations
@@ -203,11 +203,11 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         np.savez(folder / "neighbours.npz", words=np.array([*words]), vectors=vectors)
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
     # A transformer's rows begin and end with special tokens.
-    room = data.max_length - (2 if model.architecture == "transformer" else 0)
+    num_tokens = data.max_length - (2 if model.architecture == "transformer" else 0)
     for split, store in stores.items():
         names = corpus.class_names(split) if (sources.classes or sources.begun) and split in known else {}
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label, names).tokens
-        statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
+        statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, num_tokens)
         # Of whole words, every new text has unknown ones; for a trained model, what it can't read counts as its errors.
         limit = None if tokenizer.has_whole_words or splits else data.max_unknown
         statistics[split]["unwritable"] = measure(tokenizer, (row.text for row in store)).report(split, limit)

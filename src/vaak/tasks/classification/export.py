@@ -172,7 +172,7 @@ def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: i
 def export_onnx(model: nn.Module, rows: RowFormat, classes: Classes, folder: Path) -> None:
     """Write ``model.onnx`` and ``tokenizer.json`` to ``folder``; the classes are in the file's metadata.
 
-    ``inputs`` are ids ``(row, token)``, with [bos] and [eos] around a text if ``ends`` says so; ``mask`` is true where
+    ``inputs`` are ids ``(row, token)``, with [bos] and [eos] around a text if ``ends`` is true; ``mask`` is true where
     they are real; ``logits`` are ``(row, class)``. Raises UserError where the outputs differ from PyTorch's.
 
     ``model`` reads the ``rows``; ``classes`` are those of each label column.

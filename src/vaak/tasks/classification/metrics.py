@@ -342,7 +342,7 @@ EMBEDDED_AT_ONCE = 32
 
 
 class Scores(nn.Module):
-    """Gives the scores ``(text, class)`` that it has, as many rows as it is asked for, one after another."""
+    """Returns its scores ``(text, class)`` in order, as many rows at each call as the call asks for."""
 
     def __init__(self, scores: np.ndarray) -> None:
         super().__init__()

@@ -200,7 +200,7 @@ def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list
         return None
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
     their_pooling = str(getattr(config, "classifier_pooling", "cls"))
-    # Equal lists fit as they are. Otherwise classes are matched by their names, which then have to be unique.
+    # Equal lists fit unchanged. Otherwise classes are matched by their names, which then have to be unique.
     are_told_apart = len({*theirs}) == len(theirs) and len({*names}) == len(names)
     if theirs != [*names] and not (are_told_apart and {*theirs} & {*names}):
         reason = f"its classes are {_first_names(theirs)}; here they are {_first_names(names)}"
@@ -268,7 +268,7 @@ def configure_head(config: Any, head: Head, pooling: str) -> Any:
 def write_head(peer: nn.Module, head: Head, weight: Tensor, bias: Tensor) -> None:
     """Give ``peer``, a classifier of transformers, the scores ``weight · x + bias`` of what it pools.
 
-    A head of pairs holds half as many classes as it is wide.
+    A head of pairs has half as many classes as outputs.
     """
     before, classes = peer.get_submodule(head.before), peer.get_submodule(head.classes)
     norm: Any = peer.get_submodule(head.norm) if head.norm else None

@@ -1,4 +1,4 @@
-"""Sentence encoders as they are published: one vector for each text, by the pooling that their folder names.
+"""Published sentence encoders: one vector for each text, by the pooling that their folder names.
 
     texts ──tokenizer──▶ encoder ──pooling over real tokens──▶ (unit length) ──▶ embeddings
 
@@ -108,7 +108,7 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
 
 
 ACTIVATIONS = {"Sigmoid": torch.sigmoid, "Identity": lambda scores: scores}
-"""What a cross-encoder's configuration may name, by the end of its name in torch."""
+"""Activations that a cross-encoder's configuration may name, by the last part of their name in torch."""
 
 
 def _find_activation(config: Any) -> str:

@@ -346,7 +346,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def _embeddings(self, dataset: TextDataset) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the pretrained model's embeddings of the texts of training and of a dataset; None where it is missing.
 
-        That there is a pretrained model, but no longer at its place, is said: the run doesn't need it.
+        A pretrained model that is no longer at its place is reported: the run doesn't need it.
         """
         if self.options.pretrained_model is None:
             return None
@@ -388,7 +388,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def embed(
         self, model: nn.Module, texts: Iterable[str], batch_size: int | None = None
     ) -> Iterator[tuple[str, list[float]]]:
-        """Each text with its embedding: what the classes are computed from. A line says what that is."""
+        """Yield each text with its embedding, from which classes are computed; one log line says how it is pooled."""
         pooling = "max" if self.options.architecture == "cnn" else self.options.pooling
         log.info("--embeddings: pooling %s, of %d tokens at most, not normalised", pooling, self.data.max_length)
         return self._labeller(model).embed(texts, batch_size)

@@ -96,7 +96,7 @@ class Enrolment:
     def of_files(
         cls, files: Mapping[str, Sequence[Path]], encoder: SpeakerEncoder, audio: AudioConfig, threshold: float
     ) -> Enrolment:
-        """Return the voices in ``files``; of several of one name, the mean.
+        """Return the voices in ``files``; several with one name are averaged.
 
         Raises UserError for a file that can't be read, or has too little in it.
         """

@@ -159,7 +159,7 @@ class DiarizationCollator:
     Instead, a subclass may define ``__call__(cuts)``: it gives a batch as the one here does, changed, or a
     mapping with ``labels`` alone, for all cuts together: ``(cut, frames)`` or ``(cut, frames, outputs)``, padded, with
     a frame for each output frame or for each frame of features. ``cuts`` is then a ``CutSet`` of Lhotse, each with its
-    supervisions, features and audio in memory; what was stored (``global_config.storage_path``) has no audio in
+    supervisions, features and audio in memory; stored features (``global_config.storage_path``) have no audio in
     training. ``cut.example`` is what ``labels`` gets.
     """
 

@@ -4,7 +4,7 @@
 
 A checkpoint of pyannote.audio is a pickle of Lightning that names classes of omegaconf and of pyannote.audio itself.
 It is read by torch's reader of weights alone, with an empty class in the place of each of those: nothing is imported or
-called. The names and the shapes of all weights have to be those of its own sizes.
+called. The names and the shapes of all weights have to fit the sizes that it declares.
 
 Sources: Bredin and Laurent 2021, "End-to-end speaker segmentation for overlap-aware resegmentation" (the network);
 Ravanelli and Bengio 2018, "Speaker Recognition from Raw Waveform with SincNet"; Pariente et al. 2020, "Filterbank
@@ -43,14 +43,14 @@ FRAME_SAMPLES, RECEPTIVE_SAMPLES = 270, 991
 """Samples from one output of SincNet to the next, and those that one output sees, at a stride of 10."""
 STRIDE, NUM_FILTERS, KERNEL_SIZE, CHANNELS = 10, 80, 251, 60
 LEAST_HZ = 50.0
-"""Of a filter's lower edge, and of its width."""
+"""The least lower edge of a filter, and its least width."""
 EDGE_FRAMES = -(-(RECEPTIVE_SAMPLES - FRAME_SAMPLES) // FRAME_SAMPLES)
 """Frames of the audio by which there are fewer outputs."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a network; ``num_outputs`` are speakers, or, where ``max_set`` is given, sets of at most so many."""
+    """The sizes of a network; ``num_outputs`` are speakers or, with ``max_set``, sets of at most that many speakers."""
 
     num_outputs: int = 3
     lstm_size: int = 128
@@ -254,7 +254,7 @@ class PyanNet(nn.Module):
         return self.classifier(hidden), hidden
 
     def _read(self, frames: Tensor) -> Tensor:
-        """What scores are made of, ``(row, frame, width)``, of rows without padding."""
+        """Return the features that scores are computed from, ``(row, frame, width)``, of rows without padding."""
         length = frames.shape[1]
         # At least two outputs, without which the norms divide by 0.
         samples = F.pad(frames.flatten(1), (0, max(0, EDGE_FRAMES + 2 - length) * FRAME_SAMPLES))
@@ -299,5 +299,5 @@ class PretrainedDiarizer(DiarizationModel):
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines()]
             raise UserError(
-                f"{BASE_KEY}: {source} isn't a PyanNet of its own sizes: {lines[min(1, len(lines) - 1)]}"
+                f"{BASE_KEY}: {source}: the weights don't fit its sizes: {lines[min(1, len(lines) - 1)]}"
             ) from error

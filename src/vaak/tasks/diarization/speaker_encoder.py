@@ -8,7 +8,7 @@ say otherwise these are Kaldi's filterbank minus its mean over time, as ECAPA, R
 3D-Speaker read it. For an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
 
 A ``.pt`` file is a GE2E encoder as Resemblyzer has it, read as tensors alone: three LSTM layers on mel powers, the last
-state of which is the embedding; of a longer voice, the mean over pieces of 1.6 s, 1.3 of which begin in a second.
+state of which is the embedding; for a longer voice, the mean over windows of 1.6 s, which begin 1.3 times a second.
 
 Sources: Desplanques et al. 2020, "ECAPA-TDNN"; Chen et al. 2022, "WavLM", section V-B (x-vectors); Wang et al. 2023,
 "WeSpeaker"; Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification" (the mean over pieces).

@@ -64,7 +64,7 @@ WITH_A_BASE = frozenset({"base", "lora", "max_speakers", "embedding_dim", "subsa
 def _unread_by_a_base(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     """Options of Vaak's own network, and of features."""
     for name in sorted(type(experiment.model).model_fields.keys() - WITH_A_BASE):
-        yield no_effect(f"model.{name}", "model.base has a network of its own")
+        yield no_effect(f"model.{name}", "the network is that of model.base")
     for name in sorted({*REPLACED_BY_MEL, "feature_type", "mel", "pitch", "num_jobs"} - {"sampling_rate"}):
         yield no_effect(f"global_config.{name}", "model.base reads the samples")
 
@@ -77,11 +77,11 @@ def _impossible_with_a_base(experiment: DiarizationExperiment) -> Iterator[Check
     if audio.sampling_rate != BASE_RATE:
         yield impossible("global_config.sampling_rate", f"{key} reads {BASE_RATE} Hz, but it is {audio.sampling_rate}")
     if audio.storage_path is not None:
-        yield impossible("global_config.storage_path", f"{key} reads the samples: there are no features to store")
+        yield impossible("global_config.storage_path", f"{key} reads samples, so features can't be stored")
     if experiment.data.features_on == "device":
-        yield impossible("data.features_on", f"{key} reads the samples: there are no features to make on a device")
+        yield impossible("data.features_on", f"{key} reads samples, so features can't be computed on a device")
     if experiment.data.augmentation.spec_augment is not None:
-        yield impossible("data.augmentation.spec_augment", f"{key} reads the samples: there are no features to mask")
+        yield impossible("data.augmentation.spec_augment", f"{key} reads samples, so features can't be masked")
     if "norm_reg" in training.loss.auxiliary:
         yield impossible("training.loss.auxiliary.norm_reg", f"{key} has no attention")
 

@@ -129,7 +129,7 @@ def match_by_embeddings(
         if len(alone):
             speaks = [output.probabilities >= SPEAKS for output in outputs]
             around = average_neighbours([output.first for output in outputs], speaks, vectors, alone)
-            # First those who are heard alone next to this window, as they are easier to tell; then the others, by what
+            # First those who speak alone next to this window, who are easier to tell apart; then the others, by what
             # their speech among known voices would sound like.
             _give_columns(columns, around @ centres.T, windows, (amounts > 0) & around.any(1))
             likeness = mixture_likeness(speaks, vectors, columns, centres)

@@ -253,7 +253,7 @@ class _Tasks(TaskManager):
         try:
             return super().load(task_list)
         except TemplateError:
-            # The sandbox says so.
+            # The sandbox's own error is clear.
             raise
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
@@ -268,7 +268,7 @@ def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]
     """Names and files of tasks, as the harness takes them. Raises UserError for an unknown one."""
     found = {task: [task] if Path(task).is_file() else manager.match_tasks([task]) for task in questions.tasks}
     if unmatched := [task for task, matching in found.items() if not matching]:
-        raise UserError(f"--tasks: there is no task {quote_unmatched(unmatched, manager.all_tasks)}")
+        raise UserError(f"--tasks: unknown task {quote_unmatched(unmatched, manager.all_tasks)}")
     names = list(dict.fromkeys(name for matching in found.values() for name in matching))
     require_known(questions.data, names, "--data: --tasks doesn't have", error=UserError)
     with scratch_folder("lm-eval") as folder:

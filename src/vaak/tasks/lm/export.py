@@ -67,7 +67,7 @@ from vaak.text.tokenizer import UsersTokenizer
 
 log = logging.getLogger("vaak")
 SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
-"""What the name of a layer of one expert has in it."""
+"""Part of the name of a layer that belongs to one expert."""
 GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
@@ -219,7 +219,7 @@ model = peft.AutoPeftModelForCausalLM.from_pretrained("{folder}")
 tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
 ```
 
-Tools that put adapters on a base of their own need its embeddings to have {size} rows first
+Tools that put adapters on another copy of the base need its embeddings to have {size} rows first
 (`base.resize_token_embeddings({size})`, where it has fewer). `vaak export RUN --format hf` writes the whole model.
 """
 
@@ -346,7 +346,7 @@ def _write_tokenizer(
         }
         write_json(folder / "special_tokens_map.json", given.special_tokens)
     else:
-        # A limit below what was trained would cut texts; without one, or with a higher one, it stays as it is.
+        # A limit below the trained length would cut texts; no limit, or a higher one, stays unchanged.
         limit = config.get("model_max_length")
         if max_length is not None and isinstance(limit, int) and limit < max_length:
             config["model_max_length"] = max_length
@@ -384,7 +384,7 @@ def _set_turn_end(folder: Path, turn_ends: Sequence[int]) -> None:
 
 
 def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[int] = ()) -> dict[str, Any]:
-    """The tokens that end a text: of a turn, the base's, and the run's own; one alone isn't a list.
+    """Return the tokens that end a text: those of a turn, of the base and of the run; a single one isn't a list.
 
     >>> base = KeptBase({}, {"eos_token_id": [5, 2]}, {})
     >>> stop_ids({"eos_token_id": 2}, base, [7]), stop_ids({"eos_token_id": 2}, None)
@@ -533,6 +533,6 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_gguf(partial(self.export_hf, model), folder, quantization, self._turn_ends(), self.tokenizer.eos_id)
 
     def _longest(self) -> int:
-        """The number of tokens that the model reads: what it was trained with, where its base read fewer."""
+        """Return the number of tokens that the model reads: the trained length where its base read fewer."""
         base = None if self.own.pretrained is None else pretrained.read_max_length(self.prepared.folder)
         return max(base or 0, self.data.max_length)

@@ -4,7 +4,7 @@
 
 It is made of the folder of ``--format hf``. llama.cpp turns neighbouring numbers of a head where transformers turns
 those of its halves, so the rows of Llama's queries and keys are sorted so; of Qwen and Gemma it knows better. Gemma
-multiplies by 1 + the gain of a norm, llama.cpp by what is in the file.
+multiplies by 1 + the gain of a norm, llama.cpp by the value in the file.
 """
 
 from __future__ import annotations

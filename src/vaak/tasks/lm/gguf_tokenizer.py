@@ -2,9 +2,9 @@
 
 llama.cpp knows two kinds. Of merged bytes (Llama 3, Qwen, GPT-2), a file has the merges, and by name how a text is
 split before them: that of a base by its pattern. That of tokenizers which are trained here is none of those;
-``NEAREST`` gives the same tokens but for what docs/exporting.md says. Of SentencePiece (Llama 2, Mistral, Gemma), with
-bytes for what has no piece, it has a score for each piece instead: of two neighbours, those are joined whose piece has
-the highest.
+``NEAREST`` gives the same tokens except in the cases that docs/exporting.md lists. A SentencePiece model (Llama 2,
+Mistral, Gemma), with bytes for what has no piece, has a score for each piece instead: the two neighbours whose piece
+has the highest are joined first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEAREST = "bloom"
 
 
 def write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types: Any) -> None:
-    """Write the tokenizer. Raises UserError where llama.cpp has none of its kind."""
+    """Write the tokenizer. Raises UserError for a kind that llama.cpp doesn't have."""
     content, about = read_json(folder / "tokenizer.json"), read_json(folder / "tokenizer_config.json")
     model = content["model"]
     is_of_bytes = "ByteLevel" in str(content.get("decoder"))
@@ -103,7 +103,7 @@ def _write_scores(
         name = special[number]["content"] if number in special else names.get(number, f"<|unused {number}|>")
         if number in special:
             kind = types.CONTROL if special[number]["special"] else types.USER_DEFINED
-            # These are found in the text as it is, before its spaces are replaced.
+            # These are found in the original text, before its spaces are replaced.
             name = name if kind == types.CONTROL else name.replace(_SPACE, " ")
         elif number not in names:
             kind = types.UNUSED
@@ -191,7 +191,7 @@ def _iterate_parts(found: Mapping[str, Any] | None, name: str) -> Iterator[Mappi
 
 
 def write_ends(writer: Any, folder: Path, turn_ends: Sequence[int], document_end: int | None) -> None:
-    """Write the tokens at which llama.cpp stops: what ends a document, a turn, and one more; it has room for three."""
+    """Write the tokens at which llama.cpp stops, at most three: the end of a document, of a turn, and one more."""
     about = read_json(folder / "tokenizer_config.json")
     token = about.get("eos_token")
     token = token.get("content") if isinstance(token, dict) else token

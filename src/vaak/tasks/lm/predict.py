@@ -30,7 +30,7 @@ TOGETHER, MOST_KEPT = 64, 100_000
 def generate(
     model: AnyLanguageModel, prompt_ids: Sequence[int], settings: SamplingSettings, *, max_length: int | None = None
 ) -> Iterator[int]:
-    """The tokens that follow the prompt, each as soon as it is drawn; ends at a stop token or ``max_new_tokens``.
+    """Yield each token after the prompt when it is drawn, up to a stop token or ``max_new_tokens``.
 
     Greedy or not, the tokens depend on the model, the prompt and the settings alone. ``max_length`` is the length the
     model was trained with. Raises UserError at once for an empty or unknown prompt or an encoder.

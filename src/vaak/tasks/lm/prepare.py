@@ -108,7 +108,7 @@ def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     if not data.corpus.has_answers:
         return {}
     learned, usual = what_is_learned(data)._asdict(), ANSWERS_ALONE._asdict()
-    # Only what was asked for: data of before these options stay what they are.
+    # Only options that differ from the defaults: data prepared before these options existed keep their fingerprint.
     asked = {name: value for name, value in learned.items() if value != usual[name]}
     given: dict[str, Any] = {"chat_template": given_template(data.chat_template, code)}
     given |= {"options": data.chat_template_kwargs} if data.chat_template_kwargs else {}
@@ -229,7 +229,7 @@ class SwappedPairs:
 
 
 def _tell_unwritten(split: str, template: ChatTemplate) -> None:
-    """Warn of what the template left out of a split's answers, and count anew."""
+    """Warn of texts and options that the template left out of a split's conversations, and reset the counts."""
     if number := template.num_unwritten_thoughts:
         log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
     if number := template.num_unwritten_words:

@@ -75,7 +75,7 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
     elif getattr(config, "quantization_config", None) is not None:
         said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: nf4"
     elif any(one.get("rope_type") == "dynamic" for one in (ropes, *ropes.values()) if isinstance(one, Mapping)):
-        said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
+        said = "has rope_type dynamic, whose wavelengths depend on earlier input; give another scaling"
     if said:
         raise UserError(f"{PRETRAINED_KEY}: {source} is a {config.model_type}, which {said}")
     found = convert_options(config.to_dict())
@@ -144,7 +144,7 @@ def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
 
 
 def read_max_length(folder: Path) -> int | None:
-    """The number of tokens that the base in prepared data was made for; None where nothing says so."""
+    """Return the number of tokens that the base in prepared data was made for; None where its files don't give it."""
     theirs = saved_config(folder)
     family = FAMILIES.get(theirs["model_type"], LLAMA)
     found = theirs.get(family.positions)

@@ -115,7 +115,7 @@ def _mixture(experiment: Experiment[Any, Any], data: LanguageModelDataConfig) ->
     if training.batching.type == "packed":
         yield impossible("training.batching.type", "a row has one source; with data.mixture, use data.layout: stream")
     if training.curriculum is not None:
-        yield impossible("training.curriculum", "data.mixture says what is read at which step; leave one out")
+        yield impossible("training.curriculum", "data.mixture already says which data each step reads; leave one out")
 
 
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:

@@ -467,7 +467,7 @@ class LanguageModelTask(ExportableTask):
         return [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
 
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
-        """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
+        """Yield the model's continuation of ``text`` while it is drawn, in pieces of whole characters."""
         yield from self._continued(model, self.prompt(text), settings)
 
     def answer(

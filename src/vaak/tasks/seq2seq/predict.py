@@ -4,7 +4,7 @@ Texts of similar length are translated together, as many at a time as ``batch_si
 translation of a text depends on the model, the text and the settings, and on other texts only by rounding: what is
 drawn for it is decided by its own tokens. Settings are the run's ``data.decoding``, with what a user asks for over it.
 
-Minimum Bayes risk: of several translations of a text the one most similar to all of them, by sacrebleu's chrF. The most
+Minimum Bayes risk: the translation most similar to all of several drawn for a text, by sacrebleu's chrF. The most
 probable text may be a poor one that ends too soon or repeats itself; the one most similar to the others seldom is.
 Sources: Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation"; Eikema and Aziz 2022,
 "Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine Translation"; Popović 2015, "chrF".
@@ -85,7 +85,7 @@ class Translator:
         settings: DecodingSettings,
         where: Callable[[int], str] = lambda index: f"text {index + 1}",
     ) -> Iterator[Translation]:
-        """The translations of the texts, in their order, each as soon as it is ready.
+        """Yield the translations of the texts in order, each when it is ready.
 
         Raises UserError at once for a text that is longer than the model can read, naming it by ``where(index)``.
         """
@@ -230,7 +230,7 @@ class DecodingSettings:
     batch_size: int = 64
     """Texts translated together, at most."""
     max_tokens: int = 32768
-    """Places of all hypotheses translated together, at most: of the source, and of the longest target there may be."""
+    """At most this many tokens of all hypotheses together: those of the source, and of the longest possible target."""
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

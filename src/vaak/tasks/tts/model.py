@@ -6,7 +6,7 @@
     training: durations of an alignment ─────────────────────────────────────────────────┤
               or of the one that the model learns                                        ┘
     decoder_type flow_matching: the regulator's frames are the condition of a field that turns noise into mel, and give
-              its mean without the field, as a help in training; there is no stop
+              its mean without the field, as a help in training; without a stop
 
 Sources: Ren et al. 2021, "FastSpeech 2" (encoder, predictors, regulator, decoder); Badlani et al. 2021, "One TTS
 Alignment To Rule Them All" (learned durations); Mehta et al. 2024, "Matcha-TTS" (flow matching). Differs: blocks are

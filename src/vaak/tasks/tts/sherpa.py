@@ -316,7 +316,7 @@ class Marks:
         return word[:start], word[start:end], word[end:]
 
     def phrases(self, text: str) -> list[list[str]]:
-        """The words of a text, in small letters, as they are next to each other without marks between them."""
+        """Return the runs of words in a text, in lower case, that no marks interrupt."""
         found: list[list[str]] = [[]]
         for token in TOKEN.findall(text):
             prefix, core, suffix = self.parted(token)

@@ -2,7 +2,7 @@
 
 - ``prepare``: corpora as symbols, spectrograms and durations, once (prepare.py)
 - ``dataset``: utterances (data.py)
-- ``losses``: of the spectrogram, the durations, the end and, where there are such, alignment, pitch, energy and flow
+- ``losses``: spectrogram, durations, end and, where the model has them, alignment, pitch, energy and flow
 - ``meters``: each loss, and the error of durations (metrics.py)
 - ``predict``: texts as audio (predict.py)
 """

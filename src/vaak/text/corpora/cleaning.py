@@ -145,7 +145,7 @@ def _find_texts(name: str) -> list[Path]:
         left_out |= dict.fromkeys(sorted(below - set(map(str, there))), "hidden")
     files = [one for one in there if str(one) not in left_out]
     if not files:
-        raise DataError(f"source: {name}: there is no text; left out: {list_names(left_out)} (not text)")
+        raise DataError(f"source: {name}: has no text files; left out: {list_names(left_out)} (not text)")
     root = folder if folder.is_dir() else Path()
     report_files(f"source: {name}", len(files), {os.path.relpath(one, root): why for one, why in left_out.items()})
     return files

@@ -6,7 +6,7 @@
     {"instruction": text, "input": text, "output": text}      Alpaca; the input may be empty or missing
 
 A prompt and an instruction are a question of the user, a completion and an output the assistant's answer. A ``tool``
-says what a function returned; what tools there are and their calls go to the template (``tool_calls.py``), as do an
+says what a function returned; tools and their calls go to the template (``tool_calls.py``), as do an
 answer's thoughts (``reasoning_content``). What each further key means is in ``ROW_KEYS`` and ``MESSAGE_KEYS``: one
 that changes what is to be learned is obeyed, or refused by name; others aren't read, and are named in one line of the
 log.
@@ -80,7 +80,7 @@ class KeyRule(NamedTuple):
 
 
 _MEDIA = "a language model reads text only"
-_THOUGHTS = "of an answer: its thoughts, which the template writes; `data.reasoning` masks or drops them"
+_THOUGHTS = "the thoughts of an answer, which the template writes; `data.reasoning` masks or drops them"
 _TOOLS = "what functions may be called, which the template writes; a list, or JSON of one"
 _TOKENS = "give texts; Vaak makes the tokens"
 _PAIRS = "data.corpus.type preferences takes prompt, chosen and rejected"
@@ -147,7 +147,7 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
     "train_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "training_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "prefix": KeyRule("Mistral", "refused", "write the whole answer"),
-    "tool_calls": KeyRule("OpenAI, Mistral, TRL", "read", "of an answer: what it calls, which the template writes"),
+    "tool_calls": KeyRule("OpenAI, Mistral, TRL", "read", "the calls of an answer, which the template writes"),
     "function_call": KeyRule("OpenAI", "read", "as `tool_calls`, of one call"),
     "refusal": KeyRule("OpenAI", "refused", "write it as the content"),
     "reasoning_content": KeyRule("axolotl, transformers", "read", _THOUGHTS),
@@ -179,7 +179,7 @@ class Conversation(NamedTuple):
     """Messages, normalised, and the places of those that aren't learned; the tools that may be called.
 
     Messages at the places ``asked`` aren't answers, but ask to be learned; ``options`` are what the template is given.
-    A message has ``role`` and ``content``, and where it says so ``reasoning_content``, ``tool_calls``, ``name``,
+    A message has ``role`` and ``content``, and if the row has them ``reasoning_content``, ``tool_calls``, ``name``,
     ``tool_call_id``.
     """
 
@@ -226,7 +226,7 @@ def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
     messages, unlearned, tools = found[:3]
     answers = {place for place, message in enumerate(messages) if message["role"] == ANSWERS}
     if not answers and not found.asked:
-        raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
+        raise DataError(f"{where}: no turn of the assistant, so no answer to learn; add one")
     # A row without an answer to learn would train nothing, unnoticed.
     if answers <= unlearned and not found.asked:
         raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
@@ -249,7 +249,7 @@ def _check_bytes(messages: Sequence[Message], where: str, options: BytesOptions)
 
 
 def _join_texts(messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
-    """All that a conversation says, one thing a line: what tokenizers learn, and by which equal ones are found."""
+    """Return a conversation's texts, one a line, for tokenizers to learn and to find duplicates by."""
     texts = [json.dumps(tool, ensure_ascii=False) for tool in tools]
     for message in messages:
         thoughts, calls = message.get("reasoning_content"), message.get("tool_calls", ())
@@ -362,7 +362,7 @@ def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value without the keys that only other rows have: of a tool's parameters, they would be written."""
+    """Return a value without keys that only other rows have, since a tool's null parameters would be written."""
     if isinstance(value, dict):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
@@ -535,7 +535,7 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
 
 
 def _read_further(message: Mapping[str, Any], role: str, where: str) -> Message:
-    """What a message has besides its content: thoughts and calls of an answer, names."""
+    """Return a message's other values: thoughts and calls of an answer, names."""
     found: Message = {}
     thoughts = {key: message[key] for key in _THOUGHT_KEYS if _says_something(message.get(key))}
     if len({*map(repr, thoughts.values())}) > 1:

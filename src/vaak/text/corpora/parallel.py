@@ -228,7 +228,7 @@ EVALUATED: dict[Overlap, str] = {
     "pair": "also in an evaluation split",
     "target": "its source or target is also in an evaluation split",
 }
-"""What is said of training pairs dropped, by ``evaluation_overlap``."""
+"""The reason given for dropping training pairs, by ``evaluation_overlap``."""
 
 
 class ParallelOptions(ColumnOptions, SourceOptions, Protocol):

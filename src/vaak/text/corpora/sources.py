@@ -101,7 +101,7 @@ class FileSource(Generic[Entry]):
         paths, options = [path for path, *_ in self._files[split]], _ReplacedBytes()
         if any(path.suffix not in COLUMNS for path in paths):
             raise UserError(
-                f"{self.describe(split)} has no columns, so there is no {name}; expected {', '.join(COLUMNS)}"
+                f"{self.describe(split)} has no columns, so {name} is missing; expected {', '.join(COLUMNS)}"
             )
         for record in read_records(paths, {name: "another column"}, options):
             yield record.values[name]

@@ -1,4 +1,4 @@
-"""What a template reads besides what is said: tools, calls of them, as OpenAI has them, arguments as objects; options.
+"""Tools, calls (in OpenAI's form, with arguments as objects) and options: what a template reads besides the texts.
 
     tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      or as functions
     functions    [{"name", "description", "parameters"}, …]                                        OpenAI, earlier
@@ -17,7 +17,7 @@ from typing import Any
 from vaak.core.errors import DataError
 
 Options = Mapping[str, Any]
-"""What a template is given besides messages and tools, by name."""
+"""Variables of a template other than messages and tools, by name."""
 NO_OPTIONS: Options = {}
 
 

@@ -173,7 +173,7 @@ def _time(match: re.Match[str]) -> str:
     said = [cardinal(hour)]
     if minute:
         said.append(year_of_century(f"{minute:02}"))
-    # 8:00 is eight o'clock, 14:00 fourteen hundred; with a.m. or p.m. neither is said.
+    # 8:00 is eight o'clock, 14:00 fourteen hundred; with a.m. or p.m. neither word is spoken.
     elif len(parts) > 1 and half is None and len(parts) == 2:
         said.append("o'clock" if 1 <= hour <= 12 else "hundred")
     if len(parts) > 2:
@@ -185,7 +185,7 @@ def _time(match: re.Match[str]) -> str:
 
 
 def _stop(match: re.Match[str]) -> str:
-    """The full stop of a time that ends a sentence: what follows it in capitals is a day or a time zone, or another."""
+    """Return the full stop after a time that ends a sentence: the text ends, or a capital not of a day or a zone."""
     if not match[0].endswith("."):
         return ""
     rest = match.string[match.end() : match.end() + 20]

@@ -5,7 +5,7 @@
     <prosody rate="80%" pitch="+2st" volume="-6dB">Slowly.</prosody></speak>
 
 A text becomes spans, each spoken in one way. What has a given pronunciation, there or in a lexicon, is a character of
-Unicode's private use area in them, a word of its own, so that sentences and numbers around it are read as usual.
+Unicode's private use area in them, a separate word, so that sentences and numbers around it are read as usual.
 
 Source: Burnett et al. 2010, "Speech Synthesis Markup Language (SSML) Version 1.1", sections 3.1 to 3.2. Differs:
 ``rate="+20%"`` is a change, as in version 1.0; an unknown tag or attribute and a document type are errors.

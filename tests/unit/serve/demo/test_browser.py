@@ -106,7 +106,7 @@ def page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_a_recording_is_transcribed_and_kept(page: Opened):
     page.click("Transcribe", "button.primary")
-    assert page.shown(".wrong") == "there is no recording yet: record one, or choose a file"
+    assert page.shown(".wrong") == "no recording yet: record one, or choose a file"
     page.click("Record")
     time.sleep(2.5)
     page.click("Stop")

@@ -65,7 +65,7 @@ def test_what_is_there_already_stays(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"), [("talk.wav", " \n", "there is no text"), ("noise.wav", "so it is", "noise.wav")]
+    ("name", "text", "said"), [("talk.wav", " \n", "has no transcript"), ("noise.wav", "so it is", "noise.wav")]
 )
 def test_what_cant_be_kept_leaves_nothing(tmp_path: Path, name: str, text: str, said: str):
     record(tmp_path / "talk.wav")

@@ -111,5 +111,5 @@ def test_recordings_have_limits(page_of, run_of, limits, said):
     with pytest.raises(ApiError, match=said) as refused:
         require_recording(page, run.inputs[0])
     assert str(Path(run.inputs[0]).parent) not in str(refused.value)
-    with pytest.raises(UserError, match="there is no recording yet"):
+    with pytest.raises(UserError, match="no recording yet"):
         require_recording(page, None)

@@ -179,8 +179,8 @@ def test_a_run_begins_with_it_trains_it_and_no_longer_needs_it(tmp_path: Path, v
     [
         ({"training.eval_knobs.label_type": "binary"}, "scores speakers, or sets of them: give multilabel or powerset"),
         ({"global_config.sampling_rate": 8000}, "model.base reads 16000 Hz, but it is 8000"),
-        ({"global_config.storage_path": "s"}, "there are no features to store"),
-        ({"data.features_on": "device"}, "there are no features to make on a device"),
+        ({"global_config.storage_path": "s"}, "so features can't be stored"),
+        ({"data.features_on": "device"}, "so features can't be computed on a device"),
         ({"model.subsampling": 4}, "subsampling is 4, but a base has an output for each of its frames"),
         ({"model.max_speakers": 2}, "3 outputs for 3 speakers: that is label_type multilabel and model.max_speakers 3"),
     ],

@@ -254,5 +254,5 @@ def test_what_is_not_text_is_left_out_by_name(vaak, tmp_path: Path, caplog: pyte
     assert "2 files are read; 2 files left out (not text): c.docx, d.png" in caplog.text
     code, out, errors = vaak("data", "clean", tmp_path / "none", folder / "c.docx")
     assert (code, out) == (2, "")
-    assert "c.docx: there is no text" in errors
+    assert "c.docx: has no text files" in errors
     assert not (tmp_path / "none").exists()

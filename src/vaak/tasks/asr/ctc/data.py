@@ -168,7 +168,7 @@ class Waveforms(FrameFeatures):
 
 
 class ExtractedFeatures(FrameFeatures):
-    """What transformers' feature extractor of a pretrained base makes of an utterance alone."""
+    """The features of one utterance, computed by the transformers feature extractor of a pretrained base."""
 
     def __init__(self, extractor: Any, steps: Convolutions, strides: Convolutions, seconds: float) -> None:
         """``steps`` are those from samples to features, ``strides`` those from features to the encoder's frames."""
@@ -176,7 +176,7 @@ class ExtractedFeatures(FrameFeatures):
         self.sampling_rate = extractor.sampling_rate
         self.frame_shift = math.prod(stride for _, stride, _ in steps) / self.sampling_rate
         self.key = [extractor.to_dict(), seconds]
-        # Of a single frame, there is no deviation to divide by.
+        # A single frame has no deviation to divide by.
         self.fewest = find_fewest(max(2, find_fewest(1, strides)), steps)
         self.num_bins = len(self(np.zeros(self.fewest, np.float32)))
 
@@ -184,7 +184,7 @@ class ExtractedFeatures(FrameFeatures):
         """Return ``(bin, frame)``; audio shorter than a frame of the encoder is padded with silence."""
         samples = np.pad(samples, (0, max(0, self.fewest - len(samples)))).astype(np.float32)
         made = self.extractor(samples, sampling_rate=self.sampling_rate, return_tensors="np")["input_features"][0]
-        # Extractors pad to a whole number of steps; the mask that they return says so, and here it is left out.
+        # Extractors pad to a whole number of steps; the mask that they return marks it; here it is cut off.
         return np.ascontiguousarray(made[: count_steps(len(samples), self.steps)].T, np.float32)
 
     def frames(self, num_samples: int) -> int:

@@ -57,7 +57,7 @@ ADAPTER = "adapter.{}.safetensors"
 """The adapter of a language and its output layer, next to a base."""
 PREPROCESSOR, WORDS = "preprocessor_config.json", "|"
 BELOW = ("feature_extractor", "feature_projection", "subsampling", "subsampler")
-"""What is below the layers of an encoder, in one kind or another."""
+"""Modules below the layers of an encoder, by the names of any family."""
 
 
 def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
@@ -78,7 +78,7 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     write_json(folder / PREPROCESSOR, extractor.to_dict())
     if kind.reads == "features" and (tokenizer := _find_tokenizer(source)) is not None and _is_fast(tokenizer):
-        # Its export has the tokenizer as it is, with the processor that holds both (processor_config.json).
+        # Its export has the unchanged tokenizer, with the processor that holds both (processor_config.json).
         tokenizer.save_pretrained(folder)
         processor = fetch_model(BASE_KEY, source, lambda: auto.AutoProcessor.from_pretrained(source, **SAFELY))
         if hasattr(processor, "feature_extractor"):
@@ -386,10 +386,10 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
     [0, 0, 1, 1, 1, 0]
     """
     mask = np.zeros(length, bool)
-    room = length - span + 1
-    number = min(int(probability * length / span + rng.random()), room)
+    num_starts = length - span + 1
+    number = min(int(probability * length / span + rng.random()), num_starts)
     if probability and number > 0:
-        for start in rng.choice(room, number, replace=False).tolist():
+        for start in rng.choice(num_starts, number, replace=False).tolist():
             mask[start : start + span] = True
     return mask
 

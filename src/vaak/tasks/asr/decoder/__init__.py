@@ -1,1 +1,1 @@
-"""Speech recognition by pretrained networks with a decoder that are no Whispers (``model.architecture: decoder``)."""
+"""Speech recognition by pretrained encoder-decoders other than Whisper (``model.architecture: decoder``)."""

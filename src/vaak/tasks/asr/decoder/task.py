@@ -189,12 +189,12 @@ class DecoderTranscriber(Transcriber):
     def make_search(self, longest: int | None = None) -> dict[str, Any]:
         """Return the options of transformers' ``generate`` for texts of ``longest`` tokens at most."""
         options, ids = self.decoding, self.vocabulary.ids
-        room = cast("PretrainedDecoder", self.model).max_target_length - len(ids.prompt)
+        remaining = cast("PretrainedDecoder", self.model).max_target_length - len(ids.prompt)
         search: dict[str, Any] = {"num_beams": 1, "do_sample": False, "eos_token_id": ids.end, "pad_token_id": ids.pad}
         if options.method == "beam":
             search |= {"num_beams": options.beam_size, "length_penalty": options.length_penalty}
             search["early_stopping"] = True if options.early_stopping else "never"
-        return {**search, "max_new_tokens": min(one for one in (room, options.max_new_tokens, longest) if one)}
+        return {**search, "max_new_tokens": min(one for one in (remaining, options.max_new_tokens, longest) if one)}
 
 
 class DecoderTask(SpeechRecognitionTask):

@@ -302,12 +302,12 @@ def balanced(costs: np.ndarray) -> np.ndarray:
     number, num_clusters = costs.shape
     labels: np.ndarray = costs.argmin(axis=1)
     sizes = np.bincount(labels, minlength=num_clusters)
-    room = np.full(num_clusters, number // num_clusters)
+    capacity = np.full(num_clusters, number // num_clusters)
     # The rows left over by the division go to the largest clusters, which need to give away the most.
-    room[np.argsort(-sizes, kind="stable")[: number % num_clusters]] += 1
+    capacity[np.argsort(-sizes, kind="stable")[: number % num_clusters]] += 1
     # What moving a row would add.
     extra = costs - costs[np.arange(number), labels][:, None]
-    while (sizes > room).any():
+    while (sizes > capacity).any():
         step, mover = np.full((num_clusters, num_clusters), np.inf), np.zeros((num_clusters, num_clusters), int)
         for one in np.flatnonzero(sizes):
             own = np.flatnonzero(labels == one)
@@ -315,7 +315,7 @@ def balanced(costs: np.ndarray) -> np.ndarray:
             # of rows.
             mover[one] = own[extra[own].argmin(axis=0)]
             step[one] = extra[mover[one], np.arange(num_clusters)]
-        reached = np.where(sizes > room, 0.0, np.inf)
+        reached = np.where(sizes > capacity, 0.0, np.inf)
         came_from = np.full(num_clusters, -1)
         for _ in range(num_clusters):
             # This is Bellman and Ford's algorithm.
@@ -325,7 +325,7 @@ def balanced(costs: np.ndarray) -> np.ndarray:
             # and the walk below endless.
             nearer = best < reached - 1e-12
             came_from[nearer], reached[nearer] = through.argmin(axis=0)[nearer], best[nearer]
-        place = int(np.where(sizes < room, reached, np.inf).argmin())
+        place = int(np.where(sizes < capacity, reached, np.inf).argmin())
         sizes[place] += 1
         while came_from[place] >= 0:
             row, before = mover[came_from[place], place], int(came_from[place])

@@ -42,7 +42,7 @@ MIXTURE = "mixture"
 SYSTEMS = {"base": "the base", "one_lora": "one LoRA", "random": "random clusters", MIXTURE: "the mixture"}
 """Names of systems in stages, and for readers; the mixture is compared with the others."""
 FEWEST = 6
-"""Speakers from whom others can be judged: that all of five differ in one direction is no rarer than 2/2⁵ by chance."""
+"""Fewest speakers for a claim about others: five all differ in one direction by chance in 2/2⁵ of cases."""
 ALL = ""
 """All utterances, where a name of a group would be."""
 KEYS = ("reference", "text", "group")

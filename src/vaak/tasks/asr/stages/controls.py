@@ -45,7 +45,7 @@ def is_compared(options: MoeOptions) -> bool:
 
 
 def has_random_clusters(options: MoeOptions) -> bool:
-    """Whether random clusters are one: not where there are no clusters, or the mixture's own are random."""
+    """Return whether random clusters are a control: not without clusters, nor where the mixture's own are random."""
     return options.has_controls and wants_pretraining(options) and options.algorithm != "random"
 
 

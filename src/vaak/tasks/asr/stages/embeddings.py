@@ -1,4 +1,4 @@
-"""Stage ``embeddings``: the states of the base's encoder for each utterance, pooled as they are computed.
+"""Stage ``embeddings``: the states of the base's encoder for each utterance, pooled on the fly.
 
 rows/              the embeddings by utterance (vaak.pipeline.rows), 100 in a file
 left_out.jsonl     the utterances that can't be used, with the reason, where data.on_bad_example is skip

@@ -206,7 +206,7 @@ class MoeOptions(ClusteringConfig):
         if self.lora.dora:
             raise ValueError("lora.dora: experts have no separate lengths: an example has the change of several")
         if self.skip_pretraining and self.num_experts is None:
-            raise ValueError("--skip-pretraining requires --num-experts: there are no clusters to count")
+            raise ValueError("--skip-pretraining requires --num-experts: nothing else determines it")
         if self.mode == "quick" and self.data_percent is not None:
             raise ValueError("--data-percent has no effect in mode quick, which takes 10, 5 and 5 utterances")
         if self.dataset_root is not None and self.datasets:

@@ -5,7 +5,7 @@ base ──▶ embeddings ──▶ clusters ──▶ gate ──▶ experts �
  │                         └──▶ random_clusters ──▶ random_gate … random_joint ──▶ random_texts
  └──▶ base_texts ────────────────────────────────────────────────────────────────────────────┴──▶ comparison
 
-After joint come controls, by option: what they train (controls.py), what each system recognises, and whether the
+After joint come controls, by option: their training (controls.py), the transcripts of each system, and whether the
 experts help (comparison.py). Keys of the JSON files of the pipeline that this one replaces are translated here, and
 here is its function for the first stage: ``extract_embeddings``.
 """

@@ -1,4 +1,4 @@
-"""Metrics of a Whisper: the loss and accuracy of true transcripts beside the error rates (vaak.tasks.asr.metrics)."""
+"""Metrics of a Whisper: the loss and accuracy of true transcripts, and the error rates (vaak.tasks.asr.metrics)."""
 
 from __future__ import annotations
 

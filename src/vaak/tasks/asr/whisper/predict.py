@@ -127,7 +127,7 @@ class WhisperTranscriber(Transcriber):
         tokens = [*decoded.prompt, *decoded.tokens[: None if decoded.ended else -1]]
         with without_dropout(self.model), torch.inference_mode():
             weights, logits = self.model.read_along(torch.tensor([tokens], device=self.device), encoded, heads)
-            # What is read at a place is the logits of the next one.
+            # The logits at a place are those of the next token.
             logs = logits[0, read - 1 : read - 1 + len(decoded.tokens)].float().log_softmax(-1)
             written = torch.tensor(decoded.tokens, dtype=torch.long, device=self.device)
             own = logs.gather(1, written[:, None])[:, 0].tolist()
@@ -279,8 +279,8 @@ class WhisperTranscriber(Transcriber):
     ) -> list[Hypothesis]:
         ids, options = self.vocabulary.ids, self.decoding
         # transformers, whose texts with times these are, counts the last token, which isn't read
-        room = self.model.max_target_length - prompts.shape[1] + (not options.writes_times)
-        longest = max(1, min(room, options.max_new_tokens or room))
+        remaining = self.model.max_target_length - prompts.shape[1] + (not options.writes_times)
+        longest = max(1, min(remaining, options.max_new_tokens or remaining))
         rules = None
         if options.writes_times:
             latest = options.max_initial_timestamp

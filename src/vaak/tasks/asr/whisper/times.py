@@ -3,9 +3,9 @@
     <|0.00|> so it is<|1.20|><|1.20|> not so<|2.00|>      two segments: times come in pairs, and never go back
     <|0.00|> so it is<|1.20|><|1.20|> no                  the second one isn't complete: the audio ends within it
 
-A word's times are those of its tokens, which are found in the decoder's attention to the audio: some heads look at what
-is said just then. Their weights, each position's compared with those of other tokens, smoothed, and averaged, have a
-cheapest path that only moves forward, in the text and in the audio (dynamic time warping).
+A word's times are those of its tokens, which are found in the decoder's attention to the audio: some heads attend to
+the moment that the token is spoken. Their weights, each position's compared with those of other tokens, smoothed, and
+averaged, have a cheapest path that only moves forward, in the text and in the audio (dynamic time warping).
 
 Sources: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision"; openai/whisper
 (``decoding.py``, ``timing.py``). What is found is what transformers finds (``WhisperTimeStampLogitsProcessor``,

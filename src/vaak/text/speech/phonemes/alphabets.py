@@ -176,7 +176,7 @@ IPA_OTHERS = (
     "ːˑʰʱʲʷˠˤⁿᵐᵑᵝ˞ʼ˥˦˧˨˩123456789"
     "\u0303\u0306\u0308\u030a\u0325\u0324\u0330\u032c\u031d\u031e\u0327\u0329\u032a\u032f\u033a\u033b\u0339\u031c\u031f\u0320\u031a\u0334"
 )
-"""Letters and modifiers of IPA, and the digits by which espeak-ng marks tones; a diacritic is a symbol of its own."""
+"""Letters and modifiers of IPA, and the digits by which espeak-ng marks tones; a diacritic is a separate symbol."""
 _AS_IPA = str.maketrans({"g": "ɡ", "Φ": "ɸ", "ε": "ɛ", "?": "ʔ", "ʦ": "ts", "\u0361": None})
 """Characters that espeak-ng writes for others in a few languages."""
 
@@ -218,7 +218,7 @@ def from_ipa(unit: str, stress: bool) -> tuple[str, ...]:
 
 
 PAD, BOUNDARY, PAUSE, NOISE = "<pad>", " ", "sil", "spn"
-"""Padding; between two words; a pause; what an aligner marks as noise or as an unknown word."""
+"""Padding; the boundary between two words; a pause; an aligner's mark for noise or an unknown word."""
 SPECIAL = (PAD, BOUNDARY, PAUSE, NOISE)
 PAUSING = (",", ".", "?", "!", ";", ":", "—", "…", "(", ")")
 """Punctuation at which one pauses."""

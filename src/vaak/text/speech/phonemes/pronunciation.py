@@ -239,7 +239,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
 
     A line is a word and its phonemes, in ARPAbet or IPA (``HELLO  HH AH0 L OW1``, ``hello həˈloʊ``); ``WORD(2)``, or
     the word once more, is another pronunciation; probabilities after the word, as of the Montreal Forced Aligner, are
-    left out; what follows ``#``, and lines that begin with ``;;;``, are comments.
+    left out; text after ``#``, and lines that begin with ``;;;``, are comments.
 
     Raises DataError, with file and line, for an unknown phoneme, and for a file without words.
     """
