@@ -81,27 +81,27 @@ class KeyRule(NamedTuple):
 
 _MEDIA = "a language model reads text only"
 _THOUGHTS = "the thoughts of an answer, which the template writes; `data.reasoning` masks or drops them"
-_TOOLS = "what functions may be called, which the template writes; a list, or JSON of one"
+_TOOLS = "the functions that may be called, which the template writes; a list, or JSON of one"
 _TOKENS = "give texts; Vaak makes the tokens"
 _PAIRS = "data.corpus.type preferences takes prompt, chosen and rejected"
 
 ROW_KEYS: dict[str, KeyRule] = {
     "messages": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "the conversation"),
     "conversations": KeyRule("ShareGPT", "read", "the conversation"),
-    "prompt": KeyRule("TRL", "read", "text is a question of the user; of messages, no answer is learned"),
-    "completion": KeyRule("TRL", "read", "text is the assistant's answer; of messages, each answer is learned"),
+    "prompt": KeyRule("TRL", "read", "a text is the user's question; in messages, no answer is learned"),
+    "completion": KeyRule("TRL", "read", "a text is the assistant's answer; in messages, each answer is learned"),
     "instruction": KeyRule("Alpaca", "read", "a question of the user"),
     "input": KeyRule("Alpaca", "read", "follows the instruction after an empty line"),
     "output": KeyRule("Alpaca", "read", "the assistant's answer"),
     "query": KeyRule("xLAM", "read", "a question of the user, with `answers`"),
-    "answers": KeyRule("xLAM", "read", "what the assistant calls, a list or JSON of one"),
+    "answers": KeyRule("xLAM", "read", "the assistant's calls; a list, or JSON of one"),
     "system": KeyRule("ShareGPT, Alpaca", "read", "the system message, where the conversation has none"),
     "history": KeyRule("Alpaca", "read", "earlier questions and answers, in pairs, all learned"),
     "label": KeyRule("TRL (KTO)", "read", "true: the completion is learned; false is refused: it would be learned"),
-    "weight": KeyRule("several", "read", "1 is as without; another is refused"),
+    "weight": KeyRule("several", "read", "1 changes nothing; any other is refused"),
     "tools": KeyRule("OpenAI, Mistral, TRL, ShareGPT", "read", _TOOLS),
     "functions": KeyRule("OpenAI", "read", "as `tools`, each without its outer object"),
-    "chat_template_kwargs": KeyRule("TRL", "read", "what the template is given, such as `enable_thinking`"),
+    "chat_template_kwargs": KeyRule("TRL", "read", "variables of the template, such as `enable_thinking`"),
     "documents": KeyRule("transformers", "refused", "write them into a message"),
     "segments": KeyRule("axolotl (input_output)", "refused", "write them as messages"),
     "completions": KeyRule("TRL (stepwise)", "refused", "give one completion"),
@@ -119,7 +119,7 @@ ROW_KEYS: dict[str, KeyRule] = {
     "attention_mask": KeyRule("tokens", "refused", _TOKENS),
     "completion_mask": KeyRule("TRL", "refused", _TOKENS),
     "assistant_masks": KeyRule("TRL", "refused", _TOKENS),
-    "parallel_tool_calls": KeyRule("OpenAI", "not read", "how a server may answer"),
+    "parallel_tool_calls": KeyRule("OpenAI", "not read", "an option of servers"),
 }
 
 MESSAGE_KEYS: dict[str, KeyRule] = {
@@ -141,21 +141,21 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
         "read",
         "0 isn't learned or scored; 1 is, where its role is one of `data.learned_roles`",
     ),
-    "train": KeyRule("axolotl", "read", "as `weight`, by false and true"),
+    "train": KeyRule("axolotl", "read", "as `weight`, with false and true"),
     "training": KeyRule("axolotl", "read", "as `train`"),
     "loss": KeyRule("ms-swift", "read", "as `train`"),
     "train_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "training_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
     "prefix": KeyRule("Mistral", "refused", "write the whole answer"),
     "tool_calls": KeyRule("OpenAI, Mistral, TRL", "read", "the calls of an answer, which the template writes"),
-    "function_call": KeyRule("OpenAI", "read", "as `tool_calls`, of one call"),
+    "function_call": KeyRule("OpenAI", "read", "as `tool_calls`, for one call"),
     "refusal": KeyRule("OpenAI", "refused", "write it as the content"),
     "reasoning_content": KeyRule("axolotl, transformers", "read", _THOUGHTS),
     "reasoning": KeyRule("several", "read", "as `reasoning_content`"),
     "thinking": KeyRule("TRL, transformers", "read", "as `reasoning_content`"),
     "audio": KeyRule("OpenAI", "refused", _MEDIA),
     "images": KeyRule("several", "refused", _MEDIA),
-    "name": KeyRule("OpenAI", "read", "who of several says it, or which tool; the template may write it"),
+    "name": KeyRule("OpenAI", "read", "which of several speakers, or which tool; the template may write it"),
     "tool_call_id": KeyRule("OpenAI, Mistral", "read", "the call that a tool answers; the template may write it"),
 }
 _SWITCHES = ("train", "training", "loss")
@@ -192,7 +192,7 @@ class Conversation(NamedTuple):
 
 def key_table() -> list[str]:
     """Return the lines of a table of all keys, and what becomes of each."""
-    lines = ["| key | of | formats | | what it means |", "|---|---|---|---|---|"]
+    lines = ["| key | of | formats | | meaning |", "|---|---|---|---|---|"]
     for of, rules in (("a row", ROW_KEYS), ("a message", MESSAGE_KEYS)):
         for key, rule in rules.items():
             lines.append(f"| `{key}` | {of} | {rule.formats} | {rule.outcome} | {rule.meaning} |")
