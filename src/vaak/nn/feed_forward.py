@@ -315,7 +315,7 @@ def compute_load_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     Each expert's share of a layer's choices; ``max_violation``, how far the largest load is above an equal one, as a
     mean over layers (Wang et al. 2024, equation 4); ``dead_experts``, the number that no token chose.
 
-    >>> found = load_figures(dict(zip(load_names(["0", "1"], 2), (3.0, 1.0, 4.0, 0.0))))
+    >>> found = compute_load_metrics(dict(zip(load_names(["0", "1"], 2), (3.0, 1.0, 4.0, 0.0))))
     >>> found["expert_load/0/0"], found["max_violation"], found["dead_experts"]
     (0.75, 0.75, 1.0)
     """

@@ -77,7 +77,7 @@ class ClassMetrics:
 def f1_scores(classes: list[ClassMetrics]) -> dict[str, float]:
     """Micro, macro and weighted F1; macro is the mean over the classes that occur or are predicted.
 
-    >>> f1_scores([ClassFigures("a", 1, 2, 2), ClassFigures("b", 1, 1, 1)])
+    >>> f1_scores([ClassMetrics("a", 1, 2, 2), ClassMetrics("b", 1, 1, 1)])
     {'macro_f1': 0.75, 'micro_f1': 0.6666666666666666, 'weighted_f1': 0.6666666666666666}
     """
     present = [one for one in classes if one.predicted + one.occurs]

@@ -167,7 +167,7 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--skip-pretraining",), "--skip-pretraining requires --num-experts: there are no clusters to count"),
+        (("--skip-pretraining",), "--skip-pretraining requires --num-experts: nothing else determines it"),
         (("--mode", "full"), "no data: give --dataset-root"),
         (("--dataset-root", "nowhere"), "--dataset-root: no such folder: nowhere"),
         (("--mode", "quick", "--data-percent", 10), "--data-percent has no effect in mode quick"),
