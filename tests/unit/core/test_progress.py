@@ -19,7 +19,7 @@ from vaak.core.progress import ProgressTask, progress, progress_allowed, track
 WORK = """
 import sys, time
 import vaak.core.progress as progress
-progress.PATIENCE_SECONDS, progress.LINE_SECONDS = {patience}, 0.2
+progress.QUIET_SECONDS, progress.LINE_SECONDS = {patience}, 0.2
 with progress.progress("outer"):
     for item in progress.track(range(20), "reading train", 20):
         time.sleep(0.05)

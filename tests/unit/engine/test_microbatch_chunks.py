@@ -51,7 +51,7 @@ RULES = st.lists(
     st.builds(
         ChunkRule,
         step=st.integers(0, 9),
-        chunks=st.sampled_from([2, 4, 8]),
+        num_chunks=st.sampled_from([2, 4, 8]),
         numbers=st.none() | st.lists(st.integers(0, 3), max_size=3).map(tuple),
         split=st.none() | st.just("valid"),
         rank=st.integers(0, 1),

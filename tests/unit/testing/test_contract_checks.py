@@ -349,7 +349,9 @@ def test_there_is_a_defect_for_every_check_and_a_line_in_the_document():
     assert {name for name, _, _ in DEFECTS} == set(names)
     document = (ROOT / "docs" / "testing.md").read_text()
     assert re.findall(r"^\| `(check_\w+)` \|", document, re.MULTILINE) == names
-    assert {name for name in testing.__all__ if name.startswith("check_")} == {*names, "check_task"}
+    former = {"check_figures"}
+    assert {name for name in testing.__all__ if name.startswith("check_")} == {*names, *former, "check_task"}
+    assert testing.check_figures is testing.check_metrics
 
 
 def test_what_the_engine_refuses_is_said_as_well():
