@@ -92,7 +92,10 @@ class SectionError(UserError, ValueError):
 
 def _in_one_line(error: ValidationError, where: str) -> SectionError:
     """Every mistake, ``where`` before the option's name."""
-    found = (".".join(map(str, (where, *each["loc"]))) + f": {each['msg']}" for each in error.errors())
+    found = (
+        ".".join(map(str, (where, *each["loc"]))) + f": {each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors()
+    )
     return SectionError("; ".join(found))
 
 

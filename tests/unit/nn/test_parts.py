@@ -92,7 +92,7 @@ def test_stacks():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: vaak.nn.Attention(15, 2), "attention: Value error, d_model (15) must be a multiple of num_heads (2)"),
+        (lambda: vaak.nn.Attention(15, 2), "attention: d_model (15) must be a multiple of num_heads (2)"),
         (lambda: vaak.nn.Attention(16, 2, head=3), "attention.head: Extra inputs are not permitted"),
         (lambda: vaak.nn.Attention(16, 2, position_type="learned"), "attention alone takes none, rotary, alibi"),
         (lambda: vaak.nn.Attention(16, 2, memory_width=8, position_type="rotary"), "attention alone takes none, and"),
