@@ -149,7 +149,7 @@ Quotes = Annotated[
 Encoding = Annotated[
     str | None, typer.Option(help="The encoding of tables, such as cp1252; default: UTF-8 or UTF-16, by evidence.")
 ]
-Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
+Output = Annotated[Path | None, typer.Option(help="The file to write; it appears only when it is complete.")]
 Text = Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")]
 AudioFiles = Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")]
 
@@ -169,7 +169,7 @@ Precision = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, help="Inputs computed together, at most; default: as memory allows."),
+    typer.Option("--batch-size", min=1, help="Maximum number of inputs computed together; default: as memory allows."),
 ]
 
 
@@ -183,7 +183,7 @@ class WhichWeights(StrEnum):
 
 Weights = Annotated[
     WhichWeights,
-    typer.Option("--weights", help="own, or their average (training.ema); auto: those that the run evaluated."),
+    typer.Option("--weights", help="own, or average (training.ema); auto: those that the run evaluated."),
 ]
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")

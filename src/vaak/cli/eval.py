@@ -84,6 +84,7 @@ def evaluate(
     """Evaluate a run, or a pretrained model, in fp32 and print its metrics with the evaluation protocol.
 
     Example: vaak eval runs/quickstart --split test --output evaluation
+
     Example: vaak eval openai/whisper-base --data test.jsonl data.language=hi
     """
     given = [*(data_config or []), *(arguments or [])]
@@ -187,14 +188,14 @@ def lm_eval(
     include_path: Annotated[Path | None, typer.Option(help="A folder with further task files.")] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="TASK=FILE", help="A file that is read in place of a task's own data; may be repeated."),
+        typer.Option(metavar="TASK=FILE", help="A file to read instead of a task's own data; may be repeated."),
     ] = None,
-    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Number of solved examples before each.")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Number of solved examples in the prompt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of examples of each task; default: all.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts that are read at once.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts computed together.")] = 16,
     output: Output = None,
 ) -> None:
-    """Evaluate a language model by task files of lm-eval: minimal pairs, multiple choice, perplexity, answers.
+    """Evaluate a language model on tasks of lm-eval: minimal pairs, multiple choice, perplexity, answers.
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
@@ -238,7 +239,7 @@ THIS_RUN = "this run"
 
 
 def baseline(
-    file: Annotated[Path, typer.Argument(help="A YAML, whose data are prepared if need be; or a run directory.")],
+    file: Annotated[Path, typer.Argument(help="A YAML (its data are prepared if necessary) or a run directory.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE.yml… key=value…]", help="Further files and options.")
     ] = None,
@@ -246,10 +247,10 @@ def baseline(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate simple methods that need no network on the data of a YAML or a run, by the same metrics.
+    """Score simple baselines without a neural network on the data of a YAML or a run, with the same metrics.
 
     classification: TF-IDF + linear SVM; lm: n-grams; seq2seq: word by word; diarization: energy and clustering. Their
-    figures are kept with the run: vaak train and vaak eval say when a model is below them.
+    metrics are stored with the run: vaak train and vaak eval warn if a model is worse.
 
     Example: vaak baseline runs/quickstart --split test
     """

@@ -69,7 +69,7 @@ def export(
     ] = None,
     words: Annotated[
         Path | None,
-        typer.Option(help="sherpa-onnx, of a voice: a text file; its words are in the lexicon, too."),
+        typer.Option(help="For sherpa-onnx TTS: a text file whose words are added to the lexicon."),
     ] = None,
     license: License = None,
     data_license: DataLicenses = None,
@@ -78,7 +78,7 @@ def export(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for other software, with a model card (README.md).
+    """Convert a run for use in other software, with a model card (README.md).
 
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
@@ -127,14 +127,14 @@ def publish(
     license: License = None,
     data_license: DataLicenses = None,
     language: Languages = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Send it; without this, it is only shown.")] = False,
-    public: Annotated[bool, typer.Option("--public", help="For all to see; otherwise for you alone.")] = False,
-    update: Annotated[bool, typer.Option("--update", help="Add to a repository that is there already.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Upload it; without this, the files are only listed.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="Make the repository public; default: private.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Add to an existing repository.")] = False,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run to the Hugging Face Hub, with its model card; shows first what would be sent.
+    """Upload a run with its model card to the Hugging Face Hub, or list what would be uploaded.
 
     Example: vaak publish runs/quickstart my-model --license apache-2.0 --yes
     """

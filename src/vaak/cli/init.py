@@ -32,26 +32,24 @@ def init(
             autocompletion=complete_tasks_and_recipes,
         ),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="The folder of your data, or a file; it is read, and not changed.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Your data: a folder or a file. It is only read.")] = None,
     hardware: Annotated[
         str, typer.Option(help="auto: this machine; or cpu, mps, or the memory of a GPU, such as 24gb.")
     ] = "auto",
     example: Annotated[
-        bool, typer.Option("--example", help="Make a small data set for the task, to begin with, in the folder --data.")
+        bool, typer.Option("--example", help="Make a small example data set for the task in the folder --data.")
     ] = False,
     delimiter: Delimiter = None,
     quotes: Quotes = None,
     encoding: Encoding = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The YAML to write; default: TASK.yml.")] = None,
-    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes that Vaak brings along.")] = False,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes that come with Vaak.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a YAML to begin with: for your data, for an example, or a copy of a recipe.
 
     It looks at the data (layout, hours, languages, labels, rates) and at the device, and says in comments why each size
-    was chosen. On a terminal it asks for what isn't given. Nothing that exists is replaced.
+    was chosen. On a terminal it asks for missing options. Existing files are never replaced.
 
     Example: vaak init asr --data recordings --hardware 24gb; vaak init lm --example; vaak init asr/ctc
     """

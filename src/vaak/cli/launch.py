@@ -37,7 +37,7 @@ def slurm(
     yes: Annotated[bool, typer.Option("--yes", help="Submit it.")] = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write the file of a job that trains, and with --yes submit it; stopped before its end, it is queued again.
+    """Write a SLURM job file for training, and submit it with --yes; a job stopped before its end is queued again.
 
     Example: vaak launch slurm configs/quickstart.yml --nodes 2 --processes 4 --time 24:00:00
     """

@@ -164,7 +164,7 @@ def inspect(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's parameters, and on a training batch the gradients, updates and units that give nothing.
+    """Show a run's parameters, and its gradients, updates and dead units on a training batch.
 
     Example: vaak inspect runs/quickstart
     """
@@ -200,11 +200,11 @@ def inspect(
 
 def verify(
     run: Annotated[Path, run_argument("A run directory.")],
-    steps: Annotated[int, typer.Option(min=1, help="Logged steps to take again, drawn at random.")] = 20,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Take every step of the run again.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draws the steps; default: a new one, shown.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Number of logged steps to recompute, drawn at random.")] = 20,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Recompute every step of the run.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed for drawing them; default: a new, printed one.")] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Relative difference allowed where versions, device or threads are others.")
+        float, typer.Option(min=0.0, help="Relative difference allowed if versions, device or threads differ.")
     ] = 1e-3,
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
     trust_code: TrustCode = False,
@@ -257,12 +257,12 @@ def _print_verification(found: dict[str, Any], from_start: bool) -> None:
 
 def bisect(
     one: Annotated[Path, run_argument("A run directory.", "RUN_A")],
-    other: Annotated[Path, run_argument("Another one, which should be the same.", "RUN_B")],
+    other: Annotated[Path, run_argument("Another run, which should be equal.", "RUN_B")],
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: each run's own.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the first step where two runs differ, in it the first tensor, and whether data, code or options differ.
+    """Find the first step and tensor in which two runs differ, and whether data, code or options differ.
 
     Logs and checkpoints show where the runs stop being equal; from there the steps of both are recomputed. Nothing is
     written. Exit code 2 if they differ.

@@ -80,7 +80,7 @@ class ListByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=ListByDefault,
-    help="List runs, which vaak runs FOLDER does, or remove those that never trained.",
+    help="List runs (vaak runs FOLDER), or remove those that never trained.",
     epilog="Example: vaak runs runs --filter state=finished --sort best (more options: vaak runs list --help)",
     add_completion=False,
 )
@@ -89,7 +89,7 @@ Folder = Annotated[Path, typer.Argument(help="The folder of the runs.")]
 
 @app.callback()
 def runs() -> None:
-    """List runs, which vaak runs FOLDER does, or remove those that never trained."""
+    """List runs (vaak runs FOLDER), or remove those that never trained."""
 
 
 @app.command(name="list")
@@ -259,19 +259,19 @@ def plot(
         list[str],
         typer.Argument(
             metavar="RUN... [PICTURE]",
-            help="A run, or several to draw together; for gate and experts the folder of vaak pipeline moe-asr. "
-            "PICTURE is history (the default): losses and figures over the steps; or what a task draws. Of a pipeline "
-            "moe-asr: gate (confusion, reliability), experts (use and word error rate of each) or asr (the history of "
-            "its joint training).",
+            help="A run, or several to plot together; for gate and experts, the folder of vaak pipeline moe-asr. "
+            "PICTURE is history (the default; losses and metrics over the steps) or one of the task's pictures. A "
+            "pipeline moe-asr has gate (confusion, reliability), experts (use and word error rate of each) and asr "
+            "(the history of its joint training).",
             autocompletion=complete_runs,
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file; its ending gives its kind. Default: RUN/PICTURE.png."),
+        typer.Option("--output", "-o", help="The file; its extension gives the format. Default: RUN/PICTURE.png."),
     ] = None,
 ) -> None:
-    """Draw the training of runs, or what a pipeline of speech recognition made. It requires matplotlib.
+    """Plot the training curves of runs, or the results of a pipeline moe-asr. Requires matplotlib.
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """
@@ -300,7 +300,7 @@ def report(
         list[Path] | None,
         typer.Argument(
             metavar="[RUN...]",
-            help="A run; or several, to compare.",
+            help="A run, or several to compare.",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -309,8 +309,8 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="The file. Default: report.html in the run, of several comparison.html in the first, of a folder "
-            "runs.html in it.",
+            help="The file. Default: report.html in the run; for several runs, comparison.html in the first; for a "
+            "folder, runs.html in it.",
         ),
     ] = None,
     runs_dir: Annotated[
@@ -324,7 +324,7 @@ def report(
 ) -> None:
     """Write everything about a run to one HTML file: metrics, charts, examples, sound, options, how to resume it.
 
-    The run may still be going, or have crashed. For several runs, the page has the options that differ, their curves
+    The run may still be training, or have crashed. For several runs, the page has the options that differ, their curves
     together, and paired differences.
 
     Example: vaak report runs/quickstart --output quickstart.html

@@ -109,7 +109,7 @@ def cpwer(
     collar: Annotated[float, typer.Option(help="tcpWER: seconds by which a word's time may be off.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Print word error rates of who said what: cpWER, and tcpWER, which also requires the right times.
+    """Print word error rates for transcripts with speakers: cpWER, and tcpWER, which also requires the right times.
 
     Speakers may have any names: they are matched so that errors are fewest. Utterances that HYP lacks count as missed.
 
@@ -197,7 +197,7 @@ def speech(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print how far speech is from recordings of the same texts: spectrum, pitch and, with --texts, words.
+    """Compare synthesised speech with recordings of the same texts: spectrum, pitch and, with --texts, words.
 
     Example: vaak score speech wavs spoken --texts metadata.csv
     """

@@ -42,24 +42,28 @@ def serve(
         typer.Option(envvar="VAAK_TOKEN", help="A secret that requests have to send; better set in VAAK_TOKEN."),
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Parts of requests computed together, at most.")] = 16,
-    max_wait: Annotated[float, typer.Option(min=0, max=1000, help="Milliseconds that one waits for others.")] = 5.0,
+    max_wait: Annotated[float, typer.Option(min=0, max=1000, help="Milliseconds that a part waits for others.")] = 5.0,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Compute each part alone: its bits don't depend on other requests.")
+        bool, typer.Option("--exact", help="Compute each part alone, so that no bit depends on other requests.")
     ] = False,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests accepted at once; more are answered 429.")] = 256,
-    max_upload: Annotated[float, typer.Option(min=0.001, help="MiB of a request, at most.")] = 100.0,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Requests accepted at once; further ones get status 429.")
+    ] = 256,
+    max_upload: Annotated[float, typer.Option(min=0.001, help="Maximum size of a request in MiB.")] = 100.0,
     max_duration: Annotated[float, typer.Option(min=1, help="Seconds of a recording, at most.")] = 14400.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of one text, at most.")] = 4096,
-    log_texts: Annotated[bool, typer.Option("--log-texts", help="Log what failed with its text, too.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens of one text.")] = 4096,
+    log_texts: Annotated[
+        bool, typer.Option("--log-texts", help="Also log error messages, which may contain texts of requests.")
+    ] = False,
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     precision: Precision = WhichPrecision.auto,
     trust_code: TrustCode = False,
 ) -> None:
-    """Serve runs with the endpoints of OpenAI: transcriptions, speech, completions, chat, and more; and /predict.
+    """Serve runs over HTTP with an OpenAI-compatible API: transcriptions, speech, completions, chat and more.
 
-    Results are those of vaak transcribe, speak, generate and so on. GET /docs lists what is served. A signal ends the
-    server once it has answered what it accepted; a second one ends it at once.
+    Results are those of vaak transcribe, speak, generate and so on. GET /docs lists the endpoints. A signal ends the
+    server after it has answered all accepted requests; a second one ends it at once.
 
     Example: vaak serve runs/asr-quickstart runs/quickstart --port 8000
     """
@@ -101,7 +105,7 @@ def demo(
     ],
     keep: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where recordings are kept with their texts, if the page is asked to."),
+        typer.Option(metavar="FOLDER", help="A folder for recordings and transcripts that the user saves on the page."),
     ] = None,
     host: Annotated[str, typer.Option(help="The address; any but this machine's own requires a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 7860,
@@ -116,7 +120,7 @@ def demo(
     precision: Precision = WhichPrecision.auto,
     trust_code: TrustCode = False,
 ) -> None:
-    """Open a page to try runs on: record, speak, write, classify, translate; several runs are shown side by side.
+    """Open a web page to try runs: record, speak, write, classify, translate; it shows several runs side by side.
 
     Results are those of vaak transcribe, speak, generate and so on. The page loads nothing from elsewhere, and sends
     nothing elsewhere. With --keep, recordings with corrected texts become data for vaak init and vaak train.

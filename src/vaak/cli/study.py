@@ -54,12 +54,12 @@ def sweep(
     prune: Annotated[
         bool, typer.Option("--prune", help="Stop trials that are worse than the median of the others so far.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed that draws the values.")] = 42,
     output: Annotated[
         Path | None, typer.Option("--output", "--output-dir", help="The sweep's folder; default: runs/NAME-sweep.")
     ] = None,
     executor: Annotated[str, typer.Option(help="Where trials run: local, or ray.")] = "local",
-    num_jobs: Annotated[int, typer.Option(help="How many trials run at once.", min=1)] = 1,
+    num_jobs: Annotated[int, typer.Option(help="Number of trials that run at once.", min=1)] = 1,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -133,7 +133,7 @@ NUM_SHOWN_COLUMNS = 4
 def crossval(
     arguments: Arguments,
     folds: Annotated[int, typer.Option(help="Number of folds; each is tested on once.", min=2)] = 5,
-    repeats: Annotated[int, typer.Option(help="How many times the data are divided into folds.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option(help="Number of times that the data are divided into folds.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the order in which examples are divided.")] = 42,
     valid: Annotated[
         float,
@@ -217,7 +217,8 @@ def compare(
     ],
     split: Annotated[str, typer.Option(help="The split to compare runs on.")] = "test",
     metric: Annotated[
-        str | None, typer.Option(help="The figure to compare; default: the one that chose the first run's best.")
+        str | None,
+        typer.Option(help="The metric to compare; default: the one that chose the first run's best."),
     ] = None,
     folds: Annotated[bool, typer.Option("--folds", help="The scores are those of a cross-validation's folds.")] = False,
     output: Output = None,

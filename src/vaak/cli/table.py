@@ -31,9 +31,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
         "diarize": ("vaak.cli.tasks.diarize:diarize", "Find who speaks when in recordings."),
         "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
-        "serve": ("vaak.cli.serve:serve", "Serve runs with the endpoints of OpenAI."),
-        "demo": ("vaak.cli.serve:demo", "Open a page to try runs on."),
-        "export": ("vaak.cli.export:export", "Convert a run to another format."),
+        "serve": ("vaak.cli.serve:serve", "Serve runs over HTTP with an OpenAI-compatible API."),
+        "demo": ("vaak.cli.serve:demo", "Open a web page to try runs."),
+        "export": ("vaak.cli.export:export", "Convert a run for use in other software."),
     },
     "Look": {
         "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a pretrained model."),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 app = typer.Typer(
-    help="Look at a tokenizer.",
+    help="Inspect a tokenizer.",
     epilog="Example: vaak tokenizer show runs/quickstart",
     no_args_is_help=True,
     add_completion=False,
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 @app.callback()
 def tokenizer() -> None:
-    """Look at a tokenizer."""
+    """Inspect a tokenizer."""
 
 
 @app.command()
@@ -81,9 +81,9 @@ def phonemes(
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what each line becomes: its normalised text, a tab, and its phonemes with | between words.
+    """Print for each line its normalised text, a tab, and its phonemes with | between words.
 
-    A blank line stays blank. One that can't be spoken is blank, too, and is listed at the end; the exit code is 2 then.
+    A blank line stays blank. A line that can't be spoken becomes blank and is listed at the end, with exit code 2.
 
     Example: vaak phonemes "Dr. Roe paid $3.50 in 1999." --alphabet arpabet
     """

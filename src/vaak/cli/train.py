@@ -43,7 +43,7 @@ def train(
         bool,
         typer.Option(
             "--try",
-            help="Only try it: 4 steps, an evaluation and a checkpoint, in a temporary folder that is removed.",
+            help="Only try it: 4 steps, an evaluation and a checkpoint, in a temporary folder.",
         ),
     ] = False,
     processes: Annotated[
@@ -82,20 +82,20 @@ def train(
 def fork(
     run: Annotated[Path, run_argument("A run directory.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options that the fork has from there on.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of the fork from that step on.")
     ] = None,
     step: Annotated[int, typer.Option(min=1, help="The last step that the two runs share.")] = ...,  # type: ignore[assignment]
     run_dir: Annotated[
         Path | None, typer.Option(help="The directory of the fork; default: next to RUN, named after it and the step.")
     ] = None,
     no_train: Annotated[
-        bool, typer.Option("--no-train", help="Make it, and print the command that trains it.")
+        bool, typer.Option("--no-train", help="Only make the run, and print the command that trains it.")
     ] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: JsonLines = False,
 ) -> None:
-    """Make a run that shares the past of another up to a step, and train it on with other options.
+    """Start a new run from a step of another run, and train it with other options.
 
     Checkpoints and data are linked, not copied. Steps between the nearest checkpoint and the step are recomputed.
 

@@ -39,9 +39,7 @@ Audio = Annotated[Path, typer.Argument(help="An audio file, or a folder that is 
 Texts = Annotated[
     Path, typer.Argument(help="Transcript, one utterance a line; for a folder of audio, a folder of NAME.txt.")
 ]
-Within = Annotated[
-    bool, typer.Option("--within", help="A recording may have more than the text says, before and after it.")
-]
+Within = Annotated[bool, typer.Option("--within", help="Allow speech before and after the text.")]
 
 
 @on_a_run
@@ -53,12 +51,13 @@ def align(
         Format, typer.Option(help="ctm (words), textgrid (Praat), srt (subtitles by line), or json.")
     ] = Format.ctm,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
+        Path | None,
+        typer.Option("--output", "-o", help="A folder for one file per recording; default: standard output."),
     ] = None,
     within: Within = False,
     batch_size: BatchSize = None,
 ) -> None:
-    """Align known text with speech, a time for each word, by a recogniser of architecture ctc.
+    """Find when each word of a known text is spoken, using a CTC recogniser.
 
     Recordings have any length. The words are those of the text; each has a confidence from 0 to 1 (not in textgrid and
     srt). Recordings that can't be aligned are reported; the others are still aligned, and the exit code is 2.

@@ -27,7 +27,7 @@ def classify(
 ) -> None:
     """Label a text, or each line of a file: its labels with their probabilities, separated by tabs.
 
-    Of several label columns, each has a line. With --json all probabilities are printed.
+    Each of several label columns gets a line. With --json, all probabilities are printed.
 
     Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
     """

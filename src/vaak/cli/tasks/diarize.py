@@ -51,20 +51,21 @@ def diarize(
     audio: AudioFiles,
     inference: dict[str, Any],
     output: Annotated[
-        Path | None, typer.Option(help="FILE.rttm for all, or a folder with one file each; default: standard output.")
+        Path | None,
+        typer.Option(help="FILE.rttm for all recordings, or a folder for one file each; default: standard output."),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="A folder for timelines, or FILE.png for a single recording.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="RTTM file or folder: DER is printed, and the timeline shows it.")
+        Path | None, typer.Option(help="Reference RTTM, a file or a folder: prints DER, and adds it to the timeline.")
     ] = None,
     uem: Annotated[
         Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
     ] = None,
     enrol: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FILE, a recording of a known speaker alone; may be repeated. Needs a speaker encoder."),
+        typer.Option(help="NAME=FILE: a recording of one known speaker; may be repeated. Requires a speaker encoder."),
     ] = None,
     enrol_threshold: Annotated[
         float | None,
@@ -74,9 +75,9 @@ def diarize(
     ] = None,
     batch_size: BatchSize = None,
 ) -> None:
-    """Find out who speaks when and write RTTM. Audio may have any sampling rate, number of channels and length.
+    """Find who speaks when, and write RTTM. Audio may have any sampling rate, number of channels and length.
 
-    Options that are not given come from the run: those that vaak tune found, otherwise data.inference of its YAML.
+    Options default to those of the run: the ones that vaak tune found, otherwise data.inference of its YAML.
     Files that can't be read are reported; the others are still processed, and the exit code is 2.
 
     Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines

@@ -34,7 +34,7 @@ def generate(
     output: Output = None,
     batch_size: BatchSize = None,
 ) -> None:
-    """Continue a text, printing it as it comes; the sampling is random, and repeatable by its seed.
+    """Continue a text, and print it while it is generated; the same seed gives the same text.
 
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """

@@ -35,12 +35,14 @@ def predict(
 ) -> None:
     """Print one line per input: the prediction as text or, with --json, as JSON.
 
-    Tasks that read audio take files and folders, which are searched for it. Recordings are called as vaak transcribe
-    and vaak diarize call them; those that can't be read are reported at the end, and the exit code is 2. The commands
-    of the tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
+    Tasks that read audio take files, and folders to search for audio. Recordings have the names that vaak transcribe
+    and vaak diarize give them; those that can't be read are reported at the end, and the exit code is 2. The commands
+    of single tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
 
     Example: vaak predict runs/en_hi "The boy is good."
+
     Example: vaak predict sentence-transformers/all-MiniLM-L6-v2 "The boy is good." --embeddings
+
     Example: vaak predict cross-encoder/ms-marco-MiniLM-L6-v2 --pairs < pairs.tsv
     """
     if embeddings and pairs:

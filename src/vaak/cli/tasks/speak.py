@@ -37,12 +37,12 @@ def speak(
     ] = None,
     batch_size: BatchSize = None,
 ) -> None:
-    """Speak a text of any length, and write it as audio; a text is divided at its sentences.
+    """Speak a text of any length, sentence by sentence, and write audio.
 
-    A text has [[phonemes]] where it needs them, and may be SSML (<speak>…</speak>).
+    A text may contain [[phonemes]], or be SSML (<speak>…</speak>).
 
-    Options that are not given come from the run (data.speaking of its YAML). Sentences that can't be spoken are listed
-    at the end, and the exit code is 2; the others are spoken.
+    Options default to those of the run (data.speaking of its YAML). Sentences that can't be spoken are listed at the
+    end, and the exit code is 2; the others are spoken.
 
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """

@@ -53,22 +53,24 @@ def transcribe(
     diarize: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="A diarization run, by whose turns each speaker is transcribed: who said what."
+            metavar="RUN", help="A diarization run that finds the speakers: their turns are transcribed one by one."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
+        Path | None,
+        typer.Option("--output", "-o", help="A folder for one file per recording; default: standard output."),
     ] = None,
     batch_size: BatchSize = None,
 ) -> None:
     """Transcribe recordings. Audio may have any sampling rate, number of channels and length.
 
-    Options that are not given come from the run (data.decoding of its YAML). Long audio is cut at silences, and what is
-    said between two of them is a segment, unless a Whisper writes times (--timestamps, --long-form seek). Files that
-    can't be read are reported; the others are still processed, and the exit code is 2. --json is --format json. With
-    --diarize, output says who speaks; options of diarization are those of its run.
+    Options default to those of the run (data.decoding of its YAML). Long audio is cut at silences into segments, unless
+    a Whisper writes times (--timestamps, --long-form seek). Files that can't be read are reported; the others are still
+    processed, and the exit code is 2. --json is --format json. With --diarize, the output names the speakers, found
+    with the options of that run.
 
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
+
     Example: vaak transcribe runs/whisper-hi talk.flac --timestamps word --language auto --json
     """
     from vaak.audio.audio_file import audio_files
