@@ -36,7 +36,7 @@ from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
 from vaak.engine.precision import LossScale, Precision
 from vaak.engine.snapshot import FileLayout, Snapshot, copy_to_cpu, load_weights, model_tensors, tensor_files
-from vaak.nn.lora import never_trained
+from vaak.nn.lora import follow_stored_types, never_trained
 
 log = logging.getLogger("vaak")
 
@@ -299,6 +299,7 @@ class Weights:
         return model_tensors(self.module)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        follow_stored_types(self.module, state)
         load_weights(self.module, dict(state), "the checkpoint")
 
 

@@ -49,7 +49,12 @@ class HeadInputs(NamedTuple):
 
     def logits(self) -> Tensor:
         """All of them, (..., class)."""
-        return F.linear(self.hidden, self.weight, self.bias)
+        return F.linear(self.hidden, self.cast_weight(), self.bias)
+
+    def cast_weight(self) -> Tensor:
+        """Return the weight as a product with ``hidden`` takes it: a frozen one may be in fewer bits (QLoRA)."""
+        is_cast = torch.is_autocast_enabled(self.hidden.device.type) or self.weight.dtype == self.hidden.dtype
+        return self.weight if is_cast else self.weight.to(self.hidden.dtype)
 
     def at(self, places: Tensor | slice) -> HeadInputs:
         """Return the inputs of some of the hidden states."""
@@ -178,7 +183,8 @@ def head_cross_entropy(
         counted = targets >= 0
         hidden, targets = hidden[counted], targets[counted]
     kind = hidden.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
+    dtype = torch.promote_types(hidden.dtype, head.weight.dtype)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else dtype
     at_once = torch.is_grad_enabled() and not squares and dtype != torch.float16
     sums: tuple[Tensor, Tensor] = _HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, targets, smoothing, dtype, at_once
@@ -319,5 +325,6 @@ def liger_cross_entropy(head: HeadInputs, targets: Tensor, smoothing: float = 0.
     with optional_import("training.performance.logits: liger requires liger-kernel", "liger"):
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
     loss = LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED, label_smoothing=smoothing, reduction="sum")
-    total: Tensor = loss(head.weight, head.hidden.reshape(-1, head.hidden.shape[-1]), targets.reshape(-1), head.bias)
+    hidden = head.hidden.reshape(-1, head.hidden.shape[-1])
+    total: Tensor = loss(head.cast_weight(), hidden, targets.reshape(-1), head.bias)
     return total

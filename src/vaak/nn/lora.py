@@ -5,6 +5,7 @@
 
 With rsLoRA the factor is alpha / √rank. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it
 is rounded to that anyway; or in four bits (``nf4``), where the adapters learn in addition what the rounded weights say.
+Vectors of tokens are then in bf16.
 
 Sources: Hu et al. 2021, "LoRA"; Liu et al. 2024, "DoRA"; Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for
 Fine-Tuning with LoRA".
@@ -136,6 +137,42 @@ class NF4Linear(FrozenLinear):
             inputs.to(dtype), bias, self.in_features, *weight, *tables
         )
         return product
+
+
+class FrozenEmbedding(nn.Embedding):
+    """Vectors of tokens that aren't trained, kept in bf16 and read in fp32."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``(…, width)`` of tokens ``(…,)``."""
+        return super().forward(input).float()
+
+
+def keep_token_vectors_in_bf16(embedding: nn.Embedding, head: nn.Linear | None) -> None:
+    """Keep the frozen vectors of tokens, and the weight of an output layer of its own, in bf16, in place."""
+    # Not another module, because hooks may be on this one.
+    embedding.__class__ = FrozenEmbedding
+    for module in (embedding, head):
+        if module is not None:
+            module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
+
+
+@torch.no_grad()
+def follow_stored_types(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Keep vectors of tokens in fp32 where ``tensors``, those of a checkpoint, have them so; in place.
+
+    They are of a run in four bits that was begun before these were kept in bf16: it resumes with the same bits. Raises
+    UserError where several processes have parts of them.
+    """
+    if not any(isinstance(one, FrozenEmbedding) for one in model.modules()):
+        return
+    for name, one in model.named_parameters():
+        if one.dtype == torch.bfloat16 and name in tensors and tensors[name].dtype == torch.float32:
+            if hasattr(one, "device_mesh"):
+                raise UserError(
+                    f"{name} is in fp32 in this checkpoint of an earlier version, which fsdp can't take over; resume "
+                    "with training.distributed.strategy: ddp"
+                )
+            one.data = torch.empty_like(one, dtype=torch.float32)
 
 
 HEADS = ("head", "lm_head")
@@ -298,19 +335,24 @@ def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> 
 
     ``expert`` and ``weight`` are as in ``iterate_adapters``.
     """
-    frozen = [name for name, one in model.named_modules() if isinstance(one, FrozenLinear)]
+    frozen = [name for name, one in model.named_modules() if isinstance(one, FrozenLinear | FrozenEmbedding)]
     if not frozen and not any(iterate_adapters(model, expert, weight)) and not any(iterate_new_rows(model)):
         return model
     whole = copy.deepcopy(model)
     merge_new_rows(whole)
     for name in frozen:
         layer: Any = whole.get_submodule(name)
-        whole.set_submodule(name, layer.whole())
+        if isinstance(layer, FrozenLinear):
+            whole.set_submodule(name, layer.whole())
     for adapter in list(iterate_adapters(whole, expert, weight)):
         # Its weight may be an embedding's, too.
         layer = copy.deepcopy(adapter.base)
         layer.weight.copy_(adapter.changed())
         whole.set_submodule(adapter.name, layer)
+    for parameter in whole.parameters():
+        # Vectors of tokens; tied ones stay so.
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.float()
     return whole
 
 

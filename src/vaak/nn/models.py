@@ -116,7 +116,7 @@ class TransformerModel(nn.Module):
     def logits(self, hidden: Float[Tensor, "*shape d_model"]) -> Float[Tensor, "*shape vocab"]:
         """Return the scores of every token."""
         adapted = _adapted(self.head)
-        scores: Tensor = F.linear(hidden, self._head_weight) if adapted is None else adapted(hidden)
+        scores: Tensor = HeadInputs(hidden, self._head_weight).logits() if adapted is None else adapted(hidden)
         return scores
 
     @property

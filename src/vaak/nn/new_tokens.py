@@ -35,7 +35,9 @@ class NewRows(nn.Module):
         """Begin with the rows that ``weight`` ``(token, …)`` has there."""
         super().__init__()
         self.ids = ids
-        self.rows = nn.Parameter(weight.detach()[ids.start : ids.stop].clone())
+        rows = weight.detach()[ids.start : ids.stop].clone()
+        # The frozen weight may be in bf16, in which small updates would be lost.
+        self.rows = nn.Parameter(rows.to(torch.promote_types(rows.dtype, torch.float32)))
 
     def forward(self, weight: Tensor) -> Tensor:
         """The whole weight ``(token, …)``."""

@@ -49,7 +49,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
 from vaak.engine.snapshot import load_weights
 from vaak.engine.trained import NamedRows, initialise, make_model
-from vaak.nn.lora import keep_frozen_weights_in
+from vaak.nn.lora import follow_stored_types, keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
 from vaak.runs.base import Base, is_base
 from vaak.runs.folder.directory import TASKS, owner_at_home, require_known_format, require_own_run
@@ -207,6 +207,7 @@ def _load_checkpoint(
     if weights == "average" and not snapshot.average:
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     # Only trained parameters have an average; frozen ones and buffers come from the model itself.
+    follow_stored_types(model, snapshot.model)
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
     return "average" if weights == "average" else "own"
 

@@ -1,6 +1,6 @@
 """A pretrained model whose linear layers are kept in four bits from the start, so that it is never whole in memory.
 
-    file ──one tensor──▶ fp32 ──quantise──▶ 0.516 bytes a number            all others stay in fp32
+    file ──one tensor──▶ fp32 ──quantise──▶ 0.516 bytes a number     embeddings and head in bf16, all others in fp32
 
 A layer's parameters are on the device meta until its tensors are read. What was quantised is kept next to the prepared
 data, under a fingerprint of the base's files: the next start reads it from there and quantises nothing.
@@ -9,7 +9,7 @@ data, under a fingerprint of the base's files: the next start reads it from ther
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,19 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 @torch.no_grad()
-def read_in_nf4(model: nn.Module, source: str, imported: Imported, theirs: Callable[[str], str], folder: Path) -> None:
+def read_in_nf4(
+    model: nn.Module,
+    source: str,
+    imported: Imported,
+    theirs: Callable[[str], str],
+    folder: Path,
+    halved: Collection[str] = (),
+) -> None:
     """Fill ``model``, whose parameters are on meta, with the weights of ``source``: linear layers in four bits.
 
     ``imported`` and ``theirs`` are those of ``vaak.tasks.pretrained.read_weights``; ``folder`` is that of prepared
-    data. Rows of tokens that it lacks are 0. Raises UserError where tensors are missing or of other shapes.
+    data. Tensors whose names are in ``halved`` are in bf16. Rows of tokens that it lacks are 0. Raises UserError where
+    tensors are missing or of other shapes.
     """
     layers, left = list_nf4_layers(model), dict(model_tensors(model))
     kept = _locate(source, folder)
@@ -76,7 +84,8 @@ def read_in_nf4(model: nn.Module, source: str, imported: Imported, theirs: Calla
             continue
         if tensor.shape[1:] != target.shape[1:] or len(tensor) > len(target):
             raise _other_shape(source, name, tensor, target)
-        rows = torch.zeros(target.shape) if target.is_meta else target
+        dtype = torch.bfloat16 if name in halved else torch.float32
+        rows = torch.zeros(target.shape, dtype=dtype) if target.is_meta else target
         rows[: len(tensor)] = tensor
         if target.is_meta:
             setattr(model.get_submodule(path), field, nn.Parameter(rows, requires_grad=False))

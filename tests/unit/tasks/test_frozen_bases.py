@@ -17,10 +17,13 @@ from torch import Tensor
 
 from contract_cases import CASES
 from quick_cases import mostly_slow
+from vaak.config.load import load
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import FrozenLinear, merged
+from vaak.runs.open_run import open_run
+from vaak.runs.start import train
 
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
@@ -95,6 +98,31 @@ def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path:
     in_nf4 = {parameter for parameter in kept if parameter.endswith(("codes", "absmax", "offset"))}
     assert in_nf4 <= frozen.keys()
     assert bool(in_nf4) == (base_dtype == "nf4")
+
+
+def tensors_by_kind(trainer: Trainer) -> set[torch.dtype]:
+    """The types of what has a row for each token."""
+    return {one.dtype for name, one in trainer.model.named_parameters() if name in ("embedding.weight", "head.weight")}
+
+
+def test_a_run_of_an_earlier_version_keeps_its_embeddings_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """QLoRA kept them so before; a checkpoint says how it has them."""
+    with monkeypatch.context() as earlier:
+        for module in ("model", "pretrained"):
+            earlier.setattr(f"vaak.tasks.lm.{module}.has_token_vectors_in_bf16", lambda lora: False)
+        straight = trainer_of(NAMES[0], tmp_path / "straight", "nf4", max_steps=4, checkpoint={"interval": 2})
+        straight.fit()
+        assert tensors_by_kind(straight) == {torch.float32}
+        trainer_of(NAMES[0], tmp_path / "resumed", "nf4", max_steps=2, checkpoint={"interval": 2}).fit()
+        train(load([tmp_path / "straight" / "case.yml"], [f"run_dir={tmp_path / 'real'}", "training.max_steps=1"]))
+    resumed = trainer_of(NAMES[0], tmp_path / "resumed", "nf4", max_steps=4, checkpoint={"interval": 2})
+    assert tensors_by_kind(resumed) == {torch.bfloat16}
+    assert resumed.resume("auto")
+    assert tensors_by_kind(resumed) == {torch.float32}
+    resumed.fit()
+    assert_same(iterate_adapters(resumed), iterate_adapters(straight))
+    opened: Any = open_run(tmp_path / "real", device="cpu").model
+    assert torch.equal(opened.embedding.weight, dict(straight.model.named_parameters())["embedding.weight"])
 
 
 @pytest.mark.parametrize(("name", "base_dtype"), mostly_slow([(NAMES[0], "nf4"), (NAMES[1], "bf16")], NAMES[0]))

@@ -31,7 +31,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
-from vaak.nn.lora import add_lora
+from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
 from vaak.nn.lora_experts import is_target
 from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
@@ -322,6 +322,11 @@ class DecoderCache:
 AnyLanguageModel = LanguageModel | TransformersDecoder
 
 
+def has_token_vectors_in_bf16(lora: LoraConfig | None) -> bool:
+    """Whether a model of ours keeps embeddings and output layer in bf16: in QLoRA, unless that layer is adapted."""
+    return lora is not None and lora.base_dtype == "nf4" and not is_target("head", lora.targets)
+
+
 def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: range = range(0)) -> AnyLanguageModel:
     """The model with the low-rank adapters of ``lora``, in place; a tied output layer of ours may have one, too.
 
@@ -332,6 +337,8 @@ def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: r
     if isinstance(model, LanguageModel) and model.head is None and is_target("head", lora.targets):
         model.add_tied_head()
     add_lora(model.network if isinstance(model, TransformersDecoder) else model, lora)
+    if isinstance(model, LanguageModel) and has_token_vectors_in_bf16(lora):
+        keep_token_vectors_in_bf16(model.embedding, model.head)
     train_new_rows(model.token_modules(), new_tokens)
     return model
 

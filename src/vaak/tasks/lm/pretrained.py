@@ -29,7 +29,7 @@ from vaak.nn.initialisation import DEVIATION
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, has_token_vectors_in_bf16
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
     BASE_FOLDER,
@@ -151,6 +151,10 @@ def read_max_length(folder: Path) -> int | None:
     return None if found is None else int(found)
 
 
+OF_TOKENS = ("embedding.weight", "head.weight")
+"""The tensors of ours that have a row for each token."""
+
+
 def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
     """Return the model with the weights of ``source``; those of tokens that it lacks begin as the options say.
 
@@ -162,10 +166,11 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
         if own.lora is not None and own.lora.base_dtype == "nf4" and can_stream():
             with parameters_on_meta():
                 model = init_model(folder, own, vocab_size)
-            read_in_nf4(model, source, *named, folder)
+            halved = OF_TOKENS if has_token_vectors_in_bf16(own.lora) else ()
+            read_in_nf4(model, source, *named, folder, halved)
         else:
             model = init_model(folder, own, vocab_size)
-            read_weights(model, source, *named, ("embedding.weight", "head.weight"))
+            read_weights(model, source, *named, OF_TOKENS)
         begin_new_rows(model.token_modules(), *read_new_tokens(folder))
         return model
     # Its own module, in 32 bits.

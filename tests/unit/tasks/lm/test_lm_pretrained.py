@@ -340,7 +340,14 @@ def test_a_base_in_four_bits_is_read_tensor_by_tensor_with_the_same_bits(
     streamed, count = read(), len(quantised)
     again = read()
     assert (count > 5, len(quantised)) == (True, 0), "the second time nothing is quantised"
+    ids, documents = torch.arange(8)[None], torch.zeros(1, 8, dtype=torch.int)
     for model in (streamed, again):
+        assert {one.weight.dtype for one in model.token_modules()} == {torch.bfloat16}
+        with torch.no_grad():
+            logits, inputs = model(ids, documents=documents), model(ids, documents=documents, project=False)
+            assert (logits.dtype, inputs.hidden.dtype) == (torch.float32, torch.float32), "they are rounded, no more"
+            torch.testing.assert_close(inputs.logits(), logits)
+            torch.testing.assert_close(merged(model)(ids, documents=documents), logits, rtol=1e-4, atol=1e-5)
         for name, tensor in expected.state_dict().items():
             assert "lora_A" in name or torch.equal(tensor, model.state_dict()[name]), name
     assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 1
