@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, add_options, make_overrides, on_a_run
+from vaak.cli.arguments import BatchSize, ModelInUse, add_options, make_overrides, on_a_run
 from vaak.cli.output import create_folder, print_failed
 from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
@@ -44,8 +44,13 @@ FORMAT_ENDINGS = {Format.text: "txt", Format.textgrid: "TextGrid"}
 @add_options(AsrDecodingConfig, into="decoding", leave_out=("valid_examples", "batch_size"))
 def transcribe(
     chosen: ModelInUse,
-    audio: AudioFiles,
     decoding: dict[str, Any],
+    audio: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Audio files, and folders that are searched for them; none with --live.", show_default=False
+        ),
+    ] = None,
     format: Annotated[
         Format,
         typer.Option(help="text, json, srt or vtt (subtitles), or textgrid (Praat); with --diarize rttm and stm, too."),
@@ -61,6 +66,24 @@ def transcribe(
         typer.Option("--output", "-o", help="A folder for one file per recording; default: standard output."),
     ] = None,
     batch_size: BatchSize = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Transcribe while it is spoken: raw 16-bit mono samples of standard input; of the microphone where "
+            "that is a terminal.",
+        ),
+    ] = False,
+    rate: Annotated[
+        int | None,
+        typer.Option(help="With --live, samples in a second of standard input; default: the model's."),
+    ] = None,
+    interval: Annotated[
+        float | None, typer.Option(min=0.1, help="With --live, seconds of audio between partial texts; default: 1.")
+    ] = None,
+    pause: Annotated[
+        float | None, typer.Option(min=0.1, help="With --live, seconds of silence that end an utterance; default: 0.5.")
+    ] = None,
 ) -> None:
     """Transcribe recordings. Audio may have any sampling rate, number of channels and length.
 
@@ -69,10 +92,27 @@ def transcribe(
     processed, and the exit code is 2. --json is --format json. With --diarize, the output names the speakers, found
     with the options of that run.
 
+    With --live, the text of an utterance is printed once it has ended; on a terminal, what is settled of it before.
+    With --json, each is a line: type (partial or final), start, end, text, and heard, the seconds of audio so far.
+
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
 
     Example: vaak transcribe runs/whisper-hi talk.flac --timestamps word --language auto --json
+    Example: ffmpeg -i talk.mp4 -f s16le -ac 1 -ar 16000 - | vaak transcribe runs/whisper-hi --live --rate 16000
     """
+    given = {"rate": rate, "interval": interval, "pause": pause}
+    times: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if live:
+        others = {
+            "AUDIO": audio, "--format": format not in (Format.text, Format.json), "--diarize": diarize,
+            "--output": output, "--batch-size": batch_size, "--long-form": decoding.get("long_form") == "seek",
+        }  # fmt: skip
+        _transcribe_live(chosen, [name for name, value in others.items() if value], decoding, times, format)
+        return
+    if times:
+        raise UserError(f"--{next(iter(times))} is of --live only")
+    if not audio:
+        raise UserError("give the files to transcribe, or --live")
     from vaak.audio.audio_file import audio_files
     from vaak.audio.formats.annotation_lines import name_recordings
 
@@ -99,6 +139,24 @@ def transcribe(
     print_failed("transcribed", len(names) - sum(path in names for path in failed), failed)
     if failed:
         raise typer.Exit(2)
+
+
+def _transcribe_live(
+    chosen: ModelInUse, others: list[str], decoding: dict[str, Any], times: dict[str, Any], format: Format
+) -> None:
+    """Transcribe what comes. Raises UserError where ``others``, which live audio can't have, are given."""
+    from vaak.cli.tasks.live import listen
+
+    if others:
+        raise UserError(f"{others[0]} can't be taken with --live, which prints text or JSON of what it hears")
+    opened = chosen.open(make_overrides("data.decoding", decoding))
+    chosen.require_use(opened, "transcribe", "vaak transcribe requires a run of task asr")
+    with opened.precision.autocast():
+        listen(
+            opened.task.transcriber(opened.model, long_form="silences"),
+            times,
+            as_json=chosen.as_json or format is Format.json,
+        )
 
 
 def _require_that_options_fit(
@@ -148,16 +206,7 @@ def _format_transcript(format: Format, found: Transcript | SpeakerTranscript, pa
     factor = found.seconds_taken / found.duration if found.duration else None
     times = {"duration": found.duration, "seconds_taken": round(found.seconds_taken, 3), "real_time_factor": factor}
     turns = [turn._asdict() for turn in found.turns] if isinstance(found, SpeakerTranscript) else []
-    segments: list[dict[str, Any]] = turns
-    for one in () if isinstance(found, SpeakerTranscript) else found.segments:
-        words: list[dict[str, Any]] = [word._asdict() for word in one.words]
-        for word, probability in zip(words, one.probabilities, strict=False):
-            word["probability"] = probability
-        segments.append(
-            {"start": one.start, "end": one.end, "text": one.text}
-            | ({"words": words} if words else {})
-            | ({"language": one.language} if one.language else {})
-        )
+    segments = turns if isinstance(found, SpeakerTranscript) else [one.to_json() for one in found.segments]
     about = {"file": str(path), "name": found.name, **times, "text": found.text, "segments": segments}
     return json.dumps(about, ensure_ascii=False) + "\n"
 

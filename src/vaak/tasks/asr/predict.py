@@ -82,6 +82,14 @@ class Transcriber:
         """The words of each window's features ``(bin, frame)``, all computed at once."""
         raise NotImplementedError
 
+    def continue_text(self, features: np.ndarray, settled: str) -> str:
+        """The words of features ``(bin, frame)`` of audio that still goes on; ``settled`` are its first words.
+
+        A model that can goes on after them; others, such as one by CTC, hear all of it anew.
+        """
+        [text] = self.texts_of_windows([features])
+        return text
+
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:
         """The transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""
         size = self.decoding.batch_size

@@ -9,7 +9,7 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vaak.audio.segments import Interval
 from vaak.scoring.speaker_errors import Turn, rttm_words, stm_text
@@ -27,6 +27,16 @@ class Segment(NamedTuple):
     words: tuple[Interval, ...] = ()
     language: str | None = None
     probabilities: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        words: list[dict[str, Any]] = [word._asdict() for word in self.words]
+        for word, probability in zip(words, self.probabilities, strict=False):
+            word["probability"] = probability
+        return (
+            {"start": self.start, "end": self.end, "text": self.text}
+            | ({"words": words} if words else {})
+            | ({"language": self.language} if self.language else {})
+        )
 
 
 LOW = 0.5

@@ -149,6 +149,22 @@ class WhisperTranscriber(Transcriber):
         """The words of each window's features ``(bin, frame)``, all computed at once."""
         return self._texts(self.decode(self.encoded(features)))
 
+    def continue_text(self, features: np.ndarray, settled: str) -> str:
+        encoded, end = self.encoded([features]), self.vocabulary.ids.end
+        tokens = self.vocabulary.encode(settled) if settled else []
+        prompt = [*self.prompt(self.languages(encoded)[0], self.first_prompt), *tokens]
+        room = self.model.max_target_length - len(prompt)
+        longest = min(room, (self.decoding.max_new_tokens or room) - len(tokens))
+        if longest < 1:
+            return settled
+        read = torch.tensor([prompt])
+        with without_dropout(self.model), torch.inference_mode():
+            # After settled words the text may end at once.
+            writer = TranscriptWriter(self.model, encoded, self.vocabulary, read, is_first=not tokens)
+            begin = send(read[:, -1].contiguous(), self.device)
+            [found] = write(writer, begin, SamplingSettings(longest, temperature=0.0, stop_ids=(end,)), [])
+        return self.vocabulary.decode([*tokens, *found.tokens])
+
     def _texts(self, decoded: Iterable[Decoded]) -> list[str]:
         return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in decoded]
 
@@ -345,10 +361,11 @@ class TranscriptWriter:
         vocabulary: Vocabulary,
         prompts: Tensor | None = None,
         rules: TimeRules | None = None,
+        is_first: bool = True,
     ) -> None:
         """``prompts`` ``(row, token)``, on the CPU, are read first (default: that of training), but for the last token.
 
-        With ``rules``, times are written.
+        With ``rules``, times are written. ``is_first`` is False where the text has begun in the prompts.
         """
         self.model, self.encoded, device = model, encoded, encoded.states.device
         self.rows = torch.arange(len(encoded.states))
@@ -359,7 +376,7 @@ class TranscriptWriter:
         never = [one for one in vocabulary.ids.never if rules is None or one not in rules.times]
         self.never = send(torch.tensor(never, dtype=torch.long), device)
         self.never_first = send(torch.tensor(vocabulary.ids.never_first, dtype=torch.long), device)
-        self.is_first = True
+        self.is_first = is_first
         if prompts is None:
             prompts = torch.tensor([vocabulary.ids.prompt]).expand(len(encoded.states), -1)
         # The prompt's last token is left for the search, which begins with it and asks for what follows.

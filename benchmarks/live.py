@@ -1,0 +1,92 @@
+"""Live transcription, in seconds of audio: how late each word is settled and final, and what it costs in errors.
+
+    python benchmarks/live.py MODEL RECORDING TEXT [--interval 1] [--pause 0.5]
+
+TEXT is a file with what is said. No partial text is left out, as on a machine that is fast enough. The end of a word is
+when the final text has it, which needs a Whisper that writes times; its delay is how much more audio had been
+heard by then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from vaak.audio.audio_file import AudioFile
+from vaak.audio.live_audio import BLOCK_SECONDS
+from vaak.runs.open_run import open_run
+from vaak.scoring.normalisers import normaliser
+from vaak.scoring.word_errors import count_errors
+from vaak.tasks.asr.live import Event, LiveOptions, LiveTranscriber
+
+
+def hear(live: LiveTranscriber, samples: np.ndarray) -> list[Event]:
+    """Everything that is said of samples that come in blocks."""
+    step = round(BLOCK_SECONDS * live.rate)
+    found = list[Event]()
+    for at in range(0, len(samples), step):
+        found += live.feed(samples[at : at + step])
+    return [*found, *live.finish()]
+
+
+def measure_delays(events: list[Event]) -> tuple[list[float], list[float], int]:
+    """The seconds until each word of the final texts was settled, and final; and how many settled words changed."""
+    settled, final, changed = list[float](), list[float](), 0
+    partials = list[Event]()
+    for event in events:
+        if event.type == "partial":
+            partials.append(event)
+            continue
+        words = [word for segment in event.segments for word in segment.words]
+        for place, word in enumerate(words, start=1):
+            seen = next((one.heard for one in partials if len(one.text.split()) >= place), event.heard)
+            settled.append(seen - word.end)
+            final.append(event.heard - word.end)
+        shown, said = (partials[-1].text.split() if partials else []), event.text.split()
+        changed += sum(one != other for one, other in zip(shown, said, strict=False)) + max(0, len(shown) - len(said))
+        partials = []
+    return settled, final, changed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--interval", type=float, default=1.0)
+    parser.add_argument("--pause", type=float, default=0.5)
+    asked = parser.parse_args()
+    opened = open_run(asked.model, device="cpu")
+    normalise = normaliser("basic")
+    reference = normalise(asked.text.read_text(encoding="utf-8"))
+
+    def print_errors(name: str, text: str) -> None:
+        errors = count_errors(reference, normalise(text))
+        print(f"{name}: {errors.word_errors} of {errors.words} words wrong")
+
+    whole = opened.task.transcriber(opened.model).transcribe(asked.recording)
+    print_errors("whole recording", whole.text)
+    times = {"timestamps": "word"} if opened.task.prepared.vocabulary.times else {}
+    live = LiveTranscriber(
+        opened.task.transcriber(opened.model, **times), LiveOptions(interval=asked.interval, pause=asked.pause)
+    )
+    samples = AudioFile(asked.recording, live.rate).read(0.0, whole.duration)
+    begun = time.process_time()
+    events = hear(live, samples)
+    finals = [one for one in events if one.type == "final"]
+    print_errors("live", " ".join(one.text for one in finals))
+    settled, final, changed = measure_delays(events)
+    print(f"{live.heard:.1f} s, utterances: {len(finals)}, partial texts: {len(events) - len(finals)}")
+    print(f"processor time: {(time.process_time() - begun) / live.heard:.2f} s for each second of audio")
+    for name, delays in (("settled", settled), ("final", final)):
+        if delays:
+            middle, most = np.percentile(delays, (50, 90))
+            print(f"seconds until a word is {name}: median {middle:.2f}, 90 % {most:.2f}, largest {max(delays):.2f}")
+    print(f"settled words that the final text has otherwise: {changed} of {len(settled)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Speech transcribed while it is spoken: text that is settled so far, and each utterance's text once it has ended.
+
+samples ──voice activity──▶ utterance so far ──every interval──▶ text ──what two in a row agree on──▶ partial
+                            └──after a pause──▶ text of all of it ──────────────────────────────────▶ final
+
+Partial texts only grow: words are settled once the texts of two windows in a row, the second longer, agree on them, and
+a Whisper goes on after them. Source: Macháček et al. 2023, "Turning Whisper into Real-Time Transcription System"
+(LocalAgreement-2, of Liu et al. 2020). Differs: an utterance ends at a pause, not where a sentence does, and its final
+text is written anew from all of its audio, as that of a recording's window is. So it depends on the samples alone,
+not on how fast the machine is; partial texts that would come late are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from vaak.audio.speech_regions import FRAME, MARGIN_AFTER, SHORTEST_SPEECH, frame_samples
+from vaak.audio.voice_activity import VoiceActivity
+from vaak.tasks.asr.long_form import Window, quietest
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.transcripts import Segment
+
+MARGIN_BEFORE = 0.3
+"""Seconds before the first loud frame that belong to an utterance: soft beginnings, and what makes a frame loud."""
+KEPT_AFTER = 0.2
+"""Seconds after the last loud frame that belong to an utterance."""
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """When live audio is transcribed, in seconds."""
+
+    interval: float = 1.0
+    """Audio between two partial texts."""
+    pause: float = 0.5
+    """Without speech, after which an utterance has ended."""
+
+
+class Event(NamedTuple):
+    """A text of what is said from ``start`` to ``end`` seconds, when ``heard`` seconds of audio were known."""
+
+    type: Literal["partial", "final"]
+    start: float
+    end: float
+    text: str
+    heard: float
+    segments: tuple[Segment, ...] = ()
+    """Of a final text."""
+
+
+class LiveTranscriber:
+    """Transcribes audio of one source while it comes; ``feed`` it samples at the rate of the model, then ``finish``."""
+
+    def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
+        self.transcriber, self.options = transcriber, options
+        # One pass, of words alone: a partial text is soon another.
+        quick = {"timestamps": "none", "temperature_step": None}
+        self._quick = replace(transcriber, decoding=transcriber.decoding.model_copy(update=quick))
+        self.rate = transcriber.features.sampling_rate
+        self._frame = frame_samples(self.rate)
+        self._longest = int(transcriber.features.seconds * self.rate) // self._frame
+        self._before = min(round(MARGIN_BEFORE / FRAME), self._longest // 2)
+        self._voice = VoiceActivity(options.pause)
+        self._rest = np.zeros(0, np.float32)
+        self._frames = list[np.ndarray]()
+        """Audio that may be needed: of the utterance, or before the next."""
+        self._is_open = False
+        self._start = 0
+        """The frame at which speech begins in the utterance."""
+        self._tried = 0
+        """Frames of the utterance of which a text was last written."""
+        self._last = self._settled = self._shown = ""
+
+    @property
+    def heard(self) -> float:
+        """Seconds of audio so far."""
+        return self._voice.num_frames * self._frame / self.rate
+
+    def feed(self, samples: np.ndarray, *, is_behind: bool = False) -> Iterator[Event]:
+        """What is said, now that further ``samples`` ``(time,)`` are known; ``is_behind`` where more wait already."""
+        known = np.concatenate((self._rest, samples)) if len(self._rest) else samples
+        whole = len(known) // self._frame * self._frame
+        self._rest = known[whole:]
+        for frame in known[:whole].reshape(-1, self._frame):
+            yield from self._hear(frame)
+        if (
+            self._is_open
+            and not is_behind
+            and (len(self._frames) - self._tried) * FRAME >= self.options.interval - 1e-6
+        ):
+            yield from self._try()
+
+    def finish(self) -> Iterator[Event]:
+        """What is said in the end, where audio ends amid an utterance."""
+        if self._is_open:
+            yield from self._end(self._frames)
+            self._is_open = False
+
+    def _hear(self, frame: np.ndarray) -> Iterator[Event]:
+        self._frames.append(frame)
+        is_speech = self._voice.hear(frame)
+        if not self._is_open:
+            del self._frames[: -self._before]
+            if is_speech:
+                self._open(self._voice.num_frames - round(SHORTEST_SPEECH / FRAME))
+        elif not is_speech:
+            kept = len(self._frames) - (self._voice.num_frames - self._voice.last_loud) + round(KEPT_AFTER / FRAME)
+            yield from self._end(self._frames[: max(1, kept)])
+            self._is_open, self._frames = False, self._frames[-self._before :]
+        elif len(self._frames) >= self._longest:
+            # As a long recording is cut: at the quietest place of the second half.
+            half = len(self._frames) // 2
+            kept = half + quietest(np.concatenate(self._frames[half:]), self.rate) // self._frame
+            rest = self._frames[kept:]
+            yield from self._end(self._frames[:kept])
+            self._frames = rest
+            self._open(self._voice.num_frames - len(rest))
+
+    def _open(self, start: int) -> None:
+        self._is_open, self._start, self._tried = True, start, 0
+        self._last = self._settled = self._shown = ""
+
+    def _try(self) -> Iterator[Event]:
+        """The settled text of the utterance so far, if it has grown."""
+        self._tried = len(self._frames)
+        features = self.transcriber.features(np.concatenate(self._frames))
+        now = self._quick.continue_text(features, self._settled)
+        agreed = find_agreed(self._last, now)
+        self._last = now
+        if len(agreed) > len(self._settled) and agreed.startswith(self._settled):
+            self._settled = self._shown = agreed
+            yield Event("partial", *self._times(self._frames), agreed, round(self.heard, 3))
+
+    def _end(self, frames: list[np.ndarray]) -> Iterator[Event]:
+        """The text of an utterance; none where nothing was heard in it, unless something had been shown."""
+        if self._voice.last_loud <= self._start:
+            # What is left where a long utterance was cut.
+            return
+        samples, (start, end) = np.concatenate(frames), self._times(frames)
+        begin = self.heard - len(self._frames) * self._frame / self.rate
+        window = Window(begin, start, end, self.transcriber.features(samples), len(samples))
+        [segments] = self.transcriber.segments_of_windows([window])
+        said = tuple(one for one in segments if one.text)
+        if said or self._shown:
+            text = " ".join(one.text for one in said)
+            yield Event("final", start, end, text, round(self.heard, 3), said)
+
+    def _times(self, frames: list[np.ndarray]) -> tuple[float, float]:
+        """When the first and the last speech is in ``frames``, the beginning of the utterance."""
+        end = self._voice.num_frames - len(self._frames) + len(frames)
+        last = min(self._voice.last_loud + round(MARGIN_AFTER / FRAME), end)
+        seconds = self._frame / self.rate
+        return round(self._start * seconds, 3), round(last * seconds, 3)
+
+
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+"""Letters of scripts that don't separate words: Thai, Lao, Burmese, Khmer, kana, Han."""
+
+
+def find_agreed(first: str, second: str) -> str:
+    """The beginning that two texts share, up to the end of a word; of the marks after that, none.
+
+    >>> find_agreed("I like it, but", "I like it. Bu"), find_agreed("a do", "a don't"), find_agreed("今日は", "今日も")
+    ('I like it', 'a', '今日')
+    """
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    place = sum(1 for _ in alike)
+    while place and not (_ends_word(first, place) and _ends_word(second, place)):
+        place -= 1
+    return second[:place].rstrip()
+
+
+def _ends_word(text: str, place: int) -> bool:
+    """Whether a word, or a mark after one, ends before a place of a text."""
+    before, after = text[place - 1], text[place : place + 1]
+    if UNSPACED.match(before) and UNSPACED.match(after) and not unicodedata.category(after).startswith("M"):
+        return True
+    while place < len(text) and unicodedata.category(text[place]).startswith("P"):
+        place += 1
+    return place == len(text) or text[place].isspace()
