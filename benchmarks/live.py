@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ from vaak.scoring.normalisers import normaliser
 from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.live import Event, LiveOptions, LiveTranscriber
 
+MOST_ADDED = 10
+"""Words by which the beginning of a final text may be longer than what was settled of it."""
+
 
 def hear(live: LiveTranscriber, samples: np.ndarray) -> list[Event]:
     """Everything that is said of samples that come in blocks."""
@@ -32,7 +36,7 @@ def hear(live: LiveTranscriber, samples: np.ndarray) -> list[Event]:
     return [*found, *live.finish()]
 
 
-def measure_delays(events: list[Event]) -> tuple[list[float], list[float], int]:
+def measure_delays(events: list[Event], normalise: Callable[[str], str]) -> tuple[list[float], list[float], int]:
     """The seconds until each word of the final texts was settled, and final; and how many settled words changed."""
     settled, final, changed = list[float](), list[float](), 0
     partials = list[Event]()
@@ -45,8 +49,12 @@ def measure_delays(events: list[Event]) -> tuple[list[float], list[float], int]:
             seen = next((one.heard for one in partials if len(one.text.split()) >= place), event.heard)
             settled.append(seen - word.end)
             final.append(event.heard - word.end)
-        shown, said = (partials[-1].text.split() if partials else []), event.text.split()
-        changed += sum(one != other for one, other in zip(shown, said, strict=False)) + max(0, len(shown) - len(said))
+        if partials:
+            shown = normalise(partials[-1].text).split()
+            # What follows the settled words isn't a change of them: of all beginnings, the nearest one counts.
+            beginnings = range(len(shown) + MOST_ADDED + 1)
+            texts = {" ".join(normalise(event.text).split()[:number]) for number in beginnings}
+            changed += min(count_errors(" ".join(shown), one).word_errors for one in texts)
         partials = []
     return settled, final, changed
 
@@ -78,7 +86,7 @@ def main() -> None:
     events = hear(live, samples)
     finals = [one for one in events if one.type == "final"]
     print_errors("live", " ".join(one.text for one in finals))
-    settled, final, changed = measure_delays(events)
+    settled, final, changed = measure_delays(events, normalise)
     print(f"{live.heard:.1f} s, utterances: {len(finals)}, partial texts: {len(events) - len(finals)}")
     print(f"processor time: {(time.process_time() - begun) / live.heard:.2f} s for each second of audio")
     for name, delays in (("settled", settled), ("final", final)):

@@ -93,6 +93,7 @@ USES = {
     ),
     "lilcom": Use(("train diarization/quickstart --try global_config.storage_type=lilcom",), r"vaak\[audio\]"),
     "umap": Use(("pipeline moe-asr --dataset-root recorded --reduce umap",), r"vaak\[asr\]"),
+    "live": Use((f"train training_minimal {SHORT}", f"transcribe {RUN} --live"), "requires a run of task asr"),
     "serve": Use((f"train training_minimal {SHORT}", f"serve {RUN} --port 0"), asks="/v1/models"),
     "demo": Use((f"train training_minimal {SHORT}", f"demo {RUN} --port 0"), asks="/"),
     "wandb": Use((f"train training_minimal {SHORT} training.logging.wandb=true",)),
