@@ -62,7 +62,7 @@ def speak(words: list[str], rng: np.random.Generator) -> np.ndarray:
 
 def at_rate_of(transcriber: Any, samples: np.ndarray) -> np.ndarray:
     """The samples at the rate of the model, as standard input gives them."""
-    stream = io.BufferedReader(io.BytesIO(samples.tobytes()))  # type: ignore[arg-type]
+    stream = io.BufferedReader(io.BytesIO(samples.tobytes()))
     blocks = [one.samples for one in hear_stream(stream, RATE, transcriber.features.sampling_rate, Lost())]
     return np.concatenate(blocks)
 
