@@ -390,6 +390,8 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
         (kind,) = (one for one in get_args(kind) if one is not type(None))
     # The section validates a Place.
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    # One text, which the section splits.
+    kind = str if get_origin(kind) is tuple else kind
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
     shown = str(field.default) if show_default else False
     annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]

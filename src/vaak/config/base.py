@@ -56,9 +56,17 @@ Place = Annotated[str, AfterValidator(from_home)]
 
 @dataclass(frozen=True)
 class PathRead:
-    """Marks an option whose file is read, and so seen from the YAML (``vaak.config.paths``); ``or_name``: or a name."""
+    """Marks an option whose file is read, and so seen from the YAML (``vaak.config.paths``); ``or_name``: or a name.
+
+    With ``endings``, only a value that ends so, without commas, is a path.
+    """
 
     or_name: bool = False
+    endings: tuple[str, ...] = ()
+
+    def is_path(self, value: Any) -> bool:
+        """Return whether an option's value, or one of its list, may be a path."""
+        return not self.endings or (isinstance(value, str) and value.endswith(self.endings) and "," not in value)
 
 
 Source = Annotated[Place, PathRead()]

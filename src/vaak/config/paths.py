@@ -62,8 +62,9 @@ def _paths_in(section: PlacedDict, kind: SectionType) -> Iterator[tuple[str, Any
     for name, value in section.items():
         if name in reads and not _is_within_corpus(section, name):
             if isinstance(value, PlacedList):
-                yield from ((name, value, index, reads[name]) for index in range(len(value)))
-            else:
+                places = (index for index, one in enumerate(value) if reads[name].is_path(one))
+                yield from ((name, value, index, reads[name]) for index in places)
+            elif reads[name].is_path(value):
                 yield name, section, name, reads[name]
 
 

@@ -1,6 +1,6 @@
 """The most probable texts of CTC's frames, with a language model of words: a search over prefixes, of rows together.
 
-    score(text) = log p(text) + alpha · log p_words(text) + beta · (number of words)
+    score(text) = log p(text) + alpha · log p_words(text) + beta · (number of words) + weights of hotwords
 
 A prefix is in the beam once, however its tokens are placed. It has two probabilities: of all placements that end in a
 blank, and of all that end in its last token. They differ in the next step, where a repeated token is a new one only
@@ -25,6 +25,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from vaak.nn.decoding.ctc_words import NEVER, Endings, WordBonuses, WordModel
+from vaak.nn.decoding.hotwords import Hotwords, PrefixHotwords
 
 BLOCK = 2**20
 """Log-probabilities that are sorted at once."""
@@ -50,6 +51,7 @@ class CtcBeam:
     words: WordModel | None = None
     alpha: float = 0.0
     beta: float = 0.0
+    hotwords: Hotwords | None = None
 
     @cached_property
     def endings(self) -> Endings | None:
@@ -136,6 +138,8 @@ class _Search:
         self.words: WordBonuses | None = None
         if search.endings is not None:
             self.words = WordBonuses(search.endings, search.words, search.alpha, search.beta, shape)
+        self.hotwords = None if search.hotwords is None else PrefixHotwords(search.hotwords, shape)
+        self.bonuses = [one for one in (self.words, self.hotwords) if one is not None]
         self.sources, self.tokens = list[np.ndarray](), list[np.ndarray]()
         """Of each frame, the places of the prefixes in the beam before it, and their new tokens; ``vocab``: none."""
         self.same_places, self.no_tokens = none + np.arange(self.width), none + self.vocab
@@ -162,8 +166,8 @@ class _Search:
     def _keep_rows(self, number: int) -> None:
         self.live = _Prefixes(*(one[:number] for one in self.live))
         self.same_places, self.no_tokens = self.same_places[:number], self.no_tokens[:number]
-        if self.words is not None:
-            self.words.keep_rows(number)
+        for bonuses in self.bonuses:
+            bonuses.keep_rows(number)
 
     def _read(self, start: int, number: int) -> Iterator[_Frame]:
         """The next frames of the first rows, as many as fit into BLOCK numbers."""
@@ -189,6 +193,8 @@ class _Search:
     def _step(self, frame: _Frame) -> None:
         unchanged, words = self._stay(frame), self.words
         before = unchanged.before if words is None else unchanged.before + words.bonus
+        if self.hotwords is not None:
+            before = before + self.hotwords.bonus + self.hotwords.most_gained
         # Tokens that add less bring nothing into the beam.
         useful = (frame.most + before.max(1)[:, None] > unchanged.least[:, None]).any(0).nonzero()[0]
         if len(useful):
@@ -211,7 +217,8 @@ class _Search:
             in_token = np.logaddexp(in_token, np.where(is_continued, parents + last, NEVER))
         in_blank = before + frame.log_probs[:, self.search.blank, None]
         scores = np.logaddexp(in_blank, in_token)
-        scores = scores if self.words is None else scores + self.words.bonus
+        for bonuses in self.bonuses:
+            scores = scores + bonuses.bonus
         return _Unchanged(in_blank, in_token, scores, before, last)
 
     def _continue(self, frame: _Frame, unchanged: _Unchanged, count: int) -> None:
@@ -226,11 +233,9 @@ class _Search:
         # Those that are in the beam already were added there.
         longer.put(np.where(live.has_parent, every * live.parent + places, firsts + count), NEVER)
         scores = longer
-        if self.words is not None:
-            scores = np.empty_like(longer)
-            kinds, own = frame.kinds[:, :count], frame.own[:, :count]
-            bonuses = self.words.after_tokens(kinds, own, unchanged.before, unchanged.least, self._spell)
-            np.add(longer[..., :count], bonuses, out=scores[..., :count])
+        if self.words is not None or self.hotwords is not None:
+            scores = longer.copy()
+            scores[..., :count] += self._add_bonuses(frame, unchanged, count)
         scores[..., count] = unchanged.scores
         flat = scores.reshape(number, -1)
         chosen = _find_highest(flat, width)
@@ -257,6 +262,19 @@ class _Search:
         )
         if self.words is not None:
             self.words.select(sources, tokens, is_new)
+        if self.hotwords is not None:
+            self.hotwords.select(sources, tokens)
+
+    def _add_bonuses(self, frame: _Frame, unchanged: _Unchanged, count: int) -> np.ndarray:
+        """Return what words and hotwords add to the prefixes continued by the ``count`` best tokens."""
+        found, before = np.zeros(()), unchanged.before
+        if self.hotwords is not None:
+            found = self.hotwords.after_tokens(frame.tokens[:, :count])
+            before = before + self.hotwords.bonus + self.hotwords.most_gained
+        if self.words is not None:
+            kinds, own = frame.kinds[:, :count], frame.own[:, :count]
+            found = found + self.words.after_tokens(kinds, own, before, unchanged.least, self._spell)
+        return found
 
     def _trace(self, row: int, place: int) -> Iterator[int]:
         """The tokens of a prefix, the last first."""
@@ -282,6 +300,8 @@ class _Search:
         if self.words is not None:
             begun = [self._spell(row, place) if self.words.word[row, place] else "" for place in places]
             scores += self.words.at_the_end(row, places, begun)
+        if self.hotwords is not None:
+            scores += self.hotwords.at_the_end(row, places)
         order = np.argsort(-scores, kind="stable")[: self.n_best].tolist()
         return [(float(scores[one]), tuple(self._trace(row, places[one]))[::-1]) for one in order]
 

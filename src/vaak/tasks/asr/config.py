@@ -5,12 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Place, ResumeClass, Section, Source, SourceOrName, option
+from vaak.config.base import (
+    LARGEST_COUNT,
+    LARGEST_LENGTH,
+    PathRead,
+    Place,
+    ResumeClass,
+    Section,
+    Source,
+    SourceOrName,
+    option,
+)
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, ConformerConfig, LoraConfig
 from vaak.scoring.normalisers import NormaliserName
@@ -171,6 +181,21 @@ class AsrModelConfig(Section):
         return self
 
 
+def _split_hotwords(value: Any) -> Any:
+    """A text of hotwords with commas between them, as a command takes it, is a list of them."""
+    if isinstance(value, str):
+        return tuple(one.strip() for one in value.split(",") if one.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+HOTWORD_FILES = (".txt", ".tsv")
+"""A hotword that ends so is a file of them."""
+Hotwords = Annotated[
+    tuple[Annotated[Place, PathRead(endings=HOTWORD_FILES)], ...],
+    BeforeValidator(_split_hotwords, json_schema_input_type=str | list[str]),
+]
+
+
 class AsrDecodingConfig(Section):
     """How transcripts are written."""
 
@@ -199,6 +224,15 @@ class AsrDecodingConfig(Section):
     )
     alpha: float = option("ctc, beam: weight of the language model's log-probabilities.", 0.5, ge=0)
     beta: float = option("ctc, beam: score added for each word.", 0.0)
+    hotwords: Hotwords = option(
+        "ctc, beam: words and phrases that transcripts should prefer, such as names: a list of them, or with commas "
+        "between them; NAME.txt or NAME.tsv is a file with one in each line, and its own weight after a tab if it has "
+        "one.",
+        (),
+    )
+    hotword_weight: float = option(
+        "Score, as a log-probability, that a hotword adds each time it is in a transcript.", 4.0, gt=0, le=1000
+    )
     language: str | None = option(
         "whisper: language of the recordings, such as hi; auto: the most probable one of each window (of each "
         "recording, if long_form is seek); null is data.language.",

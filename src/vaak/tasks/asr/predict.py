@@ -7,8 +7,10 @@ How a recording becomes windows is in vaak.tasks.asr.long_form.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,17 @@ from torch import nn
 
 from vaak.audio.audio_file import AudioFile, Channels
 from vaak.core.errors import UserError
-from vaak.tasks.asr.config import AsrDecodingConfig
+from vaak.core.names import list_names
+from vaak.nn.decoding.hotword_list import read_hotwords, split_words
+from vaak.nn.decoding.hotwords import Hotwords
+from vaak.tasks.asr.config import HOTWORD_FILES, AsrDecodingConfig
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.long_form import Recording, Window, cut_windows, speech_seconds
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.batches import Batches, Done
+
+log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,12 @@ class Transcriber:
             segments = []
 
     @property
+    def hotwords(self) -> Hotwords | None:
+        """The hotwords of the options; None without any. Raises UserError for those that can't be read."""
+        options = self.decoding
+        return make_hotwords(self.vocabulary, options.hotwords, options.hotword_weight) if options.hotwords else None
+
+    @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
@@ -100,3 +113,26 @@ class Transcriber:
     def decode_texts(self, encoded: Any) -> list[str]:
         """The transcript of each row of encoded audio."""
         raise NotImplementedError
+
+
+@lru_cache(maxsize=1)
+def make_hotwords(vocabulary: Vocabulary, entries: tuple[str, ...], weight: float) -> Hotwords | None:
+    """Return the hotwords that a vocabulary can write, without those that it can't, which are reported; the last ones
+    are kept.
+
+    Raises UserError for those that can't be read.
+    """
+    weights = read_hotwords(entries, weight, HOTWORD_FILES)
+    unwritable = [text for text in weights if not _is_writable(vocabulary, " ".join(split_words(text)))]
+    if unwritable:
+        about = f"{len(unwritable)} of {len(weights)} left out"
+        log.warning(
+            "data.decoding.hotwords: %s, which the model's tokens can't write: %s", about, list_names(unwritable)
+        )
+    weights = {text: own for text, own in weights.items() if text not in unwritable}
+    return Hotwords(weights, vocabulary.token_bytes) if weights else None
+
+
+def _is_writable(vocabulary: Vocabulary, text: str) -> bool:
+    """Whether a text can be written in any case."""
+    return not all(vocabulary.find_unwritable([text, text.lower(), text.upper(), text.title()]))

@@ -23,17 +23,21 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
+from vaak.core.errors import UserError
 from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
+from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.tasks.asr import METRICS
 from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, read_kind
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
     DEFAULTS,
+    HOTWORD_FILES,
     SCRATCH,
     VERSIONS,
     AsrDataConfig,
+    AsrDecodingConfig,
     AsrExperiment,
     AsrModelConfig,
     find_window,
@@ -92,7 +96,23 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect("data.decoding.alpha", "data.decoding.ngram and data.decoding.lm are null")
     if data.decoding.ngram is not None and data.decoding.lm is not None:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
+    yield from _hotword_findings(data.decoding, model.architecture)
     yield from _budget_findings(experiment)
+
+
+def _hotword_findings(decoding: AsrDecodingConfig, architecture: str) -> Iterator[CheckFinding]:
+    """Yield hotwords that can't be read, or aren't."""
+    key = "data.decoding.hotwords"
+    if not decoding.hotwords:
+        yield no_effect("data.decoding.hotword_weight", f"{key} is empty")
+    elif architecture != CTC:
+        yield impossible(key, f"model.architecture is {architecture}, which takes no hotwords; leave them out")
+    elif decoding.method != "beam":
+        yield impossible(key, "only a beam search reads them; give data.decoding.method=beam, or leave them out")
+    try:
+        read_hotwords(decoding.hotwords, decoding.hotword_weight, HOTWORD_FILES)
+    except UserError as error:
+        yield impossible(key, str(error))
 
 
 def _budget_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:

@@ -104,6 +104,8 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         found = {"split": split, "normaliser": self.normalise.name, "decoding": decoding.method}
         if decoding.method == "beam":
             found |= {name: str(getattr(decoding, name)) for name in self.OF_BEAMS}
+        if decoding.hotwords:
+            found |= {"hotwords": ", ".join(decoding.hotwords), "hotword_weight": f"{decoding.hotword_weight:g}"}
         return {**found, "transcribed": str(min(dataset.num_transcribed, len(dataset.utterances)))}
 
     @property

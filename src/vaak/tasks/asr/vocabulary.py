@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
@@ -28,7 +28,7 @@ from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.model import BASE_KEY
 from vaak.tasks.pretrained import config_of_tokenizer
 from vaak.text.coverage import find_unwritable
-from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer import BYTES, Tokenizer
 
 log = logging.getLogger("vaak")
 TOKENIZER, TOKENIZER_CONFIG, VOCABULARY_FILE = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
@@ -41,6 +41,8 @@ NUM_TIMES = 1501
 """Tokens of times, <|0.00|> to <|30.00|> in steps of 0.02 s."""
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 _NAMED = ("<|endoftext|>", START, "<|translate|>", "<|transcribe|>", "<|startoflm|>", BEFORE, *NO_SPEECH, NO_TIMES)
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""The token of a byte, of tokenizers that write as bytes what they have no token for."""
 _LANGUAGE = re.compile(r"<\|[a-z][a-z_-]{1,15}\|>")
 """The token of a language."""
 ENGLISH = "en"
@@ -153,6 +155,26 @@ class Vocabulary:
         """Return of each word the characters that no transcript of the model has (``vaak.text.coverage``)."""
         unknown = {*self.ids.never, self.ids.pad}
         return find_unwritable(self.backend, [self.ids.before_text + word for word in words], unknown)
+
+    @cached_property
+    def token_bytes(self) -> list[bytes]:
+        """What each token adds to a transcript, in UTF-8, with the space before a word; a space for a time."""
+        silent, is_of_bytes = {self.ids.pad, *self.ids.never}, isinstance(self.backend.decoder, decoders.ByteLevel)
+        found = [b""] * self.ids.size
+        for token in range(self.ids.size):
+            name = self.backend.id_to_token(token)
+            if token in self.times:
+                found[token] = b" "
+            elif token in silent or name is None or not self.is_text(token):
+                continue
+            elif byte := _BYTE.fullmatch(name):
+                found[token] = bytes.fromhex(byte[1])
+            elif is_of_bytes and all(letter in BYTES for letter in name):
+                found[token] = bytes(BYTES[letter] for letter in name)
+            else:
+                alone = len(self.backend.decode([token]))
+                found[token] = self.backend.decode([token, token])[alone:].encode()
+        return found
 
     def decode(self, ids: Sequence[int]) -> str:
         """The transcript of ids, without those of times, composed (NFC) where tokens are of decomposed letters."""

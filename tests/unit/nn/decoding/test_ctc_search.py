@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -15,6 +16,7 @@ import pytest
 from vaak.core.errors import DataError
 from vaak.nn.ctc import collapse
 from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search, search_rows
+from vaak.nn.decoding.hotwords import BEGIN, Hotwords
 from vaak.text.ngram import Ngram
 
 ARPA = """\
@@ -40,6 +42,7 @@ ngram 3=1
 
 \\end\\
 """
+HOTWORDS = {"ab": 2.0, "a": 0.5, "ab ba": 3.0, "b a b": 1.5}
 PIECES = ("", "a", "b", " ")  # the blank is the first
 
 
@@ -101,16 +104,38 @@ def bonus_of(ids: tuple[int, ...], search: CtcBeam, *, has_ended: bool = True) -
     if isinstance(search.words, Ngram):
         said = ["<s>", *words, *(["</s>"] if has_ended else [])]
         bonus += search.alpha * sum(search.words.score(tuple(said[:at]), said[at]) for at in range(1, len(said)))
+    if search.hotwords is not None and has_ended:
+        bonus += sum(weight * count_occurrences(hotword.split(), words) for hotword, weight in HOTWORDS.items())
+    elif search.hotwords is not None:
+        bonus += read_tokens(search.hotwords, ids)[1]
     return bonus
 
 
+@functools.cache
+def read_tokens(hotwords: Hotwords, ids: tuple[int, ...]) -> tuple[int, float]:
+    """The state of hotwords after tokens, and what these add."""
+    if not ids:
+        return BEGIN, 0.0
+    state, total = read_tokens(hotwords, ids[:-1])
+    after, gained = hotwords.read(np.array(state), np.array(ids[-1]))
+    return int(after), total + float(gained)
+
+
+def count_occurrences(some: list[str], words: list[str]) -> int:
+    return sum(words[at : at + len(some)] == some for at in range(len(words)))
+
+
+@pytest.mark.parametrize("hotwords", [{}, HOTWORDS])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.8, 0.5), (2.0, -1.0)])
-def test_a_beam_that_holds_all_finds_the_best_of_all(ngram: Ngram, alpha: float, beta: float):
+def test_a_beam_that_holds_all_finds_the_best_of_all(
+    ngram: Ngram, alpha: float, beta: float, hotwords: dict[str, float]
+):
     generator = np.random.default_rng(0)
     for frames in (1, 3, 5):
         scores = generator.normal(size=(frames, len(PIECES)))
         log_probs = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
-        search = CtcBeam(PIECES, 0, 2000, ngram if alpha else None, alpha, beta)
+        preferred = Hotwords(hotwords, PIECES) if hotwords else None
+        search = CtcBeam(PIECES, 0, 2000, ngram if alpha else None, alpha, beta, preferred)
         expected = every_text(log_probs, search)
         found = ctc_beam_search(log_probs, search)
         assert len(found) == len(expected)
@@ -161,14 +186,18 @@ WITH_SPACES = ("", "a", "b", " ", " a", "b ", "a b a", " b a")  # tokens that en
 
 
 @pytest.mark.parametrize("pieces", [PIECES, WITH_SPACES])
-@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.0, -1.0), (0.8, 0.5), (1.5, -1.0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta", "hotwords"),
+    [(0.0, 0.0, {}), (0.0, -1.0, {}), (0.8, 0.5, {}), (1.5, -1.0, {}), (0.0, 0.0, HOTWORDS), (0.8, 0.5, HOTWORDS)],
+)
 def test_the_search_on_arrays_finds_what_the_plain_one_finds(
-    ngram: Ngram, pieces: tuple[str, ...], alpha: float, beta: float
+    ngram: Ngram, pieces: tuple[str, ...], alpha: float, beta: float, hotwords: dict[str, float]
 ):
     rng = np.random.default_rng(1)
     for width in (1, 2, 3, 5, 9, 16):
         rows = [draw_frames(rng, int(rng.integers(0, 30)), len(pieces), 2 if width % 2 else None) for _ in range(4)]
-        search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta)
+        preferred = Hotwords(hotwords, pieces) if hotwords else None
+        search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta, preferred)
         for row, together in zip(rows, search_rows(rows, search, width), strict=True):
             expected = [one for one in search_by_tuples(row, search) if one[0] > -np.inf]
             assert [ids for _, ids in together] == [ids for _, ids in expected]

@@ -104,7 +104,8 @@ class CtcTranscriber(Transcriber):
         words: WordModel | None = None if options.ngram is None else read_ngram(options.ngram)
         if options.lm is not None:
             words = open_words(find_run(options.lm, self.directory), self.device.type)
-        return CtcBeam(decode_tokens(self.vocabulary), ids.pad, options.beam_size, words, options.alpha, options.beta)
+        pieces, weights = decode_tokens(self.vocabulary), (options.alpha, options.beta)
+        return CtcBeam(pieces, ids.pad, options.beam_size, words, *weights, self.hotwords)
 
     def sayable(self, scores: Tensor) -> Tensor:
         """Return scores ``(..., vocab)`` with -inf for tokens that no transcript has."""

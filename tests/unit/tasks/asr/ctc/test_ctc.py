@@ -35,6 +35,7 @@ from vaak.runs.use import require_format
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
+from vaak.tasks.asr.predict import make_hotwords
 from vaak.tasks.asr.whisper.task import WhisperTask
 
 SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
@@ -127,6 +128,45 @@ def test_a_beam_search_with_an_ngram_says_what_the_ngram_likes(run: Path, corpus
     assert others[1] < others[0]
     with pytest.raises(DataError, match=r"none\.arpa: this n-gram model can't be read"):
         task.transcriber(opened.model, method="beam", ngram=str(tmp_path / "none.arpa")).texts(features)
+
+
+def test_hotwords_without_tokens_are_named(corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    task = make_task(corpus, tmp_path / "case", data={"tokenizer": {"type": "wordpiece"}})
+    vocabulary = task.prepared.vocabulary
+    with caplog.at_level("WARNING", "vaak"):
+        found = make_hotwords(vocabulary, ("日本", "So-mi!", "só"), 3.0)
+    assert found is not None
+    assert found.score(vocabulary.encode("su so mi")) == pytest.approx(3.0)
+    assert make_hotwords(vocabulary, ("日本",), 3.0) is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[-2] == "data.decoding.hotwords: 2 of 3 left out, which the model's tokens can't write: 日本, só"
+
+
+def test_hotwords_are_preferred(run: Path, corpus: Path, tmp_path: Path, vaak: Any):
+    opened, names = open_run(run), tmp_path / "names.txt"
+    task: Any = opened.task
+    features = [task.dataset("test").example(index, np.random.default_rng(0)).features for index in range(4)]
+
+    def transcribe(**options: Any) -> list[str]:
+        texts: list[str] = task.transcriber(opened.model, method="beam", beam_size=50, **options).texts(features)
+        return texts
+
+    usual = transcribe()
+    said = {word for text in usual for word in text.split()}
+    missed = next(word for word in ("mi", "su", "ma", "so", "mo", "sa") if word not in said)
+    names.write_text(f"{missed.upper()}\t60\n\n", encoding="utf-8")
+    liked = transcribe(hotwords=str(names), hotword_weight=1.0)
+    assert any(missed in text.split() for text in liked)
+    audio = str(corpus / "valid0.wav")
+    code, _, errors = vaak("transcribe", str(run), audio, "--hotwords", str(names))
+    assert code == 2
+    assert "data.decoding.hotwords: only a beam search reads them; give data.decoding.method=beam" in errors
+    code, _, errors = vaak("transcribe", str(run), audio, "--method", "beam", "--hotwords", f"{names}, {missed}")
+    assert (code, errors) == (0, "")
+    names.write_text("so\tmuch\n", encoding="utf-8")
+    code, _, errors = vaak("transcribe", str(run), audio, "--method", "beam", "--hotwords", str(names))
+    assert code == 2
+    assert "names.txt:1: expected a weight above 0 after the tab, found 'much'" in errors
 
 
 @pytest.mark.slow
@@ -559,7 +599,7 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
             {"name": "lj", "type": "json", "train": [str(tmp_path / "train.jsonl")], "audio_root": [str(data)]}
             | {"train_fraction": 0.95, "valid_fraction": 0.05}
         ],
-        "data": {"tokenizer": {"type": "character"}},
+        "data": {"tokenizer": {"type": "wordpiece"}},
         "model": {"architecture": "ctc", "conformer": {"d_model": 96, "num_layers": 2, "dropout": 0.0}},
         "training": {
             "max_steps": 400,
