@@ -30,7 +30,8 @@ def check(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
     data: Annotated[
-        bool, typer.Option("--data", help="Read the training data, too: is training long enough for its warm-up?")
+        bool,
+        typer.Option("--data", help="Also read the training data, to check that training is longer than its warm-up."),
     ] = False,
 ) -> None:
     """Check a configuration; report every mistake with its line (exit code 2).

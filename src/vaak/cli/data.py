@@ -359,17 +359,17 @@ def clean(
     ],
     text_column: Annotated[str, typer.Option(help="Column or key of the text.")] = "text",
     document: Annotated[
-        str, typer.Option(help="Of plain text, the unit that is a document: line, paragraph or file.")
+        str, typer.Option(help="For plain text, the unit that counts as a document: line, paragraph or file.")
     ] = "line",
     near_duplicates: Annotated[
         float, typer.Option(min=0, max=1, help="Similarity of near duplicates of an earlier document; 0 keeps them.")
     ] = 0.8,
     language: Annotated[list[str] | None, typer.Option(help="Keep this language (hi, en, …); may be repeated.")] = None,
     against: Annotated[
-        list[str] | None, typer.Option(help="Files of an evaluation set, looked for in the text; may be repeated.")
+        list[str] | None, typer.Option(help="Files of an evaluation set to look for in the text; may be repeated.")
     ] = None,
-    overlap: Annotated[int, typer.Option(min=1, help="--against: words in a row that both have.")] = 13,
-    drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out the documents that have them.")] = False,
+    overlap: Annotated[int, typer.Option(min=1, help="--against: number of consecutive words that both have.")] = 13,
+    drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out these documents.")] = False,
     temperature: Annotated[
         float | None, typer.Option(min=0.01, help="Weights of sources by size to the power 1/T; 1: unchanged.")
     ] = None,
@@ -378,8 +378,8 @@ def clean(
 ) -> None:
     """Write the text of several sources as shards to train on: without duplicates, filtered, mixed by weights.
 
-    Exact and near duplicates, other languages and empty documents are left out; what evaluation sets share with the
-    text is counted. Sources are read twice, as streams: memory doesn't grow with the text.
+    Exact and near duplicates, other languages and empty documents are left out; overlaps with evaluation sets are
+    counted. Sources are read twice, as streams: memory doesn't grow with the text.
 
     Example: vaak data clean shards "news/*.txt@2" web.parquet@1 --language hi --against test.txt
     """

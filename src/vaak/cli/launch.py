@@ -18,14 +18,14 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Train on a cluster. On one machine: vaak train --processes.\n\nExample: vaak launch slurm FILE --nodes 2",
 )
-Nodes = Annotated[int, typer.Option(min=1, help="Machines.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Number of machines.")]
 
 
 @app.command()
 def slurm(
     arguments: Arguments,
     nodes: Nodes = 1,
-    processes: Annotated[int, typer.Option(min=1, help="Processes of each machine.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Number of processes on each machine.")] = 1,
     gpus: Annotated[
         int | None, typer.Option(min=0, help="GPUs of each machine; default: one for each process, 0 on a CPU.")
     ] = None,
@@ -77,7 +77,7 @@ def ray(
         typer.Option(min=1, help="Continue with this many if the cluster has no more; default: --processes."),
     ] = None,
     cpus: Annotated[float, typer.Option(min=0.1, help="Cores that Ray reserves for each process.")] = 1.0,
-    max_failures: Annotated[int, typer.Option(min=0, help="How often lost processes are started again.")] = 3,
+    max_failures: Annotated[int, typer.Option(min=0, help="Number of times that lost processes are restarted.")] = 3,
     trust_code: TrustCode = False,
 ) -> None:
     """Train on the Ray cluster that RAY_ADDRESS names, or one on this machine; lost processes are started again.

@@ -31,7 +31,7 @@ def show(
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Say what each of N GPUs needs.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Show the memory that each of N GPUs needs.")] = None,
     memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of each GPU.")] = None,
 ) -> None:
     """Show the model's modules, parameters, operations per token, and the memory training needs. No data is read.

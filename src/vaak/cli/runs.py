@@ -102,10 +102,10 @@ def list_(
         typer.Option(
             "--filter",
             metavar="WHAT=PATTERN",
-            help="Only runs whose name, task, state, metric or date is like this, * being anything; may be repeated.",
+            help="Runs whose name, task, state, metric or date matches the pattern (* is anything); may be repeated.",
         ),
     ] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Show forks below the run that they share a past with.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="Show forks below the run that they start from.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs with date, task, parameters, state and best metric, and the command that resumes each.
@@ -148,7 +148,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove them without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the directories of starts that never trained; list them, and ask before.
+    """Remove the directories of starts that never trained, after listing them and asking.
 
     A run that has a checkpoint or has taken a step, or that a process is writing, stays; so does a directory with files
     that no run writes.

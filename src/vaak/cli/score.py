@@ -69,11 +69,11 @@ def der(
 @app.command()
 def wer(
     reference: Annotated[Path, typer.Argument(metavar="REF", help="JSON lines, a table (CSV, TSV), or lines of text.")],
-    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, from the system to score.")],
     normaliser: Annotated[str, typer.Option(help="Text normalisation: whisper-english, basic or none.")] = "basic",
-    group: Annotated[str | None, typer.Option(help="A key of REF: rates of each of its values, too.")] = None,
+    group: Annotated[str | None, typer.Option(help="A key of REF: also print rates for each of its values.")] = None,
     speaker: Annotated[
-        str | None, typer.Option(help="A key of REF: intervals are over its values, not over utterances.")
+        str | None, typer.Option(help="A key of REF: compute intervals over its values, not over utterances.")
     ] = None,
     named: Annotated[bool, typer.Option("--named", help="Lines of text begin with the utterance's name.")] = False,
     as_json: AsJson = False,
@@ -104,7 +104,7 @@ def cpwer(
         Path,
         typer.Argument(metavar="REF", help="Turns with speaker and text: .stm, .rttm, .json, .jsonl; or a folder."),
     ],
-    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, from the system to score.")],
     normaliser: Annotated[str, typer.Option(help="Text normalisation: whisper-english, basic or none.")] = "basic",
     collar: Annotated[float, typer.Option(help="tcpWER: seconds by which a word's time may be off.")] = 5.0,
     as_json: AsJson = False,
@@ -190,10 +190,10 @@ def speech(
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="A folder of spoken audio with the same names.")],
     texts: Annotated[
         Path | None,
-        typer.Option(help="NAME|TEXT for each, or a table with id and text: words are scored, too, by PocketSphinx."),
+        typer.Option(help="NAME|TEXT for each, or a table with id and text: also score words, by PocketSphinx."),
     ] = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Score what both folders have, though REF has more.")
+        bool, typer.Option("--partial", help="Score the recordings of HYP only, if REF has more.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
