@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.core.console import escape, hide, is_terminal, show
 from vaak.core.errors import UserError
+from vaak.engine.interrupts import in_order
 
 if TYPE_CHECKING:
     from vaak.audio.live_audio import Block, Lost
-    from vaak.tasks.asr.live import Event, LiveTranscriber
+    from vaak.tasks.asr.live import Event
     from vaak.tasks.asr.predict import Transcriber
 
 
@@ -49,10 +50,16 @@ def listen(transcriber: Transcriber, times: dict[str, Any], *, as_json: bool) ->
     rate = times.pop("rate", None)
     live = LiveTranscriber(transcriber, LiveOptions(**times))
     blocks = _open_source(rate, live.rate, lost)
-    with PartialText() as partial:
-        for event in _hear_all(live, blocks):
-            _print_event(event, partial, as_json=as_json)
+    # A second Ctrl-C leaves at once.
+    with in_order(), PartialText() as partial:
+        with contextlib.suppress(KeyboardInterrupt):
+            for samples, is_behind in blocks:
+                for event in live.feed(samples, is_behind=is_behind):
+                    number += event.type == "final"
+                    _print_event(event, partial, as_json=as_json)
+        for event in live.finish():
             number += event.type == "final"
+            _print_event(event, partial, as_json=as_json)
     print(f"{live.heard:.1f} s heard, utterances: {number:,}", file=sys.stderr)
     if lost.num_bytes:
         cut = f"{lost.num_bytes} byte at the end is no sample of {BYTES_OF_A_SAMPLE} bytes: is it raw 16-bit audio?"
@@ -73,14 +80,6 @@ def _open_source(rate: int | None, wanted_rate: int, lost: Lost) -> Iterator[Blo
         raise UserError("--rate is of raw samples on standard input, which is a terminal; the microphone needs none")
     print("listening to the microphone; Ctrl-C ends", file=sys.stderr)
     return hear_microphone(wanted_rate, lost)
-
-
-def _hear_all(live: LiveTranscriber, blocks: Iterator[Block]) -> Iterator[Event]:
-    """What is said in blocks of audio; Ctrl-C ends them, and what has been said so far is still transcribed."""
-    with contextlib.suppress(KeyboardInterrupt):
-        for samples, is_behind in blocks:
-            yield from live.feed(samples, is_behind=is_behind)
-    yield from live.finish()
 
 
 def _print_event(event: Event, partial: PartialText, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -229,7 +230,9 @@ def test_a_stream_that_breaks_is_not_taken_for_its_end():
 def said(vaak: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """``said(content, speed, *arguments)``: a command whose standard input gets bytes at a speed, 0 at once."""
 
-    def call(content: bytes, speed: float, *arguments: object) -> tuple[int, str, str]:
+    def call(
+        content: bytes, speed: float, *arguments: object, then: Callable[[], None] = lambda: None
+    ) -> tuple[int, str, str]:
         reading, writing = os.pipe()
 
         def play() -> None:
@@ -239,6 +242,7 @@ def said(vaak: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
                     if speed:
                         time.sleep(max(0.0, begun + at / 2 / RATE / speed - time.monotonic()))
                     stream.write(content[at : at + step])
+                then()
 
         player = threading.Thread(target=play)
         with open(reading, encoding="utf-8") as stream:
@@ -271,7 +275,27 @@ def test_the_same_text_at_any_speed(said: Callable[..., Any], run: Path, talk: n
     assert out.splitlines() == [one["text"] for one in found[0]]
 
 
-def test_words_have_times_and_silence_no_text(said: Callable[..., Any], run: Path, talk: np.ndarray):
+def test_ctrl_c_ends_and_the_last_words_are_written(said: Callable[..., Any], run: Path, talk: np.ndarray):
+    content, command = talk.tobytes(), ("transcribe", run, "--live", "--rate", RATE, "--pause", 0.4)
+    # Amid the first sentence.
+    content = content[: 2 * round(1.4 * RATE)]
+    expected = said(content, 0, *command)
+    assert expected[0] == 0
+    assert expected[1].strip()
+
+    def press() -> None:
+        # The stream stays open: nothing but Ctrl-C ends it.
+        time.sleep(2.0)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1.5)
+
+    code, out, err = said(content, 0, *command, then=press)
+    assert (code, out) == expected[:2]
+    assert "interrupted: stopping" in err
+    assert err.endswith("utterances: 1\n")
+
+
+def test_silence_has_no_text_and_half_a_sample_is_reported(said: Callable[..., Any], run: Path, talk: np.ndarray):
     code, out, err = said(b"\0" * 2 * RATE, 0, "transcribe", run, "--live", "--rate", RATE)
     assert (code, out) == (0, "")
     assert err.endswith("\n1.0 s heard, utterances: 0\n")
