@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -71,17 +72,23 @@ class BeamSettings:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be {expected}.")
 
 
-def beam_search(writer: Writer, begin: Tensor, settings: BeamSettings) -> list[list[Hypothesis]]:
+def beam_search(
+    writer: Writer, begin: Tensor, settings: BeamSettings, find_gains: Callable[[], Tensor] | None = None
+) -> list[list[Hypothesis]]:
     """The best hypotheses of each row after its first token, ``begin`` ``(rows,)``; the best first, all different.
 
     Of equal ones those that finished first are first, and of those that live on the ones with lower numbers.
+    ``find_gains`` returns what tokens add to the log-probabilities of rows just scored, ``(rows, vocab)``; with it, a
+    hypothesis may win later, so that only ``early_stopping`` ends a row before the greatest length. It needs two live
+    hypotheses at least.
     """
     if settings.beam_size == 1:
         greedy = SamplingSettings(settings.max_new_tokens, temperature=0, stop_ids=(settings.end_id,))
         return [[hypothesis] for hypothesis in write(writer, begin, greedy)]
     search = _Search(begin, settings)
     for _ in range(settings.max_new_tokens):
-        rows = search.step(writer.next_logits(send(search.newest, begin.device)))
+        logits = writer.next_logits(send(search.newest, begin.device))
+        rows = search.step(logits, None if find_gains is None else find_gains())
         if not len(rows):
             break
         writer.select(rows)
@@ -102,13 +109,14 @@ class _Search:
         self.rows = list(range(len(begin)))
         self.tokens = begin.cpu()[:, None, None]
         self.totals = torch.zeros(len(begin), 1)
+        self.has_gains = False
 
     @property
     def newest(self) -> Tensor:
         """The last token of each live hypothesis, ``(rows · width,)``."""
         return self.tokens[..., -1].flatten()
 
-    def step(self, logits: Tensor) -> Tensor:
+    def step(self, logits: Tensor, gains: Tensor | None = None) -> Tensor:
         """Continue all hypotheses by one token; which of them, by place, those that live on come from.
 
         ``logits`` is ``(rows · width, vocab)``. Raises UserError where they are NaN.
@@ -116,7 +124,9 @@ class _Search:
         # Time is the length of the continuations: 1 for the first token.
         num_rows, width, time = self.tokens.shape
         before = send(self.totals, logits.device)
-        continued = before[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
+        added = logits.log_softmax(-1) if gains is None else logits.log_softmax(-1) + gains
+        self.has_gains = gains is not None
+        continued = before[..., None] + added.unflatten(0, (num_rows, width))
         # At least half of these continuations don't end.
         count = min(2 * self.settings.beam_size, continued[0].numel())
         found = highest(continued.flatten(1), count)
@@ -164,7 +174,7 @@ class _Search:
         if enough or total == -math.inf:
             return False
         best = self.best[self.rows[place]]
-        if len(best) < self.settings.n_best:
+        if len(best) < self.settings.n_best or self.has_gains:
             return True
         penalty = self.settings.length_penalty
         return penalised_score(total, self.settings.max_new_tokens, penalty) > best[-1].score(penalty)

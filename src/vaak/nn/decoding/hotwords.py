@@ -126,13 +126,13 @@ class Hotwords:
         found: np.ndarray = np.where(after != states, self.complete[after], 0.0) - self.parts[states]
         return found
 
-    def score(self, tokens: Sequence[int]) -> float:
-        """Return what the hotwords of a whole text of ``tokens`` add."""
+    def score(self, tokens: Sequence[int], *, has_ended: bool = True) -> float:
+        """Return what the hotwords of a text of ``tokens`` add; of one that was cut off, with those it has begun."""
         state, total = np.array(BEGIN), 0.0
         for token in tokens:
             state, gained = self.read(state, np.array(token))
             total += float(gained)
-        return total + float(self.end(state))
+        return total + (float(self.end(state)) if has_ended else 0.0)
 
     def find_gains(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what tokens add, ``(kept state, vocab)``, and the place in it of each of ``states``."""

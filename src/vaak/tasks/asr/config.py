@@ -225,9 +225,9 @@ class AsrDecodingConfig(Section):
     alpha: float = option("ctc, beam: weight of the language model's log-probabilities.", 0.5, ge=0)
     beta: float = option("ctc, beam: score added for each word.", 0.0)
     hotwords: Hotwords = option(
-        "ctc, beam: words and phrases that transcripts should prefer, such as names: a list of them, or with commas "
-        "between them; NAME.txt or NAME.tsv is a file with one in each line, and its own weight after a tab if it has "
-        "one.",
+        "whisper; ctc, beam: words and phrases that transcripts should prefer, such as names: a list of them, or with "
+        "commas between them; NAME.txt or NAME.tsv is a file with one in each line, and its own weight after a tab if "
+        "it has one.",
         (),
     )
     hotword_weight: float = option(

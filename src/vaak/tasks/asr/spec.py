@@ -105,10 +105,12 @@ def _hotword_findings(decoding: AsrDecodingConfig, architecture: str) -> Iterato
     key = "data.decoding.hotwords"
     if not decoding.hotwords:
         yield no_effect("data.decoding.hotword_weight", f"{key} is empty")
-    elif architecture != CTC:
+    elif architecture == DECODER:
         yield impossible(key, f"model.architecture is {architecture}, which takes no hotwords; leave them out")
-    elif decoding.method != "beam":
-        yield impossible(key, "only a beam search reads them; give data.decoding.method=beam, or leave them out")
+    elif architecture == CTC and decoding.method != "beam":
+        yield impossible(
+            key, "of a CTC model, only a beam search reads them; give data.decoding.method=beam, or leave them out"
+        )
     try:
         read_hotwords(decoding.hotwords, decoding.hotword_weight, HOTWORD_FILES)
     except UserError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor
 from tables import TableWriter
 from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
+from vaak.nn.decoding.hotword_writer import HotwordWriter
+from vaak.nn.decoding.hotwords import Hotwords
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, highest, write
 
 END = 1
@@ -65,6 +68,32 @@ def test_of_full_width_it_finds_the_best_of_all(
     assert [one.tokens for (one,) in best] == [
         every_hypothesis(first, vocab_size, seed, greatest, penalty)[0].tokens for first in begin
     ]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_of_full_width_every_hypothesis_has_the_weight_of_its_hotwords(early: bool):
+    pieces = ["", "", "a", " a", "b"]
+    weights = {"a": 1.5, "ab a": 2.0, "ba": 0.7}
+    table, hotwords = TableWriter(len(pieces), [0, 3], seed=3), Hotwords(weights, pieces)
+    writer = HotwordWriter(table, hotwords, 2, END, is_greedy=False)
+    width = len(pieces) ** 3
+    settings = BeamSettings(END, 3, width, 0.6, early_stopping=early, n_best=width)
+    for first, found in zip(
+        (0, 3), beam_search(writer, torch.tensor([0, 3]), settings, lambda: writer.gains), strict=True
+    ):
+        expected = [
+            dataclasses.replace(
+                one, log_probability=one.log_probability + hotwords.score(one.tokens, has_ended=one.ended)
+            )
+            for one in every_hypothesis(first, len(pieces), 3, 3, 0.6)
+        ]
+        expected.sort(key=lambda one: -one.score(0.6))
+        scores = {one.tokens: one.log_probability for one in expected}
+        assert found[0].tokens == expected[0].tokens
+        for one in found:
+            assert one.log_probability == pytest.approx(scores[one.tokens], abs=1e-5)
+    taken = next(one for one in expected if "".join(pieces[token] for token in one.tokens) == " ab")
+    assert hotwords.score(taken.tokens) == 0, "a word that goes on as another one has no weight"
 
 
 def by_hand(first: int, vocab_size: int, seed: int, options: dict[str, Any], impossible: tuple[int, ...]) -> list:

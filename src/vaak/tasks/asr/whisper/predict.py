@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,9 @@ from vaak.core.errors import UserError
 from vaak.core.names import nearest_name
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
-from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
+from vaak.nn.decoding.hotword_writer import HotwordWriter
+from vaak.nn.decoding.hotwords import Hotwords
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, Writer, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.model import PURPOSE
@@ -302,14 +304,27 @@ class WhisperTranscriber(Transcriber):
             latest = options.max_initial_timestamp
             latest_index = None if latest is None else round(latest / SECONDS_OF_A_TIME)
             rules = TimeRules(self.vocabulary.times, ids.end, latest_index)
-        writer = TranscriptWriter(self.model, encoded, self.vocabulary, prompts, rules)
-        begin = send(prompts[:, -1].contiguous(), encoded.states.device)
-        if options.method == "beam" and not temperature:
+        writer: Writer = TranscriptWriter(self.model, encoded, self.vocabulary, prompts, rules)
+        begin, hotwords = send(prompts[:, -1].contiguous(), encoded.states.device), self.hotwords
+        searches = options.method == "beam" and not temperature
+        find_gains: Callable[[], Tensor] | None = None
+        if hotwords is not None:
+            is_greedy = not searches or options.beam_size == 1
+            writer = preferring = HotwordWriter(writer, hotwords, len(begin), ids.end, is_greedy=is_greedy)
+            find_gains = None if is_greedy else lambda: preferring.gains
+        if searches:
             settings = BeamSettings(
                 ids.end, longest, options.beam_size, options.length_penalty, early_stopping=options.early_stopping
             )
-            return [best[0] for best in beam_search(writer, begin, settings)]
+            found = [best[0] for best in beam_search(writer, begin, settings, find_gains)]
+            return found if hotwords is None or find_gains is None else [_without_gains(one, hotwords) for one in found]
         return write(writer, begin, SamplingSettings(longest, temperature=temperature, stop_ids=(ids.end,)), keys)
+
+
+def _without_gains(found: Hypothesis, hotwords: Hotwords) -> Hypothesis:
+    """Return a hypothesis with its log-probability by the model alone."""
+    gained = hotwords.score(found.tokens, has_ended=found.ended)
+    return replace(found, log_probability=found.log_probability - gained)
 
 
 def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:

@@ -160,7 +160,10 @@ def test_hotwords_are_preferred(run: Path, corpus: Path, tmp_path: Path, vaak: A
     audio = str(corpus / "valid0.wav")
     code, _, errors = vaak("transcribe", str(run), audio, "--hotwords", str(names))
     assert code == 2
-    assert "data.decoding.hotwords: only a beam search reads them; give data.decoding.method=beam" in errors
+    assert (
+        "data.decoding.hotwords: of a CTC model, only a beam search reads them; give data.decoding.method=beam"
+        in errors
+    )
     code, _, errors = vaak("transcribe", str(run), audio, "--method", "beam", "--hotwords", f"{names}, {missed}")
     assert (code, errors) == (0, "")
     names.write_text("so\tmuch\n", encoding="utf-8")

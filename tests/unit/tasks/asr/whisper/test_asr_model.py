@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,28 @@ def test_greedy_transcripts_are_those_of_generate(original: Any, vocabulary: Voc
         length = min(len(hypothesis.tokens), len(text))
         assert length > 3
         assert list(hypothesis.tokens)[:length] == text[:length]
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_hotwords_are_written_and_the_log_probability_stays_that_of_the_model(
+    original: Any, vocabulary: Vocabulary, method: Any
+):
+    def transcribe(**more: Any) -> Hypothesis:
+        options = AsrDecodingConfig(method=method, beam_size=3, max_new_tokens=8, **more)
+        transcriber = WhisperTranscriber(AsrModel(original), vocabulary, WhisperFeatures(80, 30.0), options)
+        with torch.no_grad():
+            (found,) = transcriber.written(transcriber.model.encode(compute_features(1)))
+        return found
+
+    assert len(vocabulary.token_bytes) == vocabulary.ids.size
+    usual = transcribe()
+    assert "so" not in vocabulary.decode(usual.tokens).lower().split()
+    assert transcribe(hotwords="so", hotword_weight=1e-9).tokens == usual.tokens
+    assert transcribe(hotwords="so", hotword_weight=1e-9).log_probability == pytest.approx(usual.log_probability)
+    found = transcribe(hotwords="so", hotword_weight=40.0)
+    assert "so" in re.findall(r"\w+", vocabulary.decode(found.tokens).lower())
+    if method == "beam":
+        assert found.log_probability < usual.log_probability
 
 
 class Recomputing(TranscriptWriter):
