@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+import tiny_decoder
 from commands import Commands, stat_records, state_of
 from contract_cases import CASES
 from exact_cases import trained
@@ -229,3 +230,50 @@ def test_labels_are_taken_by_name_where_the_model_is_divided(key: str, tmp_path:
     for ours, theirs in ((1, 0), (2, 2)):  # b and d, of b, c and d
         assert_close(found["head.weight"][ours], first["head.weight"][theirs], rtol=1e-4, atol=1e-6)
     assert not any(torch.allclose(found["head.weight"][0], row, atol=1e-3) for row in first["head.weight"])
+
+
+NEW_TOKENS = """\
+task: lm
+model: {pretrained: base, lora: {rank: 2, targets: [query, value]}}
+data: {corpus: {train: texts.txt, train_fraction: 0.8, valid_fraction: 0.1}, max_length: 24}
+training:
+  max_steps: 4
+  batch_size: 4
+  device: cpu
+  optimizer: {lr: 0.05}
+  checkpoint: {interval: 2, interval_epochs: null, save_total_limit: null}
+  memory: {rehearsal: false}
+  logging: {tensorboard: false, progress_bar: false}
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(tmp_path: Path, commands: Commands):
+    """Both those that are read and those that are scored, of a base that isn't tied; as in a whole model."""
+    transformers = pytest.importorskip("transformers")
+    num_rows = tiny_decoder.write_folder(tmp_path / "base", "llama").config.vocab_size
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
+    tokenizer.add_tokens([f"<unused-{number}>" for number in range(num_rows - len(tokenizer))])
+    tokenizer.add_tokens(["zig", "zag"])
+    tokenizer.save_pretrained(tmp_path / "base")
+    (tmp_path / "texts.txt").write_text("\n\n".join(f"one zig and {n} zag more" for n in range(80)))
+    (tmp_path / "new.yml").write_text(NEW_TOKENS)
+    runs = {"whole": "ddp", "divided": "fsdp"}
+    for name, strategy in runs.items():
+        how = ["train", "new.yml", f"run_dir=runs/{name}", f"training.distributed.strategy={strategy}"]
+        ended = [rank.wait() for rank in commands.start_ranks(2, how, tmp_path)]
+        assert [one.status for one in ended] == [0, 0], ended[0].errors
+    again = ["train", "new.yml", "run_dir=runs/again", "training.distributed.strategy=fsdp"]
+    again.append(f"training.checkpoint.resume={tmp_path / 'runs/divided/checkpoints/step-00000002'}")
+    ended = [rank.wait() for rank in commands.start_ranks(2, again, tmp_path)]
+    assert [one.status for one in ended] == [0, 0], ended[0].errors
+    whole, divided, resumed = (
+        load_file(tmp_path / f"runs/{name}/checkpoints/step-00000004/model.safetensors")
+        for name in ("whole", "divided", "again")
+    )
+    rows = [name for name in whole if name.endswith(".rows")]
+    first = load_file(tmp_path / "runs/whole/checkpoints/step-00000002/model.safetensors")
+    assert len(rows) == 2, "of the embedding, and of the output layer"
+    assert all(not torch.allclose(whole[name], first[name], atol=1e-3) for name in rows), "they learn"
+    assert_close(divided, whole, rtol=0, atol=1e-3)
+    assert all(torch.equal(one, resumed[name]) for name, one in divided.items())

@@ -85,6 +85,28 @@ def _logits(kind: str, model: Any, ids: torch.Tensor) -> torch.Tensor:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+@pytest.mark.parametrize("kind", ["t5", "t5 1.1"])
+def test_adapters_of_a_t5_without_new_tokens_are_right_on_its_base(kind: str, tmp_path: Path):
+    """Also with an output layer of its own, though transformers' configuration says that it is tied."""
+    file = tmp_path / "run.yml"
+    file.write_text(yaml_text({**_write_translator(kind, tmp_path), "training": TRAINING}))
+    train(load([file], [f"run_dir={tmp_path / 'run'}"]))
+    opened = open_run(tmp_path / "run", device="cpu")
+    task: Any = opened.task
+    task.export_peft(opened.model, tmp_path / "adapter")
+    base = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base").eval()
+    ids = torch.tensor([[2, 7, 9, 5]])
+    before = _logits(kind, base, ids)
+    adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
+    real = torch.ones_like(ids, dtype=torch.bool)
+    with torch.no_grad():
+        expected = opened.model(ids, real, ids)
+    assert not torch.allclose(before, expected, atol=1e-2), "the adapters learned"
+    torch.testing.assert_close(_logits(kind, adapted, ids), expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize("kind", mostly_slow(["bert", "t5", "t5 1.1", "marian"], "bert"))
 def test_new_rows_learn_next_to_adapters_and_are_in_exports(kind: str, tmp_path: Path):

@@ -282,7 +282,9 @@ def trained_parameters(model: nn.Module) -> list[NamedParameter]:
     A head is a module with ``is_output_head = True``, or a linear layer whose name ends in ``head``; an embedding, one
     with ``is_embedding = True``, or torch's.
     """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    # Not their weight, which is computed where some of its rows are trained (vaak.nn.new_tokens).
+    embeddings = {id(one) for table in tables for one in table.parameters(recurse=False)}
     trained: dict[int, NamedParameter] = {}
     layers = _layers(model)
     for path, module in model.named_modules():
