@@ -38,7 +38,7 @@ class Lost:
     num_bytes: int = 0
     """At the end of a stream, less than a sample."""
     seconds: float = 0.0
-    """Of a microphone, while nobody listened."""
+    """Lost by a microphone while nobody listened."""
 
 
 def hear_stream(stream: BinaryIO, rate: int, wanted_rate: int, lost: Lost) -> Iterator[Block]:
@@ -51,7 +51,7 @@ def hear_stream(stream: BinaryIO, rate: int, wanted_rate: int, lost: Lost) -> It
 
     def read() -> None:
         try:
-            # One read gives what is there, and waits only where nothing is; read() would wait for all of a block.
+            # One read returns the available bytes, and waits only for the first; read() would wait for all of a block.
             while content := stream.read1(size):  # type: ignore[attr-defined]
                 waiting.put(content)
             waiting.put(None)

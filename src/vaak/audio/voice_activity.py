@@ -17,7 +17,7 @@ REMEMBERED_EVERY = 10
 """Frames from which one lowest and one highest level is remembered."""
 LOWEST_DECIBELS, HIGHEST_AT_FIRST = -75.0, -50.0
 FIRST_SECONDS = 2.0
-"""Until then, audio that begins amid speech shouldn't make this the background: it is HIGHEST_AT_FIRST at most."""
+"""Until then, audio that begins within speech shouldn't make this the background: it is HIGHEST_AT_FIRST at most."""
 LEAST_ABOVE = 9.0
 """Decibels over the background that speech has at least."""
 

@@ -1,4 +1,4 @@
-"""``vaak transcribe --live``: what is heard on standard input or by a microphone, printed while it comes."""
+"""``vaak transcribe --live``: transcribe standard input or a microphone, and print the text as it comes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PartialText:
 
 
 def listen(transcriber: Transcriber, times: dict[str, Any], *, as_json: bool) -> None:
-    """Print what is said until audio ends, or Ctrl-C does; then say on standard error how much was heard.
+    """Print the transcript until the audio ends or Ctrl-C; then report on standard error how much was heard.
 
     ``times`` are the rate of standard input and the fields of ``LiveOptions``.
     """
@@ -62,7 +62,9 @@ def listen(transcriber: Transcriber, times: dict[str, Any], *, as_json: bool) ->
             _print_event(event, partial, as_json=as_json)
     print(f"{live.heard:.1f} s heard, utterances: {number:,}", file=sys.stderr)
     if lost.num_bytes:
-        cut = f"{lost.num_bytes} byte at the end is no sample of {BYTES_OF_A_SAMPLE} bytes: is it raw 16-bit audio?"
+        cut = (
+            f"{lost.num_bytes} byte at the end is less than a {BYTES_OF_A_SAMPLE}-byte sample: is it raw 16-bit audio?"
+        )
         print(f"standard input: {cut}", file=sys.stderr)
     if lost.seconds:
         print(f"the microphone gave {lost.seconds:.1f} s that were lost: the model is too slow here", file=sys.stderr)

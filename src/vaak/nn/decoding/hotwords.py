@@ -1,10 +1,10 @@
-"""Words and phrases that a search should prefer: what a text's hotwords add to its score while it is being written.
+"""Words and phrases that a search should prefer: scores that hotwords add to a text while it is being written.
 
     score(text) = log p(text) + the weight of each hotword, as often as the text has it
 
 A text has a hotword where its words follow one another. They are compared without case; letters, marks and digits make
 words, and everything else separates them. A beam has to keep a hotword before it is complete: so each of its letters
-adds an equal part of the weight. Where the text leaves the hotword, or its last word goes on, the parts are taken back:
+adds an equal part of the weight. Where the text leaves the hotword, or its last word grows, the parts are taken back:
 a text whose hotwords are all left has the score that it has without them.
 
 The parts of all hotwords are found by one automaton over the bytes of the text, in which a space stands for whatever
@@ -27,9 +27,9 @@ import numpy as np
 from vaak.nn.decoding.hotword_list import space_words
 
 INSIDE, BEGIN = 0, 1
-"""States: within a word that is no hotword's, and where a word may begin."""
+"""States: within a word of no hotword, and where a word may begin."""
 SPACE, NOTHING = ord(" "), 0
-"""Symbols: of what separates words, and after the end of a token, which changes no state."""
+"""Symbols: the separator of words, and the end of a token, which changes no state."""
 FORMS: Final = ("NFC", "NFD")
 MOST_KEPT = 1 << 24
 """Numbers that are kept of what tokens add."""
@@ -41,7 +41,7 @@ def to_symbols(text: str | bytes) -> bytes:
     >>> to_symbols(" Jean-Luc, ")
     b' jean luc '
     """
-    # A token may end within a character, whose bytes are compared as they are.
+    # A token may end within a character, whose bytes are compared directly.
     decoded = text.decode(errors="surrogateescape") if isinstance(text, bytes) else text
     spaced = space_words(decoded.lower())
     joined = "".join(one for at, one in enumerate(spaced) if one != " " or spaced[at - 1 : at] != " ")
@@ -93,7 +93,7 @@ class Hotwords:
         self._link(children)
 
     def _link(self, children: list[dict[int, int]]) -> None:
-        """Lead each state, after a symbol by which no pattern goes on, to the longest pattern begun within it."""
+        """Lead each state, after a symbol by which no pattern continues, to the longest pattern begun within it."""
         shorter = [INSIDE] * len(children)
         before_words, waiting = list[int](), deque([INSIDE])
         while waiting:
@@ -155,7 +155,7 @@ class Hotwords:
 
 
 class PrefixHotwords:
-    """What hotwords add to the prefixes in a beam of CTC, ``(row, prefix)``."""
+    """The scores that hotwords add to the prefixes in a beam of CTC, ``(row, prefix)``."""
 
     def __init__(self, hotwords: Hotwords, shape: tuple[int, int]) -> None:
         self.hotwords = hotwords

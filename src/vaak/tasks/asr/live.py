@@ -4,9 +4,9 @@ samples ──voice activity──▶ utterance so far ──every interval─�
                             └──after a pause──▶ text of all of it ──────────────────────────────────▶ final
 
 Partial texts only grow: words are settled once the texts of two windows in a row, the second longer, agree on them, and
-a Whisper goes on after them. Source: Macháček et al. 2023, "Turning Whisper into Real-Time Transcription System"
+a Whisper continues after them. Source: Macháček et al. 2023, "Turning Whisper into Real-Time Transcription System"
 (LocalAgreement-2, of Liu et al. 2020). Differs: an utterance ends at a pause, not where a sentence does, and its final
-text is written anew from all of its audio, as that of a recording's window is. So it depends on the samples alone,
+text is written again from all of its audio, as that of a recording's window is. So it depends on the samples alone,
 not on how fast the machine is; partial texts that would come late are left out.
 """
 
@@ -44,7 +44,7 @@ class LiveOptions:
 
 
 class Event(NamedTuple):
-    """A text of what is said from ``start`` to ``end`` seconds, when ``heard`` seconds of audio were known."""
+    """The transcript from ``start`` to ``end`` seconds, when ``heard`` seconds of audio were known."""
 
     type: Literal["partial", "final"]
     start: float
@@ -70,7 +70,7 @@ class LiveTranscriber:
         self._voice = VoiceActivity(options.pause)
         self._rest = np.zeros(0, np.float32)
         self._frames = list[np.ndarray]()
-        """Audio that may be needed: of the utterance, or before the next."""
+        """Audio that may be needed: that of the utterance, or before the next."""
         self._is_open = False
         self._start = 0
         """The frame at which speech begins in the utterance."""
@@ -84,7 +84,7 @@ class LiveTranscriber:
         return self._voice.num_frames * self._frame / self.rate
 
     def feed(self, samples: np.ndarray, *, is_behind: bool = False) -> Iterator[Event]:
-        """What is said, now that further ``samples`` ``(time,)`` are known; ``is_behind`` where more wait already."""
+        """Yield the texts after further ``samples`` ``(time,)``; ``is_behind`` where more wait already."""
         known = np.concatenate((self._rest, samples)) if len(self._rest) else samples
         whole = len(known) // self._frame * self._frame
         self._rest = known[whole:]
@@ -98,7 +98,7 @@ class LiveTranscriber:
             yield from self._try()
 
     def finish(self) -> Iterator[Event]:
-        """What is said in the end, where audio ends amid an utterance."""
+        """Yield the last texts, where audio ends within an utterance."""
         if self._is_open:
             yield from self._end(self._frames)
             self._is_open = False
@@ -141,7 +141,7 @@ class LiveTranscriber:
     def _end(self, frames: list[np.ndarray]) -> Iterator[Event]:
         """The text of an utterance; none where nothing was heard in it, unless something had been shown."""
         if self._voice.last_loud <= self._start:
-            # What is left where a long utterance was cut.
+            # The rest of a long utterance that was cut.
             return
         samples, (start, end) = np.concatenate(frames), self._times(frames)
         begin = self.heard - len(self._frames) * self._frame / self.rate

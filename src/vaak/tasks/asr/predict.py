@@ -96,9 +96,9 @@ class Transcriber:
         raise NotImplementedError
 
     def continue_text(self, features: np.ndarray, settled: str) -> str:
-        """The words of features ``(bin, frame)`` of audio that still goes on; ``settled`` are its first words.
+        """The words of features ``(bin, frame)`` of audio that isn't over; ``settled`` are its first words.
 
-        A model that can goes on after them; others, such as one by CTC, hear all of it anew.
+        A model that can continues after them; others, such as CTC models, hear all of it again.
         """
         [text] = self.texts_of_windows([features])
         return text

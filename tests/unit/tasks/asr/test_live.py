@@ -301,7 +301,10 @@ def test_silence_has_no_text_and_half_a_sample_is_reported(said: Callable[..., A
     assert err.endswith("\n1.0 s heard, utterances: 0\n")
     code, out, err = said(talk.tobytes()[:-1], 0, "transcribe", run, "--live", "--rate", RATE)
     assert code == 0
-    assert err.splitlines()[-1] == "standard input: 1 byte at the end is no sample of 2 bytes: is it raw 16-bit audio?"
+    assert (
+        err.splitlines()[-1]
+        == "standard input: 1 byte at the end is less than a 2-byte sample: is it raw 16-bit audio?"
+    )
 
 
 NOT_LIVE = "can't be taken with --live, which prints text or JSON of what it hears"
