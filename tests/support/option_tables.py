@@ -304,6 +304,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         )
         for name in ("alpha", "beta")
     },
+    ("asr", "data.decoding.hotwords"): (*LISTENS, "data.decoding.hotword_weight=1000"),
     ("asr", "data.decoding.lm"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     ("asr", "data.decoding.ngram"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     **{

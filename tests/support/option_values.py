@@ -9,6 +9,7 @@ VALUES: dict[str, Any] = {
     "data.decoding.beta": 1000.0,
     "data.decoding.ngram": "FOLDER/words.arpa",
     "data.decoding.lm": "FOLDER/no_run",
+    "data.decoding.hotwords": ["mi", "su"],
     "data.decoding.language": "hi",
     "data.decoding.prompt": "so it is",
     "data.decoding.max_initial_timestamp": 0.0,
