@@ -20,6 +20,9 @@ ANY_UNKNOWN = ("data.max_unknown=100",)
 """For tokenizers that can't write most of these texts, which is an error otherwise."""
 
 CHATS = ("data.corpus={type: chat, train: [FOLDER/chats.jsonl], valid: [], test: []}",)
+WITH_AN_OPTION = (
+    "{% for message in messages %}{{ message.content }}{{ eos_token if louder else eos_token * 2 }}{% endfor %}"
+)
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
 MANY_SPEAKERS = (
     *("data.inference.window=0.4", "data.inference.window_overlap=0"),
@@ -117,7 +120,8 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
         "data.corpus.train=[FOLDER/train.txt, FOLDER/train.jsonl]",
         "data.mixture=[{weights: [1, 1]}, {step: 5, weights: [1, 9]}]",
     ),
-    **dict.fromkeys(("data.chat_template", "data.loss_on", "data.long_chats"), CHATS),
+    **dict.fromkeys(("data.chat_template", "data.learned_roles", "data.loss_on", "data.long_chats"), CHATS),
+    "data.chat_template_kwargs": (*CHATS, f"data.chat_template='{WITH_AN_OPTION}'"),
     "data.stride": ("data.layout=stream",),
     "data.target_tokenizer": ("data.target_tokenizer={type: character}",),
     "data.target_tokenizer.options": ("data.target_tokenizer={type: FOLDER/own.py:Characters}",),
@@ -193,6 +197,8 @@ HIFIGAN = (
 )
 EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
+TWO_OF_VALID = "data.corpus.valid_examples=2"
+"""Where numbers are asked for, valid has none otherwise, and these runs are refused."""
 GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
 HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
 AUGMENTED = ("data.augmentation={enabled: true, synonyms: FOLDER/synonyms.txt, probability: 0.5}",)
@@ -220,7 +226,8 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("seq2seq", "data.corpus.seed"): (),
     ("seq2seq", "data.corpus.train_fraction"): (),
     ("seq2seq", "data.corpus.valid_fraction"): (),
-    **{("seq2seq", f"data.corpus.{split}_examples"): (*PAIRS, *CUT) for split in ("valid", "test")},
+    ("seq2seq", "data.corpus.valid_examples"): (*PAIRS, *CUT),
+    ("seq2seq", "data.corpus.test_examples"): (*PAIRS, *CUT, TWO_OF_VALID),
     ("seq2seq", "data.corpus.on_invalid_utf8"): (
         "data.corpus={type: tsv, train: [FOLDER/torn.tsv], valid: [], test: []}",
     ),
@@ -360,7 +367,8 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             ("data.corpus.type", ("data.corpus.num_sentences=400",)),
             ("data.corpus.text_column", ()),
             *((f"data.corpus.{name}", CUT) for name in ("train_fraction", "valid_fraction", "stratify")),
-            *((f"data.corpus.{name}", CUT) for name in ("valid_examples", "test_examples")),
+            ("data.corpus.valid_examples", CUT),
+            ("data.corpus.test_examples", (*CUT, TWO_OF_VALID)),
             *((f"data.corpus.{name}", GRAMMAR) for name in ("num_sentences", "seed")),
             *((f"data.corpus.{name}", ("@hub", HUB_OF_LABELS)) for name in ("name", "subset")),
             ("data.corpus.on_invalid_utf8", ("data.corpus.train=[FOLDER/torn.jsonl]",)),
@@ -391,5 +399,9 @@ CIRCUMSTANCES |= {
     **{f"distillation.hidden.0.{name}": (TAUGHT, IN_PAIRS) for name in ("student", "teacher", "weight")},
 }
 CIRCUMSTANCES["data.corpus.seed"] = CIRCUMSTANCES["data.corpus.num_sentences"]
-for of_a_split in ("valid_fraction", "valid_examples", "test_examples"):
+for of_a_split in ("valid_fraction", "valid_examples"):
     CIRCUMSTANCES[f"data.corpus.{of_a_split}"] = CIRCUMSTANCES["data.corpus.train_fraction"]
+CIRCUMSTANCES["data.corpus.test_examples"] = (
+    *CIRCUMSTANCES["data.corpus.train_fraction"],
+    TWO_OF_VALID,
+)

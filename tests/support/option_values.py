@@ -68,6 +68,8 @@ VALUES: dict[str, Any] = {
     "data.groups": ["low"],
     "data.language": "hi",
     "data.language_like": "hi",
+    "data.learned_roles": ["user"],
+    "data.chat_template_kwargs": {"louder": True},
     "data.new_tokens": ["<|new|>"],
     "data.new_tokens_like": "a",
     "distillation.teacher": "FOLDER/other/checkpoints/step-00000002",
