@@ -10,7 +10,8 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from io import RawIOBase
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +42,10 @@ class Lost:
     """Lost by a microphone while nobody listened."""
 
 
-def hear_stream(stream: BinaryIO, rate: int, wanted_rate: int, lost: Lost) -> Iterator[Block]:
+def hear_stream(stream: RawIOBase, rate: int, wanted_rate: int, lost: Lost) -> Iterator[Block]:
     """Raw 16-bit mono samples of a stream at ``rate``, at the ``wanted_rate``, until it ends.
+
+    The stream isn't buffered: a read gives what has come, and holds no lock that the end of the process would need.
 
     Raises UserError for a rate that no audio has.
     """
@@ -51,8 +54,7 @@ def hear_stream(stream: BinaryIO, rate: int, wanted_rate: int, lost: Lost) -> It
 
     def read() -> None:
         try:
-            # One read returns the available bytes, and waits only for the first; read() would wait for all of a block.
-            while content := stream.read1(size):  # type: ignore[attr-defined]
+            while content := stream.read(size):
                 waiting.put(content)
             waiting.put(None)
         except BaseException as error:  # it is raised where the blocks are read

@@ -77,7 +77,8 @@ def _open_source(rate: int | None, wanted_rate: int, lost: Lost) -> Iterator[Blo
         raise UserError("--live: standard input is closed; pipe raw samples to it")
     if not sys.stdin.isatty():
         print(f"standard input: raw 16-bit mono samples, {rate or wanted_rate:,} in a second", file=sys.stderr)
-        return hear_stream(sys.stdin.buffer, rate or wanted_rate, wanted_rate, lost)
+        stream: Any = sys.stdin.buffer
+        return hear_stream(stream.raw, rate or wanted_rate, wanted_rate, lost)
     if rate is not None:
         raise UserError("--rate is of raw samples on standard input, which is a terminal; the microphone needs none")
     print("listening to the microphone; Ctrl-C ends", file=sys.stderr)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -63,7 +65,7 @@ def speak(words: list[str], rng: np.random.Generator) -> np.ndarray:
 
 def at_rate_of(transcriber: Any, samples: np.ndarray) -> np.ndarray:
     """The samples at the rate of the model, as standard input gives them."""
-    stream = io.BufferedReader(io.BytesIO(samples.tobytes()))
+    stream: Any = io.BytesIO(samples.tobytes())
     blocks = [one.samples for one in hear_stream(stream, RATE, transcriber.features.sampling_rate, Lost())]
     return np.concatenate(blocks)
 
@@ -196,11 +198,11 @@ def test_samples_come_whole_however_they_are_read():
     samples = np.random.default_rng(0).integers(-32768, 32767, 5000).astype("<i2")
     draws = random.Random(0)
 
-    class Dribbling(io.RawIOBase):
+    class Dribbling:
         def __init__(self) -> None:
             self.rest = samples.tobytes() + b"x"
 
-        def read1(self, size: int) -> bytes:
+        def read(self, size: int) -> bytes:
             found = self.rest[: min(size, draws.randint(1, 700))]
             self.rest = self.rest[len(found) :]
             return found
@@ -216,7 +218,7 @@ def test_samples_come_whole_however_they_are_read():
 
 def test_a_stream_that_breaks_is_not_taken_for_its_end():
     class Broken:
-        def read1(self, size: int) -> bytes:
+        def read(self, size: int) -> bytes:
             raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output error"):
@@ -293,6 +295,20 @@ def test_ctrl_c_ends_and_the_last_words_are_written(said: Callable[..., Any], ru
     assert (code, out) == expected[:2]
     assert "interrupted: stopping" in err
     assert err.endswith("utterances: 1\n")
+
+
+@pytest.mark.slow
+def test_a_process_whose_input_stays_open_ends_well_by_ctrl_c(run: Path, talk: np.ndarray):
+    program = [sys.executable, "-c", "from vaak.cli.main import main; main()", "transcribe", run, "--live", "--rate"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*map(str, program), str(RATE)], **pipes) as process:  # type: ignore[call-overload]
+        process.stdin.write(talk.tobytes())
+        process.stdin.flush()
+        assert process.stdout.readline().strip()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+        assert process.wait(60) == 0, said
+    assert re.fullmatch(r"[1-5]\.\d s heard, utterances: [123]", said.splitlines()[-1])
 
 
 def test_silence_has_no_text_and_half_a_sample_is_reported(said: Callable[..., Any], run: Path, talk: np.ndarray):
