@@ -148,7 +148,7 @@ class FrozenEmbedding(nn.Embedding):
 
 
 def keep_token_vectors_in_bf16(embedding: nn.Embedding, head: nn.Linear | None) -> None:
-    """Keep the frozen vectors of tokens, and the weight of an output layer of its own, in bf16, in place."""
+    """Keep the frozen vectors of tokens, and the weight of a separate output layer, in bf16, in place."""
     # Not another module, because hooks may be on this one.
     embedding.__class__ = FrozenEmbedding
     for module in (embedding, head):

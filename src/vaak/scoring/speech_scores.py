@@ -81,7 +81,7 @@ class SpeechScores:
         """
         recorded, spoken = (_resampled(samples, sampling_rate) for samples in (recorded, spoken))
         if not len(recorded) or not len(spoken):
-            raise DataError("there is no audio to compare")
+            raise DataError("no audio to compare")
         found: dict[str, float] = dict(vars(distance(recorded, spoken)))
         if self.recogniser is not None and text is not None:
             for whose, samples in (("", spoken), (RECORDED, recorded)):

@@ -14,7 +14,7 @@ from vaak.core.storage.text_lines import read_text_lines
 def read_hotwords(entries: Sequence[str], weight: float, file_endings: tuple[str, ...]) -> dict[str, float]:
     """Return the weight of each hotword; ``entries`` are hotwords, and files of them, whose names end so.
 
-    A hotword may have a weight of its own after a tab. Raises UserError for a file that can't be read, for a weight
+    A hotword may have its own weight after a tab. Raises UserError for a file that can't be read, for a weight
     that isn't a number above 0, and for a hotword without letters or digits.
     """
     found: dict[str, float] = {}
