@@ -22,6 +22,7 @@ from typing import Annotated as Int
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
 from vaak.nn.cross_entropy import HeadInputs
@@ -116,7 +117,10 @@ class TransformerModel(nn.Module):
     def logits(self, hidden: Float[Tensor, "*shape d_model"]) -> Float[Tensor, "*shape vocab"]:
         """Return the scores of every token."""
         adapted = _adapted(self.head)
-        scores: Tensor = HeadInputs(hidden, self._head_weight).logits() if adapted is None else adapted(hidden)
+        # One with rows of new tokens has no adapter, and its frozen weight may be in bf16.
+        if adapted is None or is_parametrized(adapted, "weight"):
+            return HeadInputs(hidden, self._head_weight).logits()
+        scores: Tensor = adapted(hidden)
         return scores
 
     @property

@@ -25,6 +25,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.lora import add_lora, merged
+from vaak.nn.new_tokens import iterate_new_rows, train_new_rows
 from vaak.nn.nf4 import quantise
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
@@ -350,6 +351,12 @@ def test_a_base_in_four_bits_is_read_tensor_by_tensor_with_the_same_bits(
             torch.testing.assert_close(merged(model)(ids, documents=documents), logits, rtol=1e-4, atol=1e-5)
         for name, tensor in expected.state_dict().items():
             assert "lora_A" in name or torch.equal(tensor, model.state_dict()[name]), name
+    with torch.no_grad():
+        before = again(ids, documents=documents)
+        train_new_rows(again.token_modules(), range(5, 7))
+        torch.testing.assert_close(again(ids, documents=documents), before)
+        torch.testing.assert_close(merged(again)(ids, documents=documents), before, rtol=1e-4, atol=1e-5)
+    assert {one.rows.dtype for _, one in iterate_new_rows(again)} == {torch.float32}, "they are trained"
     assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 1
     changed = load_file(source / (first := sorted(path.name for path in source.glob("model-*.safetensors"))[0]))
     save_file({name: one + 0.1 for name, one in changed.items()}, source / first, metadata={"format": "pt"})
