@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +23,6 @@ from vaak.core.storage.lock import locked
 
 MANIFEST, WAVS, LOCK = "recordings.jsonl", "wavs", ".lock"
 PATIENCE_SECONDS = 30.0
-_one_thread = threading.Lock()
-"""The lock of the folder is one between processes."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class KeptRecordings:
         content = encode_wav(samples.clip(-1, 1), header.sampling_rate)
         try:
             (self.folder / WAVS).mkdir(parents=True, exist_ok=True)
-            with _one_thread, locked(self.folder / LOCK, PATIENCE_SECONDS):
+            with locked(self.folder / LOCK, PATIENCE_SECONDS):
                 path = self._write_new(content)
                 about: dict[str, Any] = {"audio_filepath": f"{WAVS}/{path.name}", "text": text}
                 about |= {"duration": round(len(samples) / header.sampling_rate, 4)}

@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,8 @@ def holder(path: Path, body: str = "pass") -> subprocess.Popen[str]:
 
 SEEN = """
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from vaak.core.storage.lock import is_locked
 print(is_locked(Path(sys.argv[1])))
@@ -159,3 +163,26 @@ def test_a_full_disk_does_not_refuse_a_lock(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(os, "write", full)
     with locked(tmp_path / "lock"):
         assert is_locked(tmp_path / "lock")
+
+
+def test_threads_of_a_process_take_turns(tmp_path):
+    """The kernel gives a record lock to any thread of the process that has it."""
+    path, inside, seen = tmp_path / "lock", [0], []
+
+    def enter(number: int) -> None:
+        with locked(path):
+            inside[0] += 1
+            time.sleep(0.002)
+            seen.append((inside[0], is_locked(path), number % 8 != 7 or _is_held_for_another(path)))
+            inside[0] -= 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(enter, range(24)))
+    assert seen == [(1, True, True)] * 24
+    assert not is_locked(path)
+
+
+def _is_held_for_another(path: Path) -> bool:
+    """Return whether another process finds the lock held."""
+    code = "import sys, pathlib, vaak.core.storage.lock as lock; print(lock.is_locked(pathlib.Path(sys.argv[1])))"
+    return subprocess.check_output([sys.executable, "-c", code, str(path)], text=True) == "True\n"
