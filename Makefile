@@ -7,13 +7,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 TORCH := torch==2.13.0
-EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,lilcom,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,demo,test,dev,docs
+EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,lilcom,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,test,dev,docs
 BIN := .venv/bin
 # What is set up, each a file that says so: the core, with which the quick start trains; what lint reads; all of it
 CORE := .venv/core-ready
 LINT := .venv/lint-ready
 READY := .venv/ready
 DOCS_READY := .venv/docs-ready
+SLOW_READY := .venv/slow-ready
 # Where all is set up, the smaller ones are, too
 CORE_OR_MORE = $(or $(wildcard $(READY)),$(CORE))
 LINT_OR_MORE = $(or $(wildcard $(READY)),$(LINT))
@@ -56,6 +57,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(COMPILE_ALL)
 	@touch $(CORE) $(LINT) $(READY) $(DOCS_READY) # in the order in which one needs another
 
+# What slow tests alone try: a page in a browser
+$(SLOW_READY): $(READY)
+	@$(PIP) -c constraints.txt -e '.[demo]' $(SHORTLY)
+	@touch $(SLOW_READY)
+
 train: $(CORE_OR_MORE)
 	$(BIN)/vaak train configs/quickstart.yml
 
@@ -64,7 +70,7 @@ train: $(CORE_OR_MORE)
 test: setup
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/pytest -n 3 --dist loadfile --durations=10 -m "not slow"
 
-test-slow: setup
+test-slow: setup $(SLOW_READY)
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"
 
 bench: setup

@@ -20,15 +20,16 @@ from served_runs import serving, wait_until
 PROMPT = "लड़की"
 LONG = {"prompt": [PROMPT] * 48, "max_tokens": 300, "temperature": 2.0}
 """A request that takes some seconds."""
+LONGER = {**LONG, "prompt": [PROMPT] * 128}
 
 
-def ask_in_background(address: str) -> tuple[threading.Thread, list[Any]]:
-    """Send the long request; the answer, or why there was none, is put into a list."""
+def ask_in_background(address: str, request: dict[str, Any] = LONG) -> tuple[threading.Thread, list[Any]]:
+    """Send a long request; the answer, or why there was none, is put into a list."""
     found: list[Any] = []
 
     def ask() -> None:
         try:
-            found.append(httpx.post(f"{address}/v1/completions", json=LONG, timeout=120))
+            found.append(httpx.post(f"{address}/v1/completions", json=request, timeout=120))
         except httpx.HTTPError as error:
             found.append(error)
 
@@ -62,7 +63,7 @@ def refuses(address: str) -> bool:
 
 def test_a_second_signal_ends_it_at_once(commands, tiny_run: Path, tmp_path: Path):
     with serving(commands, tmp_path, tiny_run) as server:
-        thread, found = ask_in_background(server.address)
+        thread, found = ask_in_background(server.address, LONGER)
         server.command.send(signal.SIGTERM)
         wait_until(lambda: "answers what it accepted" in server.command.said)
         begun = time.monotonic()

@@ -96,6 +96,25 @@ def test_all_are_tried():
     assert {name for name in missing if not any(test.startswith(name) for test in tests)} == set()
 
 
+@pytest.mark.slow
+def test_ctc_search():
+    pytest.importorskip("pyctcdecode", reason="what it is compared with isn't installed")
+    said = run_benchmark("ctc_search", "--rounds", 1, "--beams", 4, "--frames", 20)
+    assert "| noisy | 4 | 20 |" in said
+
+
+@pytest.mark.slow
+def test_live(tmp_path: Path):
+    weights = Path(os.environ.get("VAAK_WEIGHTS", "nowhere")) / "whisper-tiny.en"
+    folder = Path(os.environ.get("VAAK_DATA", "nowhere")) / "read_speech"
+    if not weights.is_dir() or not folder.is_dir():
+        pytest.skip("VAAK_WEIGHTS or VAAK_DATA is not set: there is no Whisper whose words have times, or no speech")
+    first = json.loads((folder / "manifest.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    (tmp_path / "text.txt").write_text(first["text"], encoding="utf-8")
+    said = run_benchmark("live", weights, folder / first["audio"], tmp_path / "text.txt")
+    assert "settled words that the final text has otherwise:" in said
+
+
 def test_tokenising(tmp_path: Path):
     text = tmp_path / "text.txt"
     text.write_text("a cat sat\nकुत्ता आया\n", encoding="utf-8")

@@ -87,7 +87,7 @@ COMMAND_LINE = {
 """The same of the command line."""
 NOT_SELECTING = {
     "adapter", "alignments", "audio_root", "base", "cache_dir", "chat_template", "corpus_dir", "delimiter", "encoding",
-    "entity", "fold",
+    "chat_template_kwargs", "entity", "fold", "hotwords",
     "folder", "folds_file", "global_config", "init_from", "lexicon", "lm", "minimal_pairs",
     "new_tokens", "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project",
     "prompt", "resume", "samples", "save_dir", "speaker_encoder", "speaker_features", "storage_path", "subset",
@@ -96,9 +96,9 @@ NOT_SELECTING = {
 """Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {
     "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "delimiter", "device",
-    "document", "encoding", "enrol", "executor", "grid", "hardware", "host", "input_dir", "inputs", "lexicon",
-    "license", "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quotes", "random", "resume", "sampler",
-    "sbatch", "sources", "speaker_encoder", "text", "time", "token", "vocoder", "whisper_model",
+    "document", "encoding", "enrol", "executor", "grid", "hardware", "host", "hotwords", "input_dir", "inputs",
+    "lexicon", "license", "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quotes", "random", "resume",
+    "sampler", "sbatch", "sources", "speaker_encoder", "text", "time", "token", "vocoder", "whisper_model",
 }  # fmt: skip
 """Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vaak.report.html import Html, data_table, element, to_html
-from vaak.tasks.asr.transcripts import Segment
+
+if TYPE_CHECKING:
+    from vaak.tasks.asr.transcripts import Segment
 
 NUM_COLOURS = 6
 MOST_BARS = 8

@@ -76,7 +76,7 @@ def filters_of_librosa(config: MelConfig) -> np.ndarray:
     )
 
 
-CONFIGS = [
+CONFIGS: list[dict[str, Any]] = [
     {},
     {"scale": "htk"},
     {"norm": "none"},
@@ -92,7 +92,15 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize("options", CONFIGS, ids=str)
+def _cases() -> list[Any]:
+    """The configurations; without a norm, librosa compiles half a minute where it was just installed."""
+    return [
+        pytest.param(options, id=str(options), marks=[pytest.mark.slow] if "norm" in options else [])
+        for options in CONFIGS
+    ]
+
+
+@pytest.mark.parametrize("options", _cases())
 def test_as_librosa(options: dict[str, Any]) -> None:
     config = MelConfig(**options)
     np.testing.assert_allclose(mel_filters(config), filters_of_librosa(config), atol=1e-12)

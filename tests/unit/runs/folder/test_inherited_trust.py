@@ -257,6 +257,7 @@ OPENED: dict[str, tuple[str, ...]] = {
     "speak": ("वह",),
     "transcribe": ("speech.wav",),
     "serve": ("--port", "0"),
+    "demo": ("--port", "0"),
     "align": ("speech.wav", "text.txt"),
     "tune": (),
     "export": ("--format", "hf", "--output", "exported"),

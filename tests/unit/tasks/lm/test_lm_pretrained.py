@@ -182,8 +182,10 @@ def assert_same_folders(before: Path, after: Path) -> None:
 
 def test_a_row_of_the_table_for_each_family():
     text = (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
+    expected = [table_row(kind) for kind in [*MODELS, *OTHERS]]
     rows = [line for line in text.splitlines() if line.endswith(("| yes |", "| no |"))]
-    assert rows == [table_row(kind) for kind in [*MODELS, *OTHERS]]
+    # Bases of other tasks are in a table with more columns (test_bases_table.py).
+    assert [row for row in rows if row.count("|") == expected[0].count("|")] == expected
 
 
 @pytest.mark.parametrize(
