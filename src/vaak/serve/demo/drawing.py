@@ -66,6 +66,7 @@ def coloured_words(segments: Sequence[Segment]) -> Html:
     """Return a transcript, in which a word is the more orange the less probable it is; pointed at, it has its times.
 
     >>> from vaak.audio.segments import Interval
+    >>> from vaak.tasks.asr.transcripts import Segment
     >>> str(coloured_words([Segment(0, 1, "a", (Interval(0, 1, "<b>"),), None, (0.25,))]))[16:]
     '<span class="word" title="0.00–1.00 s, 25 %" style="--sure:0.25">&lt;b&gt;</span></p>'
     """
