@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from vaak.audio.segments import Interval
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import UserError
 from vaak.core.storage.files import hash_file
 from vaak.report.html import Html, element
 from vaak.serve.answers import Speaking, encode
@@ -143,55 +141,21 @@ def transcribe_words(served: Served, path: Path, with_words: bool) -> tuple[Tran
     remark = ""
     options: dict[str, Any] = {}
     transcriber = served.task.transcriber(served.opened.model)
-    is_ctc = _is_ctc(transcriber)
-    if with_words and not is_ctc:
+    if with_words:
         try:
             transcriber = served.task.transcriber(served.opened.model, timestamps="word")
             options = {"timestamps": "word"}
         except UserError as error:
             remark = f"without times of words: {error}"
-    listening = Listening(served, transcriber, tuple(options.items()))
-    job, recording = listening.job(path)
+    job, recording = Listening(served, transcriber, tuple(options.items())).job(path)
     segments = tuple(segment for some in submit(served, job) for segment in some)
-    found = _make_transcript(path, segments, recording.duration)
-    if with_words and is_ctc and found.text:
-        try:
-            return replace(found, segments=_aligned(served, transcriber, path, segments)), ""
-        except DataError as error:
-            remark = f"without times of words: {error}"
-    return found, remark
-
-
-def _is_ctc(transcriber: Any) -> bool:
-    from vaak.tasks.asr.ctc.predict import CtcTranscriber
-
-    return isinstance(transcriber, CtcTranscriber)
+    return _make_transcript(path, segments, recording.duration), remark
 
 
 def _make_transcript(path: Path, segments: tuple[Segment, ...], duration: float) -> Transcript:
     from vaak.tasks.asr.transcripts import Transcript
 
     return Transcript(path.stem, segments, duration, 0.0)
-
-
-def _aligned(served: Served, transcriber: Any, path: Path, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Return the segments of a CTC model with their words, by the alignment of ``vaak align``."""
-    from vaak.tasks.asr.ctc.align import Aligner
-
-    texts = [one.text for one in segments if one.text]
-
-    def align(paths: list[Path]) -> list[Any]:
-        return list(Aligner(transcriber).align_files(paths, [texts] * len(paths)))
-
-    [found] = submit(served, Job(Kind(("align", served.name, tuple(texts)), align), iter([path])))
-    lines = iter(found.lines)
-    made = []
-    for one in segments:
-        if one.text.split():
-            line = next(lines)
-            words = tuple(Interval(word.start, word.end, word.text) for word in line.words)
-            made.append(one._replace(words=words, probabilities=tuple(word.confidence for word in line.words)))
-    return tuple(made)
 
 
 def transcribe_speakers(served: Served, path: Path, diarizer: Served) -> SpeakerTranscript:
