@@ -30,13 +30,14 @@ from vaak.config.base import REGISTERED
 from vaak.config.changes import changes_between
 from vaak.config.components import AUXILIARY_LOSSES, LOSSES
 from vaak.config.experiment import Experiment
-from vaak.config.load import load
+from vaak.config.load import Loaded, load
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import task_class
 from vaak.config.training import CheckpointConfig
 from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import COMMAND_LINE
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.matching import quote_names
 from vaak.core.names import require_known
@@ -177,6 +178,7 @@ def open_run(
         report_damaged(checkpoint)
     _refuse_another_model(own, experiment)
     _warn_of_unread_options(own, experiment)
+    _report_on_overrides(loaded)
     task = task_class(experiment.reference)(experiment, directory, directory)
     differ = any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS)
     if temporary_folder is not None:
@@ -229,6 +231,7 @@ def _open_base(
     def make(directory: Path) -> Any:
         layer = base.write_options(directory)
         loaded = load([layer, *files], overrides, trust_code=trust_code)
+        _report_on_overrides(loaded)
         experiment = loaded.experiment
         if experiment.task != base.task:
             raise UserError(f"task is {experiment.task}, but {path} is a model of task {base.task}; leave it out")
@@ -339,6 +342,13 @@ def _warn_of_unread_options(own: Experiment[Any, Any], asked: Experiment[Any, An
     unread = [key for key in of_training if not key.startswith(READ_IN_USE)]
     if unread:
         log.warning("%s: only training reads this, so here it has no effect", ", ".join(unread))
+
+
+def _report_on_overrides(loaded: Loaded) -> None:
+    """Warn of what a command asks for without effect; a run's own options were reported when it was trained."""
+    for warning in loaded.warnings:
+        if warning.startswith(f"{COMMAND_LINE}: "):
+            log.warning("warning: %s", warning)
 
 
 OF_TRAINING: dict[str, Collection[str]] = {

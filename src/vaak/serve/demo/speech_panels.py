@@ -149,6 +149,8 @@ def transcribe_words(served: Served, path: Path, with_words: bool) -> tuple[Tran
             remark = f"without times of words: {error}"
     job, recording = Listening(served, transcriber, tuple(options.items())).job(path)
     segments = tuple(segment for some in submit(served, job) for segment in some)
+    if options and any(one.text for one in segments) and not any(one.words for one in segments):
+        remark = "without times of words: this model writes none"
     return _make_transcript(path, segments, recording.duration), remark
 
 

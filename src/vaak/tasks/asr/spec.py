@@ -287,7 +287,7 @@ def _unread_by_decoders(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     of_others += [f"masking.{name}" for name in type(model.masking).model_fields]
     for name in (*sorted(of_others), "train_feature_encoder", "window"):
         yield no_effect(f"model.{name}", what)
-    for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS):
+    for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS, "timestamps"):
         yield no_effect(f"data.decoding.{name}", what)
     for name in ("timestamps", "language", "language_like"):
         yield no_effect(f"data.{name}", what)

@@ -313,6 +313,17 @@ def test_words_are_found_where_they_are_said(
     assert out.split("\n\n")[1].splitlines()[2] == text.read_text().splitlines()[1]
 
 
+def test_an_option_without_effect_is_reported(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, caplog: pytest.LogCaptureFixture
+):
+    plain = vaak("transcribe", str(run), str(talk[0]))
+    assert not [record for record in caplog.records if "data.decoding" in record.message]
+    assert vaak("transcribe", str(run), str(talk[0]), "--language", "hi")[:2] == plain[:2]
+    assert [
+        record for record in caplog.records if "data.decoding.language: model.architecture is ctc" in record.message
+    ]
+
+
 @pytest.mark.parametrize("method", ["greedy", "beam"])
 def test_words_of_a_transcript_have_times_and_confidences(
     run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, method: str
