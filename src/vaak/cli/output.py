@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from vaak.config.metrics import chance_in_words, in_words
+from vaak.config.metrics import chance_in_words, describe_counts, in_words
 from vaak.core.console import format_time
 from vaak.core.errors import UserError
 from vaak.core.left_out import SplitContents
@@ -154,4 +154,4 @@ def print_metrics(metrics: dict[str, Any], changes: Mapping[str, tuple[str, str]
     # A column that is empty but for its heading is left out.
     filled = [place for place in range(len(rows[0])) if place < 2 or any(row[place] for row in rows[1:])]
     rows_shown = [tuple(row[place] for place in filled) for row in rows]
-    print("\n".join(aligned(rows_shown, left=1)))
+    print("\n".join([*aligned(rows_shown, left=1), *describe_counts(metrics)]))

@@ -122,9 +122,32 @@ def in_words(name: str, value: float) -> str:
 
     >>> in_words("val_accuracy", 0.0264), in_words("val_mcd_db", 6.5), in_words("val_loss", 5.765)
     ('2.64 %', '6.5000 dB', '5.7650')
+    >>> in_words("val_hallucinated_words", 1200.0)
+    '1,200'
     """
-    unit = get_unit(name)
+    unit, metric = get_unit(name), find_metric(name)
+    if metric is not None and metric.is_whole and math.isfinite(value):
+        return f"{value:,.0f}"
     return f"{100 * value:.2f} %" if unit == "%" else f"{value:.4f} {unit}".rstrip()
+
+
+def describe_counts(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a line for each split's number of things that says in how many others they were found.
+
+    >>> describe_counts({"val_wer": 0.25, "val_hallucinated_words": 12.0, "val_without_speech": 40.0})
+    ['val_hallucinated_words: hallucinated words: 12 in 40 recordings without speech']
+    """
+    lines = []
+    for name, value in metrics.items():
+        metric = find_metric(name)
+        if metric is None or not metric.among:
+            continue
+        other = name.removesuffix(metric.name) + metric.among
+        among = find_metric(other)
+        if among is not None and other in metrics:
+            found, number = in_words(name, value), in_words(other, metrics[other])
+            lines.append(f"{name}: {metric.title}: {found} in {number} {among.title}")
+    return lines
 
 
 def percents(metrics: Mapping[str, Any]) -> dict[str, float]:

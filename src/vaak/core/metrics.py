@@ -25,6 +25,10 @@ class Metric:
         What its groups are, such as ``speakers``.
     counts
         The key of an evaluation's summary (``vaak.core.summaries``) that has what it is counted from.
+    is_whole
+        Whether it is a number of things, shown without decimals.
+    among
+        For a number of things, the metric that says in how many others they were found.
     same_as
         The metric that it equals in most uses: where it does throughout a run, people are shown only that one.
     """
@@ -38,6 +42,8 @@ class Metric:
     title: str = ""
     grouped_by: str = "group"
     counts: str = ""
+    is_whole: bool = False
+    among: str = ""
     same_as: str = ""
 
 

@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vaak.config.metrics import describe_counts
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
@@ -142,6 +143,7 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
             place = f"{step:,} (best)" if step == facts.best_step else f"{step:,}"
             rows.append((place, *(format_metric(name, metrics[name]) if name in metrics else "" for name in names)))
         found.append(data_table(rows, "Evaluations in training, the newest first"))
+        found += [element("p", line) for line in describe_counts(newest[-1][1])]
         found.append(_changes(facts))
         found.append(_baselines(facts))
     return found + [data_table(table.rows, table.title) for table in tables]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.load import Loaded, load
-from vaak.config.metrics import in_words
+from vaak.config.metrics import describe_counts, in_words
 from vaak.config.tasks import load_name, spec_by_name
 from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
@@ -45,6 +45,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
 
+    ``counts`` are lines on how often something was found, such as words in recordings without speech.
     ``data`` has what was read of each split and what was left out, ``files`` what wasn't read of files that were looked
     through. ``below_baselines`` has a line for each split of which a known baseline is better (``vaak.runs.evaluate``).
 
@@ -78,7 +79,8 @@ def evaluate_run(
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
         below = below_baselines(opened.directory, metrics, lambda split: opened.task.dataset(split).fingerprint)
         contents = contents_of_splits(opened.task, splits)
-    report = {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
+    report: dict[str, Any] = {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
+    report["counts"] = describe_counts(metrics)
     return {**report, "data": contents, "files": files_to_json(noted), "below_baselines": below}
 
 

@@ -138,6 +138,8 @@ def score_texts(
     protocol = {"normaliser": normalise.name, "utterances": str(len(counts))}
     if speakers is not None:
         protocol["intervals over"] = f"{len({_find_speaker(name, speakers) for name in counts})} speakers"
+    if silent := [one.word_errors for one in counts.values() if not one.words]:
+        protocol["hallucinated words"] = f"{sum(silent):,} in {len(silent):,} without speech"
     missing = len(references.keys() - hypotheses.keys())
     if missing:
         protocol["without hypothesis"] = str(missing)

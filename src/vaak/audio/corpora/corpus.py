@@ -117,7 +117,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     """The cuts of one of ``datasets``, by split.
 
     ``on_bad`` is told of each recording that can't be read, and its name; it is then left out. By default, it raises
-    the error. With ``requires_text``, one whose text is empty is such a recording.
+    the error. With ``requires_text``, one whose text is given as empty is there, without a text.
     """
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
@@ -152,7 +152,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return digest.hexdigest()
 
     def require_text(self) -> None:
-        """Treat an empty text as a problem from now on. Raises DataError for a table without a column for texts."""
+        """Keep recordings whose text is given as empty. Raises DataError for a table without a column for texts."""
         self.requires_text = True
         if self.alignments is None:
             self.reader.require_texts()
@@ -189,7 +189,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
     def deciding(self) -> Iterator[str]:
         for entry in self.iterate_sources("train"):
-            if entry.cut is not None:
+            if self._is_kept(entry):
                 yield from self._deciding_names(entry)
 
     def _deciding_names(self, entry: ReadRecording) -> list[str]:
@@ -197,7 +197,11 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return deciding_names(self.dataset.split_by, entry.name, known)
 
     def name_entry(self, entry: ReadRecording) -> tuple[str | None, str]:
-        return entry.name if entry.cut is not None else None, entry.name
+        return entry.name if self._is_kept(entry) else None, entry.name
+
+    def _is_kept(self, entry: ReadRecording) -> bool:
+        """Whether it can be used; without a text only where texts are learned, of recordings without speech, too."""
+        return entry.cut is not None and (entry.problem is None or self.requires_text)
 
     def column(self, split: str, name: str) -> Iterator[Any]:
         """Yield the values that each recording's supervisions have under a name: speaker, language, gender, own."""
@@ -212,14 +216,14 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()
         for name, cut, remarks, problem in entries:
-            if cut is None:
-                # With both remarks and a problem, the problem is an empty text: only an error where texts are needed.
-                if problem is not None and (self.requires_text or not remarks):
+            if cut is None or (problem is not None and not self.requires_text):
+                if problem is not None and not remarks:
                     self.on_bad(problem, name)
                 else:
                     counts.drop(name, remarks)
                 continue
-            counts.remarks.update(remarks)
+            # With a problem, its text is empty, and they say why others leave it out.
+            counts.remarks.update(() if problem is not None else remarks)
             try:
                 # 64-bit digests instead of names: a split may have millions of cuts.
                 if hash_text(cut.id) in seen:

@@ -368,8 +368,8 @@ class LJSpeechReader(CorpusReader):
             raise DataError(f"{where}: expected id|text|text in words, found {len(fields)} fields")
         # The third field is the text in words; where it is empty, the second one as printed.
         name, text = fields[0], fields[-1] or fields[1]
-        if not name or not text:
-            raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
+        if not name:
+            raise DataError(f"{where}: the id is empty; remove the line or complete it")
         path = named_file((folder, *self.roots), f"{WAVS}/{name}.wav", where)
         try:
             header = read_header(path)
@@ -377,7 +377,9 @@ class LJSpeechReader(CorpusReader):
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
         label(cut, [Labelled(Segment(0.0, cut.duration, self.speaker), text, None, {NO_TIMES: True})])
-        return ReadRecording(name, cut, header_remarks(header))
+        empty = None if text else DataError(f"{where}: the text is empty; remove the line or complete it")
+        # Without remarks, an empty text is a problem for those who don't learn texts of recordings without speech.
+        return ReadRecording(name, cut, header_remarks(header) if text else (), empty)
 
     def _rows(self, path: Path) -> Iterator[TableRow]:
         given = self.dialect._replace(delimiter=self.dialect.delimiter or "|")

@@ -252,10 +252,12 @@ def make_reading(
     cut = recording_cut(name, path, header, audio)
     _take_stretch(cut, entry, path, where)
     labels, remarks = _labels(entry, cut, folders, where)
+    problem: DataError | None = None
     if labels is None:
-        is_empty = entry.get("text") is not None
-        problem = DataError(f"{where}: the text of {audio} is empty; {EMPTY_TEXT}") if is_empty else None
-        return ReadRecording(audio, None, (NOTHING_SAID,), problem)
+        if entry.get("text") is None:
+            return ReadRecording(audio, None, (NOTHING_SAID,))
+        problem = DataError(f"{where}: the text of {audio} is empty; {EMPTY_TEXT}")
+        labels, remarks = [_label_whole(entry, cut, None, "")], [NOTHING_SAID]
     left_out: LeftOutLabels = []
     alignment = _alignment(entry, cut, folders, where, left_out)
     if alignment is not None:
@@ -269,7 +271,7 @@ def make_reading(
     if uem is not None:
         parts = _find_annotations(read_uem(named_file(folders, uem, where), keep_bad=True), stem, uem, where)
         more += set_uem(cut, parts, where)
-    return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)))
+    return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)), problem)
 
 
 def _take_stretch(cut: Any, entry: dict[str, Any], path: Path | Part, where: str) -> None:
@@ -318,8 +320,13 @@ def _labels(
     text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
+    return [_label_whole(entry, cut, speaker, text)], []
+
+
+def _label_whole(entry: dict[str, Any], cut: Any, speaker: str | None, text: str | None) -> Labelled:
+    """All of a cut, with a text and a line's own labels."""
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
-    return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
+    return Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})
 
 
 def _alignment(

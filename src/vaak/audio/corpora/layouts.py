@@ -386,7 +386,8 @@ class VoxPopuliReader(LayoutReader):
             entry = {"language": self.root.name, **line.entry}
             name = str(entry.get("id") or "")
             entry["audio"] = self._audio.get(name, f"{name}.ogg")
-            entry["text"] = entry.get("text") or entry.get("raw_text")
+            # Text "" stays where there is no other: it is given as empty.
+            entry["text"] = entry.get("text") or entry.get("raw_text") or entry.get("text")
             if entry.get("speaker") in ("None", "unknown"):
                 del entry["speaker"]
             yield line._replace(entry=entry)

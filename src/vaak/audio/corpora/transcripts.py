@@ -360,6 +360,9 @@ def _read_list(file: File, names: dict[str, File | None], given: GivenDialect) -
 
     # The dialect under which most rows name a recording is the right one.
     rows = max(tables, key=lambda rows: sum(named(row) is not None for row in rows))
+    if rows is tables[-1] and sum(len(row) > 1 for row in rows) * 2 > len(rows):
+        # Between blanks, nothing shows an empty text: where most lines have one, a name alone is such a line.
+        rows = [[*row, ""] if len(row) == 1 else row for row in rows]
     header = rows[0] if rows and named(rows[0]) is None else []
     place = _find_column("text", header)
     if place is None:

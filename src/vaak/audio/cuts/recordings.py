@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vaak.audio.audio_file import Header
-from vaak.audio.cuts.reading import EMPTY_TEXT, get_file
+from vaak.audio.cuts.reading import EMPTY_TEXT, get_file, get_text
 from vaak.audio.embedded import PART, Part
 from vaak.audio.formats.annotation_lines import Word
 from vaak.audio.segments import Alignment, Interval, Region, Segment
@@ -44,7 +44,8 @@ MOST_NAMED_RECORDINGS = 20
 class ReadRecording(NamedTuple):
     """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed.
 
-    ``problem`` is why it can't be read although it should; with ``remarks``, only where texts are required.
+    ``problem`` is why it can't be read although it should. With a cut, its text is given as empty: a recording without
+    speech for those who learn texts; for others it has ``remarks``, or else it is a problem.
     """
 
     name: str
@@ -313,14 +314,19 @@ class LeftOut:
         return SplitContents("utterances", number, dict(self.counts), names)
 
     def without_text(self, one: Any, recording: Any) -> None:
-        """Count an utterance of a recording that has no text; an empty text can't be used.
-
-        Of several in a recording, some may be without: those that have nothing to learn from.
-        """
-        if one is recording and any(label.text is not None for label in one.supervisions):
+        """Count an utterance of a recording that has no text; one that is given as empty can't be used."""
+        if is_without_speech(one, recording):
             self.bad(DataError(f"{describe(one)}: its text is empty; {EMPTY_TEXT}"), one.id)
         else:
             self.add(one.id, WITHOUT_TEXT, "it has no text")
+
+
+def is_without_speech(one: Any, recording: Any) -> bool:
+    """Whether the text of all of a recording is given as empty, and not only missing.
+
+    Of several utterances in a recording, some may be without a text: those that nobody wrote down.
+    """
+    return one is recording and get_text(one) is None and any(label.text is not None for label in one.supervisions)
 
 
 def split_utterances(cut: Any) -> Iterator[Any]:

@@ -368,9 +368,14 @@ class AsrDataConfig(Section):
         resume="other numbers",
     )
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an utterance that can't be used: audio that can't be read, an empty transcript.",
+        "What to do with an utterance that can't be used, such as audio that can't be read.",
         "fail",
         resume="other numbers",
+    )
+    refuse_empty_transcripts: bool = option(
+        "Whether an utterance whose transcript is given as empty can't be used (on_bad_example). By default it is a "
+        "recording without speech, from which a model learns to write nothing. A missing transcript never is one.",
+        False,
     )
     max_unknown: float = max_unknown_option()
     cache_dir: Place | None = option(

@@ -5,6 +5,9 @@ accuracy     tokens whose most probable prediction is right / tokens
 wer, cer     errors of transcripts / words or characters of the references, under data.normaliser
 wer/GROUP    the same of each group, where there are several
 
+hallucinated_words   words heard in recordings without speech, whose references have no word; errors of wer, too
+without_speech       the number of these recordings; neither is given where there are none
+
 routing_entropy   with experts: nats of the gate's distribution, per utterance
 expert_use/E      utterances that chose the expert / utterances
 expert_weight/E   mean weight of the expert in the utterances that chose it; not given where none did
@@ -36,6 +39,7 @@ with optional_import("the task asr requires jiwer", "asr"):
     import jiwer  # noqa: F401
 
 EXPERT_WEIGHT = "expert_weight"
+HALLUCINATED, WITHOUT_SPEECH = "hallucinated_words", "without_speech"
 Transcribe = Callable[..., list[str]]
 
 
@@ -92,6 +96,8 @@ class AsrMeters(Meters):
             for name in names:
                 yield name, counts.word_errors, counts.words
             yield "cer", counts.character_errors, counts.characters
+            if not counts.words:
+                yield HALLUCINATED, counts.word_errors, 1.0
             group = str(batch.extra["groups"][row]) if len(self.groups) > 1 else ""
             index = batch.indices[row][0] if batch.indices else row
             about: dict[str, Any] = {"name": batch.extra["names"][row], **({"group": group} if group else {})}
@@ -117,6 +123,8 @@ class AsrMeters(Meters):
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         found = compute_means(sums)
+        if HALLUCINATED in found:
+            found |= {HALLUCINATED: sums[f"{HALLUCINATED} sum"], WITHOUT_SPEECH: sums[f"{HALLUCINATED} count"]}
         uses = [value for name, value in found.items() if name.startswith("expert_use/")]
         return {**found, "dead_experts": float(uses.count(0.0))} if uses else found
 

@@ -59,6 +59,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 ADVICE = "change the transcripts, or choose a base that was trained on such ones"
+WITHOUT_SPEECH = (
+    "%s: the transcripts of %s of %s utterances are given as empty: they are recordings without speech, in which "
+    "nothing is to be heard (if they aren't: data.refuse_empty_transcripts=true)"
+)
+NOTHING_TO_SAY = "all transcripts of train are empty: a model needs some words to learn; give recordings with speech"
 VOCABULARY, BASE = "vocabulary", "base"
 ALIGNMENT_HEADS = "alignment_heads"
 """In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
@@ -66,7 +71,7 @@ READING_OPTIONS = frozenset({*PATH_OPTIONS, "num_jobs", "progress_bar", "cache_g
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "language_like", "tokenizer"}
 """Options of data that may differ when a trained model is used."""
-CAME_LATER = ("groups", "max_valid_samples", "join_utterances", "language_like")
+CAME_LATER = ("groups", "max_valid_samples", "join_utterances", "language_like", "refuse_empty_transcripts")
 """Options that decide, too, but have no part in what was prepared before there were any."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
 
@@ -218,6 +223,8 @@ def _make(
         writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
         if not len(writings[split].store):
             raise _is_empty(split, left_out.listed[UNUSABLE])
+        if split == "train" and not any(writings[split].texts()):
+            raise DataError(f"datasets: {NOTHING_TO_SAY}")
         if vocabulary is None:
             # This is train, which is the first.
             assert sources.tokenizer is not None
@@ -271,6 +278,8 @@ def _report(split: str, about: dict[str, Any], contents: SplitContents) -> None:
         log.warning("%s", line)
     if not about["utterances"]:
         raise _is_empty(split, about["unusable"])
+    if number := about["without_speech"]:
+        log.warning(WITHOUT_SPEECH, split, f"{number:,}", f"{about['utterances']:,}")
     hours, groups = about["seconds"] / 3600, about["groups"]
     listed = ", ".join(f"{name} {number:,}" for name, number in groups.items())
     log.info("%s: %s utterances, %.2f hours; %s: %s", split, f"{about['utterances']:,}", hours, about["group"], listed)

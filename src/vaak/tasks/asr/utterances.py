@@ -1,5 +1,7 @@
 """Utterances on disk: those of a split that have a transcript and fit the model, split where they are too long.
 
+A transcript that is given as empty says that there is no speech: the model learns to write nothing.
+
 FOLDER/
   cuts/               the utterances of a split that fit the model (vaak.audio.cuts.store)
   groups.bin          int32, the group of each
@@ -22,7 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 
 from vaak.audio.cuts.reading import get_label, get_text, list_labels, merge_alignments
-from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, split_utterances
+from vaak.audio.cuts.recordings import (
+    UNUSABLE,
+    LeftOut,
+    alignment_items,
+    describe,
+    is_without_speech,
+    section,
+    split_utterances,
+)
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import Interval
 from vaak.core.artifact import Artifact
@@ -135,13 +145,15 @@ class Writing:
         # tokens alone can't help.
         if self.limits.data.too_long == "split" and not tokens.depends_on_audio:
             self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
-        labels, fitting, names = list[str](), list[int](), list[str]()
+        labels, fitting, names, without_speech = list[str](), list[int](), list[str](), set[int]()
         for index, cut in enumerate(self.store):
             labels.append((get_label(cut.supervisions[0], label) or UNLABELLED_REASON) if label else NO_GROUP)
             if self.limits.data.groups and labels[index] not in self.limits.data.groups:
                 continue
-            reason = tokens.excess(vocabulary.encode(get_text(cut) or ""), cut.duration)
+            text = get_text(cut) or ""
+            reason = tokens.excess(vocabulary.encode(text), cut.duration)
             if reason is None:
+                without_speech |= set() if text else {index}
                 fitting.append(index)
                 names.append(cut.id)
                 continue
@@ -174,6 +186,7 @@ class Writing:
             "groups": dict(zip(group_names, numbers, strict=True)),
             "left_out": dict(self.left_out.counts),
             "unusable": self.left_out.listed.get(UNUSABLE, []),
+            "without_speech": len(without_speech.intersection(used.tolist())),
         }
 
     def _split(self, fits: Callable[[str], bool]) -> None:
@@ -273,7 +286,8 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
     longest, how = limits.data.max_duration, limits.data.too_long
     names = (limits.data.group,) if limits.data.group else GROUP_LABELS
     for one in joined(cut, longest, names) if limits.joins else split_utterances(cut):
-        if get_text(one) is None:
+        without_speech = is_without_speech(one, cut) and not limits.data.refuse_empty_transcripts
+        if get_text(one) is None and not without_speech:
             left_out.without_text(one, cut)
         elif one.duration <= longest + TOLERATED_SECONDS:
             yield one

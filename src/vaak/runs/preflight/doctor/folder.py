@@ -133,7 +133,8 @@ class SplitSurvey:
 
     def add_reading(self, reading: ReadRecording) -> None:
         """Count what the header of a recording says."""
-        if reading.problem is not None:
+        # With a cut and remarks, only its text is empty.
+        if reading.problem is not None and (reading.cut is None or not reading.remarks):
             self.broken.append(str(reading.problem))
         elif reading.cut is None:
             self.without_labels += 1

@@ -270,7 +270,8 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
         tensors["time_mask"] = torch.from_numpy(pad_rows([one.frames for one in hidden]))
         tensors["channel_mask"] = torch.from_numpy(np.stack([one.channels for one in hidden]))
     counts = {
-        "token": tokens,
+        # A recording without speech has a loss, too, as much as a token: the blank in each frame.
+        "token": tokens + torch.tensor([not one.text for one in examples]),
         "position": torch.tensor([features.encoded(length) for length in lengths.tolist()]),
         "example": torch.ones(len(examples)),
     }

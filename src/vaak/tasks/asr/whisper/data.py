@@ -4,6 +4,9 @@ features   log-mel of the audio, padded to the whole of what the encoder reads
 inputs     prompt … t1 t2 … tn
 targets    -100 …   t1 t2 … tn end      (the prompt is given, not learned)
 
+The text of a recording without speech is its end alone. Differs: OpenAI's Whisper learned to write <|nospeech|> there
+in place of the language; that is part of the prompt here, and learned from silence alone, it would always be written.
+
 With data.timestamps, some examples have the times of their segments among their tokens: <|0.00|> so it is<|1.20|>.
 """
 
@@ -48,7 +51,9 @@ class WhisperDataset(AsrDataset):
     ) -> tuple[np.ndarray, bool]:
         if self.timing is None or rng.random() >= self.timing.share:
             return ids, False
-        timed = timed_ids(self.vocabulary, split_segments(text, alignment, seconds))
+        # Without speech, the text ends after the time that it begins with: what the rules for times allow, too.
+        segments = split_segments(text, alignment, seconds) if text else []
+        timed = timed_ids(self.vocabulary, segments) or [self.vocabulary.times[0]]
         # Its times may make a text longer than the decoder's table of positions; it is then trained without them.
         fits = len(timed) <= self.timing.most_tokens
         return (np.array(timed, np.int64) if fits else ids), fits
