@@ -1,15 +1,17 @@
 """Requests that wait are computed together, by one thread for each model.
 
 A request is a job of parts: the windows of a recording, the sentences of a text, or one prompt. A batch has a part of
-each waiting job whose parts may be computed together, of similar length; where there are few jobs, more parts of each.
-So all jobs advance at the same pace, and a short recording never waits for the end of a long one.
+each waiting job whose parts may be computed together, of similar length; where there are few jobs, more parts of each,
+as long as that is quick. So all jobs advance at the same pace, and a short recording never waits for the end of a long
+one: at most for the batch in computation, and its own.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from vaak.tasks.batches import Batches, Done
 
 AHEAD = 4
 """Batches of jobs whose next parts are read, to find those of similar length."""
+QUICK_SECONDS = 1.0
+"""While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,19 @@ class Batching:
 
 @dataclass(frozen=True)
 class Kind:
-    """How parts are computed: those of one ``key`` together, by ``compute``, which gives a result for each."""
+    """How parts are computed: those of one ``key`` together, by ``compute``, which gives a result for each.
+
+    The longest part of a batch is at most ``most_padding`` times as long as the one that has waited longest, and the
+    other way around. ``first_share`` is how many parts a job has in its first batch, at most.
+    """
 
     key: Hashable
     compute: Callable[[list[Any]], Sequence[Any]]
     length: Callable[[Any], float] = lambda part: 1.0
+    most_padding: float = math.inf
+    first_share: int | None = None
+    is_sequential: bool = False
+    """A part is read only once the result of the one before is there."""
 
 
 @dataclass(eq=False)
@@ -57,10 +69,20 @@ class Job:
     results: list[Any] = field(default_factory=list)
     _next: list[Any] = field(default_factory=list)
     _is_read: bool = False
+    _share: float = math.inf
 
     def __post_init__(self) -> None:
         # From here on, only the worker ends it.
         self.future.set_running_or_notify_cancel()
+        self._share = math.inf if self.kind.first_share is None else self.kind.first_share
+
+    def may_add(self, taken: int) -> bool:
+        """Return whether a batch that has ``taken`` parts of this job may have another, which is then read."""
+        return taken < self._share and not self.kind.is_sequential and self.peek()
+
+    def adapt_share(self, seconds: float) -> None:
+        """Change how many parts the next batch may have of this job, by the time that the last one took."""
+        self._share = 2 * self._share if seconds < QUICK_SECONDS else max(1, self._share // 2)
 
     def peek(self) -> bool:
         """Read the next part, and return whether there is one; an error ends the job."""
@@ -135,7 +157,9 @@ class Worker:
         while (alike := self._wait_for_jobs()) is not None:
             try:
                 if taken := self._take_parts(alike):
+                    begun = time.monotonic()
                     self._compute(taken)
+                    self._requeue({job: None for job, _ in taken}, time.monotonic() - begun)
                 for job in alike:
                     job.end_if_done()
             except Exception as error:
@@ -163,18 +187,25 @@ class Worker:
         return [job for job in self.jobs if job.kind.key == first.kind.key]
 
     def _take_parts(self, alike: list[Job]) -> list[tuple[Job, Any]]:
-        """Return the parts of the next batch, with their jobs; those jobs are the last to be asked again."""
+        """Return the parts of the next batch, with their jobs."""
         ready = [job for job in alike if job.peek()]
         if not ready:
             return []
-        length = ready[0].next_length
-        together = [ready[0], *sorted(ready[1:], key=lambda job: abs(job.next_length - length))][: self.size]
-        taken = [(job, job.take()) for job in together]
-        while len(taken) < self.size and (more := [job for job in together if job.peek()]):
-            taken += [(job, job.take()) for job in more[: self.size - len(taken)]]
-        with self.changed:
-            self.jobs = [job for job in self.jobs if job not in together] + together
+        length, most = ready[0].next_length, ready[0].kind.most_padding
+        rest = [one for one in ready[1:] if one.next_length <= most * length and length <= most * one.next_length]
+        together = [ready[0], *sorted(rest, key=lambda job: abs(job.next_length - length))][: self.size]
+        taken, turn = [(job, job.take()) for job in together], 1
+        while len(taken) < self.size and (together := [job for job in together if job.may_add(turn)]):
+            taken += [(job, job.take()) for job in together[: self.size - len(taken)]]
+            turn += 1
         return taken
+
+    def _requeue(self, jobs: Mapping[Job, None], seconds: float) -> None:
+        """Put the jobs of a batch that took some ``seconds`` behind those that came while it was computed."""
+        for job in jobs:
+            job.adapt_share(seconds)
+        with self.changed:
+            self.jobs = [job for job in self.jobs if job not in jobs] + list(jobs)
 
     def _compute(self, taken: list[tuple[Job, Any]]) -> None:
         """Compute parts together; where that fails, each alone, so that the others don't suffer."""

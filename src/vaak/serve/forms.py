@@ -13,6 +13,8 @@ ModelName = Annotated[
     str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
 ]
 Texts = str | list[str]
+MOST_TOP = 20
+"""Tokens at each place of a text whose log-probabilities can be asked for."""
 
 
 class Form(BaseModel):
@@ -152,11 +154,18 @@ class WritingRequest(Form):
 class CompletionRequest(WritingRequest):
     prompt: Texts
     echo: Annotated[bool, Field(description="The text begins with the prompt.")] = False
+    logprobs: Annotated[
+        int | None, Field(ge=0, le=MOST_TOP, description="Log-probabilities of tokens, and so many others at each.")
+    ] = None
 
 
 class ChatRequest(WritingRequest):
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
     max_completion_tokens: int | None = None
+    logprobs: Annotated[bool | None, Field(description="Log-probabilities of the answer's tokens.")] = None
+    top_logprobs: Annotated[
+        int | None, Field(ge=0, le=MOST_TOP, description="With logprobs: so many tokens at each place.")
+    ] = None
     tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Field(description="Further variables for the chat template, such as enable_thinking.")
@@ -172,10 +181,19 @@ class Usage(Form):
 FinishReason = Literal["stop", "length"]
 
 
+class CompletionLogprobs(Form):
+    """Log-probabilities of the model itself, before temperature and other options of sampling."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: Annotated[list[int], Field(description="Where each token begins in the new text.")]
+
+
 class CompletionChoice(Form):
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None
 
 
@@ -194,10 +212,27 @@ class ChatMessage(Form):
     content: str
 
 
+class TokenLogprob(Form):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenTokenLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(Form):
+    """Log-probabilities of the model itself, before temperature and other options of sampling."""
+
+    content: list[ChosenTokenLogprob]
+    refusal: None = None
+
+
 class ChatChoice(Form):
     index: int
     message: ChatMessage
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["segment", "word"]
 DONE = "data: [DONE]\n\n"
+WINDOWS_AT_FIRST = 1
+"""Windows of one recording that are transcribed together, before it is known how long that takes."""
+MOST_PADDING = 4.0
+"""Where windows are padded to the longest: how many times longer it may be than others that are computed with it."""
 Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
 ModelField = Annotated[str | None, Form(description="The model's name; optional where only one can answer.")]
 PromptField = Annotated[str | None, Form(description="A text that is read as if it had been said before.")]
@@ -45,32 +51,43 @@ class Listening:
     options: tuple[tuple[str, Any], ...]
 
     def job(self, path: Path, tell: Callable[[Any], None] = lambda result: None) -> tuple[Job, Recording]:
-        """Return the job of a recording, and what will know its duration; its results are lists of segments."""
+        """Return the job of a recording, and what knows its duration in the end; results are lists of segments.
+
+        With ``long_form: seek``, this takes a while: it reads the recording. Raises UserError where that fails.
+        """
         from vaak.tasks.asr.long_form import Recording, speech_seconds
 
-        recording = Recording(path)
         if self.transcriber.decoding.long_form == "seek":
-            # Each window depends on the one before.
-            kind = Kind((*self._key, "seek"), self._seek, lambda one: 1.0)
-            return Job(kind, iter([recording]), tell), recording
-        kind = Kind(self._key, self.transcriber.segments_of_windows, speech_seconds)
+            return self._seeking_job(path, tell)
+        recording = Recording(path)
+        kind = Kind(
+            self._key, self.transcriber.segments_of_windows, speech_seconds, self._most_padding, WINDOWS_AT_FIRST
+        )
         return Job(kind, self.transcriber.windows(recording), tell), recording
+
+    def _seeking_job(self, path: Path, tell: Callable[[Any], None]) -> tuple[Job, Recording]:
+        """Return the job of a recording in which the next window begins where the text of the last one ends."""
+        from vaak.tasks.asr.whisper.seeking import Listener, listen_on, open_listener
+
+        listener = open_listener(self.transcriber, path)
+        if isinstance(listener, UserError):
+            raise listener
+
+        def compute(listeners: list[Listener]) -> list[list[Segment]]:
+            listen_on(self.transcriber, listeners)
+            return [one.take_segments() for one in listeners]
+
+        kind = Kind((*self._key, "seek"), compute, is_sequential=True)
+        return Job(kind, listener.windows_left(), tell), listener.recording
 
     @property
     def _key(self) -> tuple[object, ...]:
         return ("transcribe", self.served.name, self.options)
 
-    def _seek(self, recordings: list[Recording]) -> list[list[Segment] | UserError]:
-        from vaak.tasks.asr.transcripts import Transcript
-
-        found = list[list[Segment] | UserError]()
-        for one, transcript in zip(
-            recordings, self.transcriber.transcribe_files([one.path for one in recordings]), strict=True
-        ):
-            if isinstance(transcript, Transcript):
-                one.duration = transcript.duration
-            found.append(list(transcript.segments) if isinstance(transcript, Transcript) else transcript)
-        return found
+    @property
+    def _most_padding(self) -> float:
+        """A Whisper pads each window to the same length anyway."""
+        return math.inf if self.transcriber.pads_windows else MOST_PADDING
 
 
 async def transcribe(
@@ -128,7 +145,7 @@ async def _answer(
         headers = {"Cache-Control": "no-store"}
         return StreamingResponse(_events(listening, path, kept), media_type="text/event-stream", headers=headers)
     async with recordings(server, [file]) as [path]:
-        job, recording = listening.job(path)
+        job, recording = await asyncio.to_thread(listening.job, path)
         begun = time.perf_counter()
         found = await compute(request, listening.served, job)
         segments = tuple(segment for some in found for segment in some)

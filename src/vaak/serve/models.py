@@ -139,7 +139,8 @@ async def stream(served: Served, make: Callable[[Callable[[Any], None]], Job]) -
     Ends with the job; raises what went wrong with it. Where nobody reads on, the job is dropped.
     """
     loop, told = asyncio.get_running_loop(), asyncio.Queue[Any]()
-    job = make(lambda piece: _put(loop, told, piece))
+    # A thread, for making a job may read a recording.
+    job = await asyncio.to_thread(make, lambda piece: _put(loop, told, piece))
     job.future.add_done_callback(lambda _: _put(loop, told, job))
     served.worker.submit(job)
     try:

@@ -8,10 +8,13 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from torch import Tensor
 
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.serve.batching import Job, Kind
@@ -25,13 +28,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 DONE = "data: [DONE]\n\n"
+LEAST_LOGPROB = -9999.0
+"""The log-probability of what is impossible, as OpenAI's servers write it."""
+
+
+class TokenScore(NamedTuple):
+    """A token with its log-probability, and those of the most probable ones; ``offset`` is its place in the text."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+    offset: int
 
 
 @dataclass(eq=False)
 class Row:
     """One text while it is generated, by its number in the request; it ends before the first of ``stops``.
 
-    ``tell`` is called with each piece of text once it is final.
+    ``tell`` is called with each piece of text once it is final. ``num_top`` is the number of tokens at each place whose
+    log-probabilities are kept, with that of the one that was drawn; None: nothing is kept.
     """
 
     number: int
@@ -40,19 +55,34 @@ class Row:
     most_tokens: int
     stops: tuple[str, ...] = ()
     tell: Callable[[Row, str], None] = lambda row, piece: None
+    num_top: int | None = None
     text: str = ""
     num_tokens: int = 0
     is_stopped: bool = False
     job: Job | None = field(default=None, repr=False)
+    scores: list[TokenScore] = field(default_factory=list)
     _told: int = 0
+    _told_scores: int = 0
+    _is_ended: bool = False
     _pieces: Pieces | None = field(default=None, repr=False)
 
     def begin(self, tokenizer: Any) -> None:
         """Begin, or begin again after a failed attempt, without sending text twice."""
         from vaak.tasks.lm.predict import Pieces
 
-        self.text, self.num_tokens, self.is_stopped = "", 0, False
+        self.text, self.num_tokens, self.is_stopped, self.scores = "", 0, False, []
         self._pieces = Pieces(tokenizer, self.prompt)
+
+    def note_scores(self, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
+        """Keep the log-probabilities of a token that is about to be added."""
+        self.scores.append(TokenScore(token, logprob, top, len(self.text)))
+
+    def take_scores(self) -> list[TokenScore]:
+        """Return the scores of the tokens that begin in what was told of the text, but for those returned before."""
+        is_whole = self._is_ended and not self.is_stopped
+        known = [one for one in self.scores if is_whole or one.offset < self._told]
+        found, self._told_scores = known[self._told_scores :], len(known)
+        return found
 
     def add(self, token: int) -> None:
         assert self._pieces is not None
@@ -62,6 +92,7 @@ class Row:
     def end(self) -> None:
         assert self._pieces is not None
         self._add_text(self._pieces.rest())
+        self._is_ended = True
         self._tell(len(self.text))
 
     @property
@@ -85,8 +116,8 @@ class Row:
 
     def _tell(self, until: int) -> None:
         if until > self._told:
-            self.tell(self, self.text[self._told : until])
-            self._told = until
+            piece, self._told = self.text[self._told : until], until
+            self.tell(self, piece)
 
 
 def held_back(text: str, stops: Sequence[str]) -> int:
@@ -102,20 +133,41 @@ def held_back(text: str, stops: Sequence[str]) -> int:
 
 def write_rows(served: Served, settings: SamplingSettings, rows: list[Row]) -> list[Row]:
     """Write texts together; each is what it is alone, and ends by itself."""
-    ended = set[int]()
+    from vaak.tasks.lm.predict import TokenReader
+
+    reader = TokenReader()
+    if any(row.num_top is not None for row in rows):
+        reader.observe = partial(_note_scores, rows)
     for row in rows:
         row.begin(served.task.tokenizer)
     most = replace(settings, max_new_tokens=max(row.most_tokens for row in rows))
     asked = [(row.prompt, row.seed) for row in rows]
-    for tokens in served.task.continue_rows(served.opened.model, asked, most, ended):
+    for tokens in served.task.continue_rows(served.opened.model, asked, most, reader):
         for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if token is not None and number not in ended:
+            if token is not None and number not in reader.ended:
                 row.add(token)
                 if row.is_over:
-                    ended.add(number)
+                    reader.ended.add(number)
     for row in rows:
         row.end()
     return rows
+
+
+def _note_scores(rows: Sequence[Row], numbers: list[int], logits: Tensor, tokens: list[int]) -> None:
+    """Note the log-probabilities of the next tokens of those rows that want them, of scores ``(row, vocab)``."""
+    wanting = [place for place, number in enumerate(numbers) if rows[number].num_top is not None]
+    if not wanting:
+        return
+    scores = logits[torch.tensor(wanting, device=logits.device)].log_softmax(-1)
+    drawn = torch.tensor([tokens[place] for place in wanting], device=logits.device)
+    # What is impossible has no number in JSON.
+    own = scores.gather(1, drawn[:, None])[:, 0].clamp(min=LEAST_LOGPROB).tolist()
+    most = max(rows[numbers[place]].num_top or 0 for place in wanting)
+    best, names = scores.topk(min(most, scores.shape[1]))
+    tops = zip(names.tolist(), best.clamp(min=LEAST_LOGPROB).tolist(), strict=True)
+    for place, score, top in zip(wanting, own, tops, strict=True):
+        row = rows[numbers[place]]
+        row.note_scores(tokens[place], score, list(zip(*top, strict=True))[: row.num_top])
 
 
 @dataclass(frozen=True)
@@ -134,7 +186,35 @@ class Asked:
         most, seed = self.settings.max_new_tokens, self.settings.seed
         pairs = [(prompt, seed + sample) for prompt in self.prompts for sample in range(self.form.n)]
         texts = tuple(one for one in stops if one)
-        return [Row(number, prompt, own, most, texts, tell) for number, (prompt, own) in enumerate(pairs)]
+        return [Row(number, prompt, own, most, texts, tell, self.num_top) for number, (prompt, own) in enumerate(pairs)]
+
+    @property
+    def num_top(self) -> int | None:
+        """The number of tokens at each place whose log-probabilities are asked for, besides that of the one drawn."""
+        if isinstance(self.form, ChatRequest):
+            return (self.form.top_logprobs or 0) if self.form.logprobs else None
+        return self.form.logprobs if isinstance(self.form, CompletionRequest) else None
+
+    def logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any] | None:
+        """Return log-probabilities in the form of completions, or of chats; None where nobody asked for them."""
+        if self.num_top is None:
+            return None
+
+        def about(token: int, logprob: float) -> dict[str, Any]:
+            written = self.served.task.tokenizer.written_bytes(token)
+            return {"token": name_token(written), "logprob": logprob, "bytes": list(written)}
+
+        chosen = [about(one.token, one.logprob) for one in scores]
+        tops = [[about(*each) for each in one.top] for one in scores]
+        if isinstance(self.form, ChatRequest):
+            both = zip(chosen, tops, strict=True)
+            return {"content": [{**one, "top_logprobs": top} for one, top in both], "refusal": None}
+        return {
+            "tokens": [one["token"] for one in chosen],
+            "token_logprobs": [one["logprob"] for one in chosen],
+            "top_logprobs": _by_token(chosen, tops) if self.num_top else None,
+            "text_offset": [one.offset for one in scores],
+        }
 
     def job(self, rows: list[Row]) -> Job:
         # What each row has for itself.
@@ -168,6 +248,10 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
         raise ApiError(400, f"{num_texts} texts were asked for, and at most {limits.max_inputs} are written", param="n")
     if form.stream and num_texts > 1:
         raise ApiError(400, "stream: one text at a time; ask for n: 1 and one prompt", param="stream")
+    if isinstance(form, CompletionRequest) and form.echo and form.logprobs is not None:
+        raise ApiError(400, "logprobs: those of the prompt aren't computed; ask without echo", param="logprobs")
+    if isinstance(form, ChatRequest) and form.top_logprobs is not None and not form.logprobs:
+        raise ApiError(400, "top_logprobs: set logprobs to true, too", param="top_logprobs")
     asked = form.max_tokens
     if isinstance(form, ChatRequest) and form.max_completion_tokens is not None:
         asked = form.max_completion_tokens
@@ -186,6 +270,24 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
     return Asked(served, form, prompts, settings, warnings)
 
 
+def name_token(written: bytes) -> str:
+    """Return a token as text; one that is a part of a character by its bytes, as OpenAI's servers write it.
+
+    >>> name_token(b" one"), name_token(bytes([0xE0, 0xA4]))
+    (' one', 'bytes:\\\\xe0\\\\xa4')
+    """
+    try:
+        return written.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in written)
+
+
+def _by_token(chosen: list[dict[str, Any]], tops: list[list[dict[str, Any]]]) -> list[dict[str, float]]:
+    """Return log-probabilities by token at each place; that of the token that was drawn is always among them."""
+    both = zip(chosen, tops, strict=True)
+    return [{each["token"]: each["logprob"] for each in reversed([*top, one])} for one, top in both]
+
+
 async def complete(request: Request, form: CompletionRequest) -> Response:
     """Continue a text, or each of several."""
     server: Server = request.app.state.server
@@ -201,13 +303,13 @@ async def complete(request: Request, form: CompletionRequest) -> Response:
     about |= {"model": served.name}
     begins = [text if form.echo else "" for text in texts for _ in range(form.n)]
 
-    def choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+    def choice(index: int, text: str, reason: str | None, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": asked.logprobs(scores), "finish_reason": reason}
 
     if form.stream:
         return _stream(asked, about, choice, [choice(0, begins[0], None)] if form.echo else [])
     rows = await compute(request, served, asked.job(asked.rows()))
-    choices = [choice(row.number, begins[row.number] + row.text, row.finish_reason) for row in rows]
+    choices = [choice(row.number, begins[row.number] + row.text, row.finish_reason, row.take_scores()) for row in rows]
     return _whole(asked, about, choices, rows)
 
 
@@ -224,9 +326,9 @@ async def chat(request: Request, form: ChatRequest) -> Response:
     about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
     about |= {"model": served.name}
 
-    def choice(index: int, text: str, reason: str | None) -> dict[str, Any]:
+    def choice(index: int, text: str, reason: str | None, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
         delta = {"content": text} if reason is None else {}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return {"index": index, "delta": delta, "logprobs": asked.logprobs(scores), "finish_reason": reason}
 
     if form.stream:
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
@@ -236,7 +338,7 @@ async def chat(request: Request, form: ChatRequest) -> Response:
         {
             "index": row.number,
             "message": {"role": "assistant", "content": row.text},
-            "logprobs": None,
+            "logprobs": asked.logprobs(row.take_scores()),
             "finish_reason": row.finish_reason,
         }
         for row in rows
@@ -252,14 +354,14 @@ def _whole(asked: Asked, about: dict[str, Any], choices: list[dict[str, Any]], r
 def _stream(
     asked: Asked,
     about: dict[str, Any],
-    choice: Callable[[int, str, str | None], dict[str, Any]],
+    choice: Callable[[int, str, str | None, Sequence[TokenScore]], dict[str, Any]],
     first: list[dict[str, Any]],
 ) -> Response:
     """Answer with server-sent events, one for each piece of the text."""
     rows: list[Row] = []
 
     def make(tell: Callable[[Any], None]) -> Job:
-        rows[:] = asked.rows(lambda row, piece: tell(piece))
+        rows[:] = asked.rows(lambda row, piece: tell((piece, row.take_scores())))
         return asked.job(rows)
 
     async def events() -> AsyncIterator[str]:
@@ -267,9 +369,9 @@ def _stream(
         try:
             for one in first:
                 yield _event({**about, "choices": [one], **warnings})
-            async for piece in stream(asked.served, make):
-                yield _event({**about, "choices": [choice(0, piece, None)]})
-            yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason)]})
+            async for piece, scores in stream(asked.served, make):
+                yield _event({**about, "choices": [choice(0, piece, None, scores)]})
+            yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason, rows[0].take_scores())]})
             if asked.wants_usage:
                 yield _event({**about, "choices": [], "usage": asked.usage(rows)})
         except Exception as error:

@@ -203,13 +203,28 @@ class Tokenizer:
         """
         if (json.loads(self.to_json())["decoder"] or {}).get("type") != "ByteLevel":
             return None
-        special = {number for number, token in self.backend.get_added_tokens_decoder().items() if token.special}
         parts = [b""] * self.vocab_size
         for token, number in self.backend.get_vocab(with_added_tokens=True).items():
-            if number not in special:
+            if number not in self._special_ids:
                 known = all(char in BYTES for char in token)
                 parts[number] = bytes(BYTES[char] for char in token) if known else token.encode()
         return parts
+
+    def written_bytes(self, token: int) -> bytes:
+        """Return what a token adds to a text after others, in UTF-8: of a special one its name, of no token nothing."""
+        if token >= self.vocab_size:
+            return b""
+        if token in self._special_ids:
+            return self.readable(token).encode()
+        if self.is_byte(token):
+            return bytes.fromhex(self.backend.id_to_token(token)[3:5])
+        if (parts := self._bytes_of_tokens) is not None:
+            return parts[token]
+        return self.decode([token, token])[len(self.decode([token])) :].encode()
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return frozenset(number for number, token in self.backend.get_added_tokens_decoder().items() if token.special)
 
     def readable(self, token: int) -> str:
         """A token as text: ␣ is a space, ⏎ a newline, and ‹E0› a byte that isn't a character by itself.
@@ -325,6 +340,7 @@ class UsersTokenizer(Tokenizer):
         self.special_tokens = {role: names[0] for role, names in SPECIAL_NAMES.items()}
         self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = range(len(SPECIAL_TOKENS))
         self.vocab_size = len(SPECIAL_TOKENS) + len(self._users)
+        self._special_ids, self._bytes_of_tokens = frozenset(range(len(SPECIAL_TOKENS))), None
 
     @classmethod
     def trained(cls, options: UsersOptions, folder: Path, texts: Iterable[str]) -> UsersTokenizer:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from served_runs import wait_until
 from vaak.core.errors import DataError, UserError
+from vaak.serve import batching
 from vaak.serve.batching import Batching, Job, Kind, Worker
 from vaak.serve.metrics import Metrics
 
@@ -83,6 +85,54 @@ def test_a_short_job_does_not_wait_for_the_end_of_a_long_one(worker):
     wait_until(lambda: len(done) == 2)
     assert done == ["short", "long"]
     assert len(recorder.batches) <= 53
+
+
+def test_a_job_that_came_during_a_batch_is_before_those_of_that_batch(worker):
+    """They were put behind each other before it was computed, so a short recording waited for two windows of others."""
+    recorder, found = Recorder(), worker(1)
+    long = submit(found, recorder.kind, 100, 101, 102)
+    assert recorder.begun.wait(60)
+    short = submit(found, recorder.kind, 1)
+    recorder.go.set()
+    assert (short.future.result(60), long.future.result(60)) == ([2], [200, 202, 204])
+    assert recorder.batches == [[100], [1], [101], [102]]
+
+
+def test_what_would_be_padded_much_is_not_computed_together(worker):
+    recorder, found = Recorder(), worker(8)
+    kind = replace(recorder.kind, most_padding=4.0)
+    first = submit(found, kind, 20)
+    assert recorder.begun.wait(60)
+    jobs = [submit(found, kind, number) for number in (2, 30, 3, 8, 100)]
+    recorder.go.set()
+    assert [job.future.result(60) for job in [first, *jobs]] == [[40], [4], [60], [6], [16], [200]]
+    assert [sorted(one) for one in recorder.batches] == [[20], [2, 3, 8], [30, 100]]
+
+
+def test_a_lone_job_fills_batches_only_as_far_as_that_is_quick(worker, monkeypatch):
+    recorder, found = Recorder(), worker(8)
+    recorder.go.set()
+    kind = replace(recorder.kind, first_share=1)
+    assert len(submit(found, kind, *range(100, 120)).future.result(60)) == 20
+    assert [len(one) for one in recorder.batches] == [1, 2, 4, 8, 5]
+    recorder.batches.clear()
+    monkeypatch.setattr(batching, "QUICK_SECONDS", 0.0)  # nothing is
+    assert len(submit(found, replace(recorder.kind, first_share=4), *range(14, 22)).future.result(60)) == 8
+    assert [len(one) for one in recorder.batches] == [4, 2, 1, 1]
+
+
+def test_a_part_that_depends_on_the_one_before_is_read_after_it(worker):
+    recorder, found, heard = Recorder(), worker(4), list[int]()
+    recorder.go.set()
+
+    def parts() -> Iterator[int]:
+        for number in range(5):
+            assert heard == list(range(0, 2 * number, 2))
+            yield number
+
+    job = Job(replace(recorder.kind, is_sequential=True), parts(), heard.append)
+    found.submit(job)
+    assert job.future.result(60) == heard == [0, 2, 4, 6, 8]
 
 
 def test_a_lone_job_fills_batches_with_its_own_parts(worker):

@@ -150,6 +150,23 @@ def test_answers_are_those_of_generate_chat(client_of, vaak, tmp_path):
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
     assert "".join(one["choices"][0]["delta"].get("content", "") for one in events) == texts[0]
     assert events[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+    scored = client.post("/v1/chat/completions", json={**asked, "logprobs": True, "top_logprobs": 2}).json()["choices"][
+        0
+    ]
+    content = scored["logprobs"]["content"]
+    assert scored["message"]["content"] == texts[0]
+    assert bytes(byte for one in content for byte in one["bytes"]).decode(errors="replace") == texts[0]
+    assert all(len(one["top_logprobs"]) == 2 and one["logprob"] <= 0 for one in content)
+    lines = client.post("/v1/chat/completions", json={**asked, "logprobs": True, "stream": True}).text.split("\n\n")[
+        :-2
+    ]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[1:]]
+    tokens = [one["token"] for event in events for one in event["choices"][0]["logprobs"]["content"]]
+    assert tokens == [one["token"] for one in content]
+    assert (
+        client.post("/v1/chat/completions", json={**asked, "top_logprobs": 2}).json()["error"]["param"]
+        == "top_logprobs"
+    )
     tools = [{"type": "function", "function": {"name": "count", "parameters": {}}}]
     with_tools = client.post("/v1/chat/completions", json={**asked, "tools": tools}).json()
     without = client.post("/v1/chat/completions", json=asked).json()

@@ -14,6 +14,8 @@ import pytest
 import soundfile
 
 from served_runs import serving
+from vaak.runs.open_run import open_run
+from vaak.tasks.lm.predict import generate, token_scores
 
 PROMPT = "लड़की"
 
@@ -81,6 +83,48 @@ def test_several_prompts_are_what_each_is_alone(served):
     together = create(model="lm", prompt=prompts, max_tokens=8, n=2, seed=3)
     alone = [create(model="lm", prompt=one, max_tokens=8, n=2, seed=3) for one in prompts]
     assert [one.text for one in together.choices] == [one.text for each in alone for one in each.choices]
+
+
+def test_log_probabilities_are_those_of_the_model(served, runs):
+    opened = open_run(runs["lm"], device="cpu", precision="auto")
+    prompt = opened.task.prompt(PROMPT)
+    create = served.client.completions.create
+    asked = {"model": "lm", "prompt": PROMPT, "max_tokens": 8, "temperature": 1.5, "seed": 2}
+    choice = create(**asked, logprobs=3).choices[0]
+    assert choice.text == create(**asked).choices[0].text
+    assert create(**asked).choices[0].logprobs is None
+    settings = opened.task.sampling(max_new_tokens=8, temperature=1.5, seed=2)
+    ids = list(generate(opened.model, prompt, settings, max_length=opened.task.data.max_length))
+    [(expected, _)] = token_scores(opened.model, [[*prompt, *ids]], [len(ids)])
+    assert choice.logprobs.token_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    offsets = choice.logprobs.text_offset
+    assert offsets == sorted(offsets)
+    assert (offsets[0], len(offsets)) == (0, len(ids))
+    for token, own, top in zip(
+        choice.logprobs.tokens, choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True
+    ):
+        assert top[token] == own <= max(top.values())
+        assert 3 <= len(top) <= 4
+    pieces = list(create(**asked, logprobs=3, stream=True))
+    streamed = [one.choices[0].logprobs for one in pieces]
+    assert [own for one in streamed for own in one.tokens] == choice.logprobs.tokens
+    assert [own for one in streamed for own in one.token_logprobs] == pytest.approx(choice.logprobs.token_logprobs)
+    bare = create(**asked, logprobs=0).choices[0].logprobs
+    assert (bare.tokens, bare.top_logprobs) == (choice.logprobs.tokens, None)
+
+
+def test_a_text_that_is_cut_has_the_log_probabilities_of_what_is_left(served):
+    asked = {"model": "lm", "prompt": PROMPT, "max_tokens": 20, "seed": 4, "logprobs": 0}
+    whole = served.client.completions.create(**asked).choices[0]
+    stop = whole.text[4:6]
+    for found in (
+        [served.client.completions.create(**asked, stop=stop)],
+        list(served.client.completions.create(**asked, stop=stop, stream=True)),
+    ):
+        text = "".join(one.choices[0].text for one in found)
+        offsets = [at for one in found for at in one.choices[0].logprobs.text_offset]
+        assert text == whole.text[: whole.text.index(stop)]
+        assert offsets == [at for at in whole.logprobs.text_offset if at < len(text)]
 
 
 @pytest.mark.parametrize("format", ["text", "srt", "vtt"])
@@ -174,7 +218,9 @@ def test_errors_are_those_that_the_client_knows(served):
     with pytest.raises(openai.BadRequestError, match="temperature"):
         served.client.completions.create(model="lm", prompt="a", temperature=-1)
     with pytest.raises(openai.BadRequestError, match="logprobs"):
-        served.client.completions.create(model="lm", prompt="a", logprobs=3)
+        served.client.completions.create(model="lm", prompt="a", logprobs=3, echo=True)
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        served.client.completions.create(model="lm", prompt="a", best_of=3)
     with pytest.raises(openai.BadRequestError, match="no chat template"):
         served.client.chat.completions.create(model="lm", messages=[{"role": "user", "content": "?"}])
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ class Transcriber:
     features: AudioFeatures
     decoding: AsrDecodingConfig
     channels: Channels = "mix"
+
+    pads_windows: ClassVar[bool] = False
+    """Whether each window is padded to the same length; otherwise, to the longest of its batch."""
 
     def transcribe(self, path: Path) -> Transcript:
         """Return the words of an audio file; only a few windows of it are in memory at once.

@@ -8,7 +8,8 @@ again from position 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -226,17 +227,29 @@ class RowDecoder:
         return context[-max(1, self.max_length // 2) :]
 
 
+@dataclass
+class TokenReader:
+    """Who reads the tokens of rows as they are drawn.
+
+    Rows whose numbers it puts into ``ended`` end there. ``observe`` is called in each step before the tokens are given:
+    with the numbers of the rows that go on, the scores ``(row, vocab)`` of their next tokens, and these tokens.
+    """
+
+    ended: set[int] = field(default_factory=set)
+    observe: Callable[[list[int], Tensor, list[int]], None] | None = None
+
+
 def draw_rows(
     model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
     max_length: int | None,
     seeds: Sequence[int] | None = None,
-    ended: Collection[int] = (),
+    reader: TokenReader | None = None,
 ) -> Iterator[list[int | None]]:
     """Check the request at once; then, step by step, the next token of each row, None where the row has ended.
 
-    Rows that whoever reads the tokens puts into ``ended``, by their numbers, end there.
+    ``reader`` is who reads them.
     """
     if model.config.model_type != "decoder":
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")
@@ -251,30 +264,34 @@ def draw_rows(
     draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
     keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
     # This is not itself a generator, so that what is wrong is raised by the call and not by the first token.
-    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys, ended)
+    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys, reader or TokenReader())
 
 
 def _draw_steps(
-    reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray, ended: Collection[int]
+    decoder: RowDecoder, settings: SamplingSettings, keys: np.ndarray, reader: TokenReader
 ) -> Iterator[list[int | None]]:
     """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch."""
     writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
         uniforms = uniform_numbers(keys[writing], position)
-        drawn = require_tokens(next_tokens(reader.next_logits(), reader.contexts, settings, uniforms))
+        logits = decoder.next_logits()
+        drawn = require_tokens(next_tokens(logits, decoder.contexts, settings, uniforms))
         going_on = [
             place
             for place, (row, token) in enumerate(zip(writing.tolist(), drawn, strict=True))
-            if token not in settings.stop_ids and row not in ended
+            if token not in settings.stop_ids and row not in reader.ended
         ]
         if not going_on:
             return
         # A draw depends on the row's key and the position alone, so rows that leave change nothing for the others.
         if len(going_on) < len(drawn):
-            reader.select(going_on)
+            decoder.select(going_on)
             writing, drawn = writing[going_on], [drawn[place] for place in going_on]
+            logits = logits if reader.observe is None else logits[torch.tensor(going_on, device=logits.device)]
+        if reader.observe is not None:
+            reader.observe(writing.tolist(), logits, drawn)
         tokens: list[int | None] = [None] * len(keys)
         for row, token in zip(writing.tolist(), drawn, strict=True):
             tokens[row] = token
         yield tokens
-        reader.append(drawn)
+        decoder.append(drawn)

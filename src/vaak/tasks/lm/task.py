@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import tee
@@ -64,7 +64,7 @@ from vaak.tasks.lm.metrics import (
     read_pairs,
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
-from vaak.tasks.lm.predict import WordScores, draw_rows, generate, generate_batch, pieces
+from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
     PreferenceMeters,
@@ -517,15 +517,15 @@ class LanguageModelTask(ExportableTask):
         model: nn.Module,
         asked: Sequence[tuple[list[int], int]],
         settings: SamplingSettings,
-        ended: Collection[int],
+        reader: TokenReader,
     ) -> Iterator[list[int | None]]:
         """Yield the next token of each prompt, drawn with its own seed, step by step; None where it has ended.
 
-        The caller may end rows by adding their numbers to ``ended``. All are written together.
+        All are written together; ``reader`` may end some, and see the scores from which tokens are drawn.
         """
         assert isinstance(model, AnyLanguageModel)
         prompts, seeds = zip(*asked, strict=True)
-        return draw_rows(model, prompts, settings, self.data.max_length, seeds, ended)
+        return draw_rows(model, prompts, settings, self.data.max_length, seeds, reader)
 
     def samples(self, model: nn.Module, number: int = SHOWN_SAMPLES, max_new_tokens: int = 40) -> list[str]:
         """Samples that begin from nothing; an encoder has none."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -67,6 +67,8 @@ class WhisperTranscriber(Transcriber):
     model: AsrModel
     features: WhisperFeatures
     heads: tuple[tuple[int, int], ...] = ()
+
+    pads_windows: ClassVar[bool] = True
 
     def transcribe_files(
         self, paths: Iterable[Path], batch_size: int | None = None

@@ -53,6 +53,16 @@ class Listener:
     def frames_left(self) -> int:
         return int(self.features.shape[1]) - self.seek
 
+    def windows_left(self) -> Iterator[Listener]:
+        """Yield this listener once for each window, which whoever asks listens to before asking again."""
+        while self.frames_left > 0:
+            yield self
+
+    def take_segments(self) -> list[Segment]:
+        """Return the segments since the last call, which are no longer kept here."""
+        found, self.segments = self.segments, []
+        return found
+
 
 def count_frames(num_samples: int) -> int:
     """The frames of Whisper's features that a number of samples begin."""
