@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from fastapi import File, Form, UploadFile
 from starlette.requests import Request
@@ -67,14 +67,15 @@ class Listening:
 
     def _seeking_job(self, path: Path, tell: Callable[[Any], None]) -> tuple[Job, Recording]:
         """Return the job of a recording in which the next window begins where the text of the last one ends."""
-        from vaak.tasks.asr.whisper.seeking import Listener, listen_on, open_listener
+        from vaak.tasks.asr.whisper.seeking import Listener, SeekingTranscriber, listen_on, open_listener
 
-        listener = open_listener(self.transcriber, path)
+        transcriber = cast("SeekingTranscriber", self.transcriber)
+        listener = open_listener(transcriber, path)
         if isinstance(listener, UserError):
             raise listener
 
         def compute(listeners: list[Listener]) -> list[list[Segment]]:
-            listen_on(self.transcriber, listeners)
+            listen_on(transcriber, listeners)
             return [one.take_segments() for one in listeners]
 
         kind = Kind((*self._key, "seek"), compute, is_sequential=True)

@@ -15,6 +15,7 @@ import soundfile
 
 from served_runs import serving
 from vaak.runs.open_run import open_run
+from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate, token_scores
 
 PROMPT = "लड़की"
@@ -94,8 +95,9 @@ def test_log_probabilities_are_those_of_the_model(served, runs):
     assert choice.text == create(**asked).choices[0].text
     assert create(**asked).choices[0].logprobs is None
     settings = opened.task.sampling(max_new_tokens=8, temperature=1.5, seed=2)
-    ids = list(generate(opened.model, prompt, settings, max_length=opened.task.data.max_length))
-    [(expected, _)] = token_scores(opened.model, [[*prompt, *ids]], [len(ids)])
+    model = cast("LanguageModel", opened.model)
+    ids = list(generate(model, prompt, settings, max_length=opened.task.data.max_length))
+    [(expected, _)] = token_scores(model, [[*prompt, *ids]], [len(ids)])
     assert choice.logprobs.token_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
     offsets = choice.logprobs.text_offset
     assert offsets == sorted(offsets)
