@@ -100,6 +100,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     },
     **{f"model.{side}options": (f"model.{side}type=FOLDER/own.py:Net",) for side in ("", "encoder.", "decoder.")},
     "model.lora": ("training.checkpoint.init_from=FOLDER/other", "model.lora={rank: 2}"),
+    "model.ngram": ("model.ngram={weight: 0.4}",),
     "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
     "data.corpus.num_sentences": ("data.corpus={type: grammar, num_sentences: 200}",),
     "data.corpus.train_fraction": ("data.corpus.valid=[]", "data.corpus.test=[]"),

@@ -13,6 +13,7 @@ import sacrebleu
 import torch
 
 import tiny_diarizer
+from ngram_reference import NgramModel
 from tiny_bert import write_bert
 from vaak.config.load import load
 from vaak.config.tasks import task_class
@@ -20,7 +21,6 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.scoring.diarization_errors import score_segments
 from vaak.tasks.classification.metrics import embed_texts
 from vaak.tasks.classification.pretrained import Pretrained
-from vaak.tasks.lm.metrics import NgramModel
 from vaak.text.word_dictionary import words
 
 LOOP = "training: {max_steps: 2, batch_size: 4, device: cpu, logging: {tensorboard: false}}\n"

@@ -64,6 +64,22 @@ SHARED = {"model.global_config": ("model",)}
 STACK_SECTIONS = {"decoder": "model.decoder", "encoder": "model.encoder"}
 
 
+class NgramConfig(Section):
+    """An n-gram model of the training texts, with which a decoder's probabilities are mixed wherever it is used."""
+
+    bare: ClassVar[str | None] = "weight"
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    order: int = option("Tokens of its longest n-grams.", 5, ge=2, le=8)
+    weight: float = option(
+        "Its share of the mixture: weight · p(n-gram) + (1 − weight) · p(network).",
+        0.25,
+        gt=0,
+        lt=1,
+        resume="other numbers",
+    )
+
+
 class LanguageModelConfig(SingleStackConfig):
     """One stack of blocks, by default like Llama's; other keys override the sizes of a preset."""
 
@@ -76,6 +92,11 @@ class LanguageModelConfig(SingleStackConfig):
         None,
     )
     lora: LoraConfig | None = lora_option()
+    ngram: NgramConfig | None = option(
+        "Mix the network with an n-gram model (Kneser-Ney) of the training texts, in evaluation and use; training is "
+        "that of the network alone.",
+        None,
+    )
     neftune_noise_alpha: float = option(
         "Noise on the vectors of tokens in training: each number is moved by up to alpha / sqrt(length of the row · "
         "d_model), at random; 5 to 15 are usual. Source: Jain et al. 2024, NEFTune.",

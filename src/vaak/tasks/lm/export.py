@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -66,6 +66,7 @@ from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 from vaak.text.tokenizer import UsersTokenizer
 
 log = logging.getLogger("vaak")
+Decoder = TypeVar("Decoder", LanguageModel, LanguageModel | TransformersDecoder)
 SINGLE_EXPERT = re.compile(r"\.experts\.\d+\.")
 """Part of the name of a layer that belongs to one expert."""
 GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
@@ -399,6 +400,15 @@ def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[
     return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}
 
 
+def _network_alone(model: Decoder) -> Decoder:
+    """Return a model without the n-grams that it is mixed with, which no format has; log that they are left out."""
+    if not isinstance(model, LanguageModel) or model.ngram is None:
+        return model
+    log.warning("the n-grams of model.ngram are left out: the file has the network alone, which predicts less well")
+    alone: Decoder = model.without_ngram()
+    return alone
+
+
 class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguageModel]):
     """The exports of a language model's run: which there are, and each in its format."""
 
@@ -424,7 +434,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         assert isinstance(model, AnyLanguageModel)
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
-        export_hf(model, self._run_tokenizer(), self._longest(), folder, self._kept_base())
+        export_hf(_network_alone(model), self._run_tokenizer(), self._longest(), folder, self._kept_base())
 
     def _run_tokenizer(self) -> RunTokenizer:
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
@@ -477,7 +487,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         else:
             base = self.own.pretrained
             found = None if base is None else find_model(base, self.folder)
-            export_peft(model, found, folder, self._files_of_texts(model, folder))
+            export_peft(_network_alone(model), found, folder, self._files_of_texts(model, folder))
 
     def _files_of_texts(self, model: AnyLanguageModel, folder: Path) -> dict[str, str]:
         """Return the files of the tokenizer, and of how texts are generated; with new tokens, a README.
@@ -520,11 +530,12 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_texts = None
         if model.config.model_type == "decoder" and not isinstance(self.tokenizer, UsersTokenizer):
             write_texts = self._write_plain_tokenizer
-        export_onnx(model, self.tokenizer, self._longest(), folder, write_texts)
+        export_onnx(_network_alone(model), self.tokenizer, self._longest(), folder, write_texts)
 
     def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a folder that CTranslate2 loads, with the logits of the run."""
         assert isinstance(model, AnyLanguageModel)
+        model = _network_alone(model)
         check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
         write_ct2(partial(self.export_hf, model), folder, quantization, check)
 

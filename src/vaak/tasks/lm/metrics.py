@@ -11,9 +11,8 @@ expert_load/L/E tokens that chose expert E of layer L, of all choices of the lay
 pairs_accuracy  pairs of sentences of which the one without a mistake is more probable / pairs; a tie is wrong (BLiMP)
 
 The baseline is an interpolated n-gram model on the run's own tokens, scored on the same targets with the same bytes;
-its context ends where an example begins, as the network's does.
-Sources: Warstadt et al. 2020, "BLiMP"; Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language
-Modeling", interpolated modified Kneser-Ney. Differs: a discount that the counts of counts make negative is 0.
+its context ends where an example begins, as the network's does (ngram.py).
+Source: Warstadt et al. 2020, "BLiMP".
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +39,7 @@ from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.nn.feed_forward import compute_load_metrics, counted_loads
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
+from vaak.tasks.lm.ngram import TokenNgram, count_ngrams
 from vaak.text.corpora.readers import find_files
 from vaak.text.tokenizer import Tokenizer, normalise
 
@@ -260,86 +259,28 @@ class PairDataset(Dataset):
         return self.pairs[index].origin
 
 
-Tokens = list[int]
 NGRAM_ORDER = 5
-
-
-class KneserNey:
-    """One order of the model: discounted counts, and the mass that each context leaves to the order below."""
-
-    def __init__(self, counts: Counter[int], vocab_size: int) -> None:
-        self.counts, self.vocab_size = counts, vocab_size
-        of_counts = Counter(counts.values())
-        # The discounts divide by these; a small corpus may have no n-gram of one of the counts.
-        ones, twos, threes, fours = (of_counts[times] or 1 for times in (1, 2, 3, 4))
-        y = ones / (ones + 2 * twos)
-        discounts = (0.0, 1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes)
-        self.discounts = tuple(max(discount, 0.0) for discount in discounts)
-        self.totals: dict[int, int] = defaultdict(int)
-        self.left_over: dict[int, float] = defaultdict(float)
-        for gram, count in counts.items():
-            self.totals[gram // vocab_size] += count
-            self.left_over[gram // vocab_size] += self.discounts[min(count, 3)]
-
-    def probability(self, context: int, token: int, below: float) -> float:
-        """The probability of ``token`` after ``context``, given that of the lower order."""
-        total = self.totals.get(context)
-        if total is None:
-            return below
-        count = self.counts.get(context * self.vocab_size + token, 0)
-        return (count - self.discounts[min(count, 3)] + self.left_over[context] * below) / total
-
-
-class NgramModel:
-    """The orders from 1 up; below the highest, an n-gram counts once for each different token before it."""
-
-    def __init__(self, texts: Sequence[Tokens], order: int, vocab_size: int) -> None:
-        """Each of ``texts`` is a sequence of ids; nothing is counted across two."""
-        self.vocab_size = vocab_size
-        grams: list[Counter[int]] = [Counter() for _ in range(order)]
-        for tokens in track(texts, f"{order}-grams", len(texts)):
-            for size in range(1, order + 1):
-                power, gram = vocab_size**size, 0
-                for index, token in enumerate(tokens):
-                    gram = (gram * vocab_size + token) % power
-                    if index + 1 >= size:
-                        grams[size - 1][gram] += 1
-        # A Counter over the keys of the longer n-grams: each different token before an n-gram counts once.
-        continuations = [Counter(gram % vocab_size**size for gram in grams[size]) for size in range(1, order)]
-        self.orders = [KneserNey(counts, vocab_size) for counts in (*continuations, grams[-1])]
-
-    def probability(self, before: Tokens, token: int) -> float:
-        """Return the probability of ``token`` after ``before``, of which the last ``order - 1`` are read.
-
-        >>> model = NgramModel([[0, 1, 2, 1, 2, 3]], 3, 4)
-        >>> round(sum(model.probability([1], token) for token in range(4)), 12)
-        1.0
-        """
-        found, context = 1 / self.vocab_size, 0
-        for size, order in enumerate(self.orders):
-            if len(before) < size:
-                break
-            context += before[-size] * self.vocab_size ** (size - 1) if size else 0
-            found = order.probability(context, token, found)
-        return found
 
 
 def ngram_metrics(
     train: TextDataset | StreamDataset, evaluated: TextDataset | StreamDataset, vocab_size: int
 ) -> dict[str, float]:
     """The loss, the perplexity and, where bytes are counted, the bits per byte of an n-gram model of ``train``."""
-    texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
-    model = NgramModel(texts, NGRAM_ORDER, vocab_size)
+    # Every text is a window of training; its n-grams go across the ends of documents, as the network's context does.
+    texts = [train.ids(index) for index in range(len(train.lengths))]
+    arrays = count_ngrams(texts, NGRAM_ORDER, vocab_size)
+    model = TokenNgram({name: torch.from_numpy(array) for name, array in arrays.items()})
     nats, tokens, num_bytes = 0.0, 0, 0
     # Evaluations of decoders draw nothing.
     rng = np.random.default_rng(0)
     for index in track(range(len(evaluated.lengths)), f"scoring by {NGRAM_ORDER}-grams", len(evaluated.lengths)):
-        example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
+        example, ids = evaluated.example(index, rng), torch.from_numpy(evaluated.ids(index))
         num_bytes += int(example.num_bytes)
-        for place in np.flatnonzero(example.targets != IGNORED).tolist():
-            # The last ORDER - 1 tokens before the target: ids has one token more than targets.
-            nats -= math.log(model.probability(ids[max(0, place - NGRAM_ORDER + 2) : place + 1], ids[place + 1]))
-            tokens += 1
+        # Ids has one token more than targets.
+        scored = torch.from_numpy(example.targets != IGNORED)
+        contexts = model.find_contexts(ids[None, :-1])[0, scored]
+        nats -= float(model.probability(contexts, ids[1:][scored]).log().sum())
+        tokens += len(contexts)
     loss = nats / max(tokens, 1)
     # exp overflows above 709.
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}

@@ -37,6 +37,7 @@ from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
 from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
+from vaak.tasks.lm.ngram import TokenNgram
 
 
 def _add_noise(embedding: nn.Embedding, alpha: float) -> None:
@@ -65,12 +66,44 @@ class LanguageModel(TransformerModel):
         causal = config.model_type == "decoder"
         super().__init__(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
         _add_noise(self.embedding, config.neftune_noise_alpha)
+        self.ngram: TokenNgram | None = None
+        """What the network is mixed with, outside of training."""
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch time"], **options: Any
+    ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
+        """Return what ``TransformerModel`` does for the same options; of a mixture, always the scores."""
+        if self.ngram is None or self.training:
+            alone: Tensor | HeadInputs = super().forward(input_ids, **options)
+            return alone
+        contexts, select = self.ngram.find_contexts(input_ids, options.get("documents")), options.get("select")
+        logits = super().forward(input_ids, **{**options, "project": True})
+        assert isinstance(logits, Tensor)
+        mixed: Tensor = self.ngram.mix(logits, contexts if select is None else _selected(contexts, select))
+        return mixed
 
     def next_logits(
         self, input_ids: Int[Tensor, "batch time"], *, documents: Int[Tensor, "batch time"] | None, cache: Any
     ) -> Float[Tensor, "batch vocab"]:
         """Return the scores of the token after each row; ``documents`` and ``cache`` are those of ``hidden``."""
-        return self.logits(self.hidden(input_ids, documents=documents, cache=cache)[:, -1])
+        if self.ngram is None:
+            return self.logits(self.hidden(input_ids, documents=documents, cache=cache)[:, -1])
+        assert isinstance(cache, MixtureCache)
+        logits = self.logits(self.hidden(input_ids, documents=documents, cache=cache.network)[:, -1])
+        mixed: Tensor = self.ngram.mix(logits, cache.read(self.ngram, input_ids, documents))
+        return mixed
+
+    def new_cache(self) -> Any:
+        """An empty cache, for decoding token by token."""
+        return super().new_cache() if self.ngram is None else MixtureCache(super().new_cache())
+
+    def without_ngram(self) -> LanguageModel:
+        """Return the network alone, with the same weights."""
+        alone = copy.copy(self)
+        # The copy has modules of its own, so the n-grams stay where they are.
+        alone._modules = {name: module for name, module in self._modules.items() if name != "ngram"}
+        alone.ngram = None
+        return alone
 
     def token_modules(self) -> list[nn.Module]:
         """The modules whose weights have a row for each token."""
@@ -317,6 +350,26 @@ class DecoderCache:
         self.ids, self.real = self.ids[rows], self.real[rows]
         if self.past is not None:
             self.past.reorder_cache(rows)
+
+
+class MixtureCache:
+    """The past of a decoder with n-grams: the ``network``'s own, and the last tokens, which are their context."""
+
+    def __init__(self, network: Any) -> None:
+        self.network = network
+        self._ids, self._documents = torch.empty(0), torch.empty(0)
+
+    def read(self, ngram: TokenNgram, input_ids: Tensor, documents: Tensor | None) -> Int[Tensor, "row lag"]:
+        """Append tokens ``(row, time)``, padding where ``documents`` is −1; return the context of the next ones."""
+        given = torch.zeros_like(input_ids) if documents is None else documents
+        parts = ((self._ids, input_ids), (self._documents, given)) if self._ids.numel() else ((input_ids,), (given,))
+        self._ids, self._documents = (torch.cat(part, 1)[:, -ngram.order :] for part in parts)
+        return ngram.find_contexts(self._ids, self._documents)[:, -1]
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        self._ids, self._documents = self._ids[rows], self._documents[rows]
+        self.network.select(rows)
 
 
 AnyLanguageModel = LanguageModel | TransformersDecoder

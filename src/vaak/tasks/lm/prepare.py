@@ -2,6 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   tokenizer/tokenizer.json   base/ of a pretrained model   train/ valid/ test/ token stores   prepared.json, made last
+  ngram.safetensors, with model.ngram: the n-grams of train (ngram.py)
 The end of a document counts as one byte, its newline. No bytes are counted where tokens don't reproduce the texts.
 """
 
@@ -21,10 +22,12 @@ import numpy as np
 from vaak.config.base import FOLDS_FILE
 from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS
-from vaak.core.storage.files import write_bytes
+from vaak.core.storage.files import compute_fingerprint, write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
+from vaak.tasks.lm.ngram import FILE as NGRAM_FILE
+from vaak.tasks.lm.ngram import count_ngrams, write_ngrams
 from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base, NewTokens
 from vaak.text.chat_template import (
@@ -209,6 +212,31 @@ def _make(
         split: metrics.to_json() | {CONTENTS: metrics.contents().to_json()} for split, metrics in statistics.items()
     }
     return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
+
+
+def with_ngrams(own: Recipe, order: int, ends_with_bos: bool) -> Recipe:
+    """A recipe that also counts the n-grams of the training texts, up to ``order`` tokens.
+
+    A text begins with [bos], and ends with [eos] or, in a stream, with the [bos] of the next one.
+    """
+    about = {"ngram": order}
+
+    def make(folder: Path) -> dict[str, Any]:
+        found = own.make(folder)
+        if (folder / "train").is_dir():
+            tokenizer, store = Tokenizer.load(folder / "tokenizer"), TokenStore(folder / "train")
+            bos, end = ([tokenizer.bos_id], [tokenizer.bos_id if ends_with_bos else tokenizer.eos_id])
+            texts = [np.concatenate((bos, store.document(index), end)) for index in range(len(store))]
+            arrays = count_ngrams(texts, order, tokenizer.vocab_size, tokenizer.bos_id)
+            write_ngrams(folder / NGRAM_FILE, arrays)
+            number = sum(len(array) for name, array in arrays.items() if name.startswith("keys"))
+            log.info("model.ngram: %s different n-grams of 2 to %d tokens", f"{number:,}", order)
+        return found
+
+    def fingerprint() -> str:
+        return compute_fingerprint([own.fingerprint(), about])
+
+    return Recipe(make, fingerprint, {**own.options, **about}, f"{own.sections} or model.ngram")
 
 
 class SwappedPairs:

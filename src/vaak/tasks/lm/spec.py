@@ -69,6 +69,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         if data.corpus.type != PREFERENCES:
             # Those rates are lower still, and differ from loss to loss.
             yield from rate_findings(experiment, "lm", "model.pretrained", model.lora is not None)
+    if model.ngram is not None:
+        yield from _ngram(model, data)
     yield from _mixture(experiment, data)
     yield from _chats(model, data)
     yield from _preferences(experiment)
@@ -78,6 +80,16 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("data.masking_probability", "model_type is decoder, and only an encoder predicts masked tokens")
     else:
         yield no_effect("data.token_dropout", "model_type is encoder; masking_probability says what is masked")
+
+
+def _ngram(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on n-grams that a model can't be mixed with."""
+    if model.model_type != "decoder":
+        yield impossible("model.ngram", "model_type is encoder; n-grams predict each token from those before it")
+    if model.pretrained is not None:
+        yield impossible("model.ngram", "only a network of ours is mixed with n-grams, and model.pretrained isn't one")
+    if data.corpus.has_answers:
+        yield impossible("model.ngram", f"data.corpus.type is {data.corpus.type}; n-grams are those of texts")
 
 
 def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> dict[str, str]:

@@ -64,6 +64,8 @@ from vaak.tasks.lm.metrics import (
     read_pairs,
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
+from vaak.tasks.lm.ngram import FILE as NGRAM_FILE
+from vaak.tasks.lm.ngram import TokenNgram
 from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
@@ -74,7 +76,7 @@ from vaak.tasks.lm.preferences import (
     with_reference,
     write_reference,
 )
-from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe, what_is_learned
+from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe, what_is_learned, with_ngrams
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
 from vaak.tasks.pretrained import BASE_FOLDER, load_or_init, read_new_tokens
 from vaak.text.chat_template import ChatTemplate, Messages, Tools, template_in
@@ -127,7 +129,11 @@ class LanguageModelTask(ExportableTask):
         return self.data.max_length
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
+        own = self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
+        # Other splits are prepared for evaluations, which use the n-grams of the run.
+        if self.own.ngram is None or splits is not None:
+            return own
+        return with_ngrams(own, self.own.ngram.order, ends_with_bos=self.data.layout == "stream")
 
     def _with_reference(self, own: Recipe, data: LanguageModelDataConfig) -> Recipe:
         """A recipe that also has the reference's log-probabilities of answers, if the loss needs them."""
@@ -292,7 +298,7 @@ class LanguageModelTask(ExportableTask):
     def model(self) -> AnyLanguageModel:
         vocab_size, base = self.tokenizer.vocab_size, self.base
         if base is None:
-            return self.add_adapters(self.new_model(vocab_size))
+            return self._mixed(self.add_adapters(self.new_model(vocab_size)))
         given = prepared_folder(self.directory), self.own, vocab_size
         model = load_or_init(
             self.directory,
@@ -304,6 +310,14 @@ class LanguageModelTask(ExportableTask):
     def add_adapters(self, model: AnyLanguageModel) -> AnyLanguageModel:
         new = range(0) if self.own.pretrained is None else read_new_tokens(prepared_folder(self.directory)).ids
         return add_adapters(model, self.own.lora, new)
+
+    def _mixed(self, model: AnyLanguageModel) -> AnyLanguageModel:
+        """The model with the n-grams of ``model.ngram``. Raises DataError where they can't be read."""
+        if self.own.ngram is not None:
+            assert isinstance(model, LanguageModel)
+            file = prepared_folder(self.directory) / NGRAM_FILE
+            model.ngram = TokenNgram.load(file, self.own.ngram.weight, self.tokenizer.bos_id)
+        return model
 
     def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
         """A pretrained model with its trainable parts. Raises UserError where it can't be trained as requested."""
@@ -381,6 +395,8 @@ class LanguageModelTask(ExportableTask):
             return PreferenceMeters({"split": split, "max_length": str(self.data.max_length), **about}, self.main_loss)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
+        if self.own.ngram is not None:
+            others["mixture"] = f"{self.own.ngram.weight:g} of a {self.own.ngram.order}-gram model"
         if self.causal:
             is_stream = self.data.layout == "stream"
             others["scored"] = "every token, [bos] too" if is_stream else "every token and [eos], after a given [bos]"
