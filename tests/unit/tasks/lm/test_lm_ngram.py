@@ -192,7 +192,8 @@ def test_an_evaluation_scores_the_mixture(runs: Path, vaak: Any):
 
 def test_n_grams_of_a_run_count_whole_sentences(runs: Path):
     opened = open_run(runs / "mixed", device="cpu")
-    task, ngram = opened.task, opened.model.ngram
+    task: Any = opened.task
+    ngram: Any = opened.model.ngram
     store, bos, end = task.prepared.store("train"), task.tokenizer.bos_id, task.tokenizer.eos_id
     texts = [np.array([bos, *store.document(index), end]) for index in range(len(store))]
     expected = count_ngrams(texts, 3, task.tokenizer.vocab_size, bos)
