@@ -15,6 +15,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from tiny_speech_models import LISTENERS
 from tiny_wav2vec2 import write_base as write_wav2vec2
 
 LETTERS = "abdimosu"
@@ -145,7 +146,7 @@ def write_moonshine(folder: Path) -> Path:
     return save(model, folder)
 
 
-DECODER: dict[str, Callable[[Path], Path]] = {"moonshine": write_moonshine}
+DECODER: dict[str, Callable[[Path], Path]] = {"moonshine": write_moonshine, **LISTENERS}
 """A small base of each kind of ``vaak.tasks.asr.bases:DECODER_BASES``."""
 
 

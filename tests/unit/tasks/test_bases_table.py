@@ -15,6 +15,7 @@ from transformers import pipeline
 
 import tiny_bases
 import tiny_listener
+import tiny_speech_models
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
@@ -94,6 +95,9 @@ def make_model(task: str, base: Path) -> dict[str, Any]:
 def run_training(corpus: Path, folder: Path, name: str, model: dict[str, Any], *further: str) -> OpenedRun:
     """Train four steps, two of them before a checkpoint, and open the run."""
     options = ["training.max_steps=4", "training.checkpoint.interval=2", *further]
+    if model.get("architecture") == "decoder":
+        # What is drawn seldom ends a text.
+        options.append("data.decoding.max_new_tokens=20")
     if "architecture" in model:
         tiny_listener.train(corpus, folder / name, *options, model=model)
     else:
@@ -122,10 +126,12 @@ def export_hf(opened: OpenedRun, folder: Path) -> bool:
         found = [{one["label"]: one["score"] for one in row} for row in classify(TEXTS)]
         ours = [one.probabilities["label"] for one in task.predict(opened.model, TEXTS)]
         return all(one == pytest.approx(other, abs=1e-5) for one, other in zip(found, ours, strict=True))
-    recognise: Any = pipeline("automatic-speech-recognition", str(folder))
     samples = np.random.default_rng(0).normal(scale=0.1, size=13120).astype(np.float32)
-    text = recognise({"raw": samples, "sampling_rate": 16000})["text"].strip()
-    return bool(text == task.transcriber(opened.model).texts([task.features(samples)])[0])
+    ours = task.transcriber(opened.model).texts([task.features(samples)])[0]
+    if getattr(task, "is_listener", False):
+        return bool(tiny_speech_models.transcribe(folder, samples) == ours)
+    recognise: Any = pipeline("automatic-speech-recognition", str(folder))
+    return bool(recognise({"raw": samples, "sampling_rate": 16000})["text"].strip() == ours)
 
 
 def try_export(opened: OpenedRun, name: str, folder: Path) -> str:

@@ -134,27 +134,118 @@ CTC_BASES: dict[str, CtcBase] = {
 
 def read_kind(base: str, folder: Path = Path()) -> CtcBase | None:
     """Return the kind of a base in a folder; None where that isn't known before it is fetched, or is another."""
+    return CTC_BASES.get(_read_type(base, folder) or "")
+
+
+def _read_type(base: str, folder: Path) -> str | None:
     for place in (Path(base).expanduser(), folder / base):
         try:
             about = json.loads((place / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             # A name of the Hub, or a folder that others complain about.
             continue
-        return CTC_BASES.get(about.get("model_type", "")) if isinstance(about, dict) else None
+        return str(about.get("model_type", "")) if isinstance(about, dict) else None
     return None
+
+
+def read_decoder_kind(base: str, folder: Path = Path()) -> DecoderBase | ListenerBase | None:
+    """Return the kind of a base with a decoder; None as for ``read_kind``."""
+    return DECODER_BASES.get(_read_type(base, folder) or "")
 
 
 @dataclass(frozen=True)
 class DecoderBase:
-    """How a kind of network with a decoder, other than a Whisper, is put together."""
+    """How a kind of network with a decoder that attends to an encoder, other than a Whisper, is put together."""
 
     title: str
     strides: Convolutions
     """How samples become the positions that the decoder attends to."""
     targets: tuple[str, str] = USUAL_TARGETS
+    languages: Literal["none", "names", "codes"] = "none"
 
 
-DECODER_BASES: dict[str, DecoderBase] = {
+@dataclass(frozen=True)
+class ListenerBase:
+    """A language model that reads what a projector makes of an encoder's states, in place of placeholders in a prompt.
+
+    samples ──(feature extractor)──▶ frames ──(encoder, projector)──▶ positions of the prompt ──▶ transcript
+    """
+
+    title: str
+    encoder: str
+    """The name of the encoder in the network."""
+    find_window: Callable[[Any], int]
+    """Frames that the encoder reads at once, by its configuration; audio has a whole number of such windows."""
+    count_positions: Callable[[Any, int], int]
+    """How many positions of the prompt so many real frames are, by the configuration."""
+    silence: Literal["masked", "dropped", "kept"]
+    """What a window is padded with: hidden from the encoder; or read by it, and then dropped from the prompt, or kept.
+    """
+    languages: Literal["none", "names", "codes"] = "none"
+    """How a prompt names the language: not at all, one of those that its processor knows, or any code of two letters.
+    """
+    marker: str | None = None
+    """The token between the language and the transcript, where the model writes both."""
+    targets: tuple[str, str] = USUAL_TARGETS
+
+
+def _halve_chunks(config: Any, frames: int) -> int:
+    """Of Qwen3-ASR: three convolutions halve each chunk of frames by itself, the last one is shorter."""
+    chunk = 2 * config.audio_config.n_window
+    whole, rest = divmod(frames, chunk)
+    halves: Convolutions = ((3, 2, 1),) * 3
+    return int(whole * count_steps(chunk, halves) + (count_steps(rest, halves) if rest else 0))
+
+
+def _join_positions(config: Any, frames: int) -> int:
+    """Of Whisper's encoder: a convolution halves the frames, and as many neighbours as fit the projector are joined."""
+    sizes = config.audio_config
+    return int(count_steps(frames, ((3, 2, 1),)) // (sizes.intermediate_size // sizes.hidden_size))
+
+
+DECODER_BASES: dict[str, DecoderBase | ListenerBase] = {
     "moonshine": DecoderBase("Moonshine", ((127, 64, 0), (7, 3, 0), (3, 2, 0))),
+    "qwen3_asr": ListenerBase(
+        "Qwen3-ASR",
+        encoder="audio_tower",
+        find_window=lambda config: 2 * int(config.audio_config.n_window),
+        count_positions=_halve_chunks,
+        silence="masked",
+        languages="names",
+        marker="<asr_text>",
+    ),
+    "glmasr": ListenerBase(
+        "GLM-ASR",
+        encoder="audio_tower",
+        find_window=lambda config: 2 * int(config.audio_config.max_position_embeddings),
+        count_positions=_join_positions,
+        silence="dropped",
+    ),
+    "voxtral": ListenerBase(
+        "Voxtral",
+        encoder="audio_tower",
+        find_window=lambda config: 2 * int(config.audio_config.max_source_positions),
+        count_positions=_join_positions,
+        silence="kept",
+        languages="codes",
+    ),
 }
 """By transformers' ``model_type``: of architecture decoder."""
+NOT_READ = {
+    "granite_speech": "its encoder reads the padding of a row",
+    "granite_speech_plus": "its encoder reads the padding of a row",
+    "moonshine_streaming": "its encoder is another",
+    "voxtral_realtime": "it writes while it listens",
+    "kyutai_speech_to_text": "it writes while it listens",
+    "fun_asr_nano": "its front end is another",
+    "vibevoice_asr": "it writes speakers and times as JSON",
+    "moss_transcribe_diarize": "it writes speakers and times",
+    "qwen2_audio": "it answers questions about audio; its transcripts have no request of their own",
+    "phi4_multimodal": "it has an adapter of its own for speech",
+    "cohere_asr": "it has an encoder of its own",
+    "canary": "it has an encoder of its own",
+    "seamless_m4t": "it translates",
+    "seamless_m4t_v2": "it translates",
+    "dia": "it speaks",
+}
+"""Why other kinds that transformers has for audio aren't read."""

@@ -142,7 +142,7 @@ class AsrModelConfig(Section):
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     architecture: Literal["whisper", "ctc", "decoder"] = option(
         "whisper: a decoder writes the transcript, token by token; ctc: an encoder, and for each of its frames a token "
-        "or none; decoder: a base with a decoder other than Whisper's, such as Moonshine.",
+        "or none; decoder: a base with a decoder other than Whisper's, such as Moonshine or Qwen3-ASR.",
         "whisper",
     )
     base: SourceOrName = option(
@@ -211,7 +211,7 @@ class AsrDecodingConfig(Section):
         True,
     )
     max_new_tokens: int | None = option(
-        "whisper: maximum number of tokens of a window; null is as many as the decoder can take.", None, gt=0
+        "whisper, decoder: maximum number of tokens of a window; null is as many as the decoder can take.", None, gt=0
     )
     ngram: Source | None = option(
         "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
@@ -234,8 +234,8 @@ class AsrDecodingConfig(Section):
         "Score, as a log-probability, that a hotword adds each time it is in a transcript.", 4.0, gt=0, le=1000
     )
     language: str | None = option(
-        "whisper: language of the recordings, such as hi; auto: the most probable one of each window (of each "
-        "recording, if long_form is seek); null is data.language.",
+        "whisper, or a base that is told the language, such as Qwen3-ASR: of the recordings, such as hi; auto: the "
+        "most probable one of each window (of each recording, if long_form is seek); null is data.language.",
         None,
     )
     task: Literal["transcribe", "translate"] = option(

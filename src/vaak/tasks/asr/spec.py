@@ -28,7 +28,7 @@ from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.tasks.asr import METRICS
-from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, read_kind
+from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, read_decoder_kind, read_kind
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
@@ -267,16 +267,16 @@ def _decoder_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         kinds = ", ".join(DECODER_BASES)
         yield impossible("model.base", f"{model.base}; architecture decoder begins with a base ({kinds})")
     if experiment.data.features_on == "device":
-        yield impossible("data.features_on", "device, but a base with a decoder reads samples")
+        yield impossible("data.features_on", f"device, but {what}, whose features the loader makes")
     for name in ("experts", "adapter"):
         if getattr(model, name) is not None:
             yield impossible(f"model.{name}", f"{what}, which has none; use model.lora")
     augmentation = experiment.data.augmentation
     if augmentation is not None and augmentation.spec_augment is not None:
-        yield impossible("data.augmentation.spec_augment", f"{what}, which reads samples")
+        yield impossible("data.augmentation.spec_augment", f"{what}, whose features aren't masked")
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
-            yield no_effect(f"global_config.{name}", f"{what}: the base reads samples")
+            yield no_effect(f"global_config.{name}", f"{what}: the base has its own features")
     yield from own_network_findings("model.conformer", model.conformer, f"{what}, which has its own network")
     yield from _unread_by_decoders(experiment)
 
@@ -288,9 +288,14 @@ def _unread_by_decoders(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in (*sorted(of_others), "train_feature_encoder", "window"):
         yield no_effect(f"model.{name}", what)
     for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS, "timestamps"):
-        yield no_effect(f"data.decoding.{name}", what)
-    for name in ("timestamps", "language", "language_like"):
+        if name != "language":
+            yield no_effect(f"data.decoding.{name}", what)
+    for name in ("timestamps", "language_like"):
         yield no_effect(f"data.{name}", what)
+    kind = read_decoder_kind(model.base)
+    if kind is not None and kind.languages == "none":
+        for name in ("data.language", "data.decoding.language"):
+            yield no_effect(name, f"model.base is a {kind.title}, which isn't told the language")
 
 
 FINDINGS = {WHISPER: _whisper_findings, CTC: _ctc_findings, DECODER: _decoder_findings}

@@ -12,6 +12,7 @@ Source: Jeffries et al. 2024, "Moonshine: Speech Recognition for Live Transcript
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask, masked
-from vaak.tasks.asr.bases import DECODER_BASES, count_steps
+from vaak.tasks.asr.bases import DECODER_BASES, DecoderBase, count_steps
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.pretrained import import_transformers, quiet_transformers
@@ -68,7 +69,8 @@ class PretrainedDecoder(nn.Module):
         for module in base.modules():
             if type(module) is nn.GroupNorm:
                 module.__class__ = RealGroupNorm
-        add_lora(base, options.lora)
+        self.lora = options.lora
+        add_lora(base, self.lora)
 
     @property
     def max_target_length(self) -> int:
@@ -80,17 +82,22 @@ class PretrainedDecoder(nn.Module):
         """Classes that logits are of."""
         return int(self.base.config.vocab_size)
 
-    def forward(self, features: Tensor, lengths: Tensor, tokens: Tensor, project: bool = True) -> Tensor | HeadInputs:
+    def forward(
+        self, features: Tensor, lengths: Tensor, tokens: Tensor, project: bool = True, prompts: Tensor | None = None
+    ) -> Tensor | HeadInputs:
         """Return logits ``(row, token, vocabulary)`` after each of ``tokens`` ``(row, token)``.
 
-        ``features`` are ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real. Without ``project``, their
-        factors.
+        ``features``, ``lengths`` and ``prompts`` are as for ``encode``. Without ``project``, their factors.
         """
-        encoded = self.encode(features, lengths)
+        encoded = self.encode(features, lengths, prompts)
         return self.decode(tokens, encoded) if project else self.head_inputs(tokens, encoded)
 
-    def encode(self, features: Tensor, lengths: Tensor) -> Encoded:
-        """Return the encoder's states of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real."""
+    def encode(self, features: Tensor, lengths: Tensor, prompts: Tensor | None = None) -> Encoded:
+        """Return the encoder's states of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real.
+
+        ``prompts`` are for those that read audio in one.
+        """
+        assert isinstance(self.kind, DecoderBase)
         encoder, strides = self.base.model.encoder, self.kind.strides
         frames = count_steps(lengths, strides)
         encoder.groupnorm.lengths = count_steps(lengths, strides[:1])
@@ -105,12 +112,12 @@ class PretrainedDecoder(nn.Module):
 
     def decode(self, tokens: Tensor, encoded: Encoded) -> Tensor:
         """Return the logits ``(row, token, vocab)`` of what follows each of ``tokens`` ``(row, token)``."""
-        logits: Tensor = self.base.proj_out(self._read(tokens, encoded))
+        logits: Tensor = self.base.get_output_embeddings()(self._read(tokens, encoded))
         return logits
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
         """Return the factors of these logits; the logits themselves where the head has adapters."""
-        head, hidden = self.base.proj_out, self._read(tokens, encoded)
+        head, hidden = self.base.get_output_embeddings(), self._read(tokens, encoded)
         # Not a class derived from it, which may add to the product, as an adapter does.
         if type(head) is nn.Linear:
             return HeadInputs(hidden, head.weight, head.bias)
@@ -126,12 +133,17 @@ class PretrainedDecoder(nn.Module):
         ).last_hidden_state
         return hidden
 
-    def write(self, encoded: Encoded, **options: Any) -> list[list[int]]:
-        """Return the tokens that transformers' ``generate`` writes for each row with ``options``."""
+    def list_ends(self, end: int) -> int | list[int]:
+        """Return the tokens that end a text: the ``end`` that is taught, or a list, where the base has others, too."""
+        known = self.base.generation_config.eos_token_id
+        ends = {end, *(known if isinstance(known, list) else () if known is None else (known,))}
+        return end if len(ends) == 1 else sorted(ends)
+
+    def write(self, encoded: Encoded, prompt: Sequence[int], **options: Any) -> list[list[int]]:
+        """Return the tokens that transformers' ``generate`` writes for each row after the ``prompt``."""
         outputs = import_transformers(PURPOSE, "asr").modeling_outputs.BaseModelOutput(encoded.states)
         outputs["attention_mask"] = encoded.mask
-        begin = torch.full((len(encoded.states), 1), self.base.config.decoder_start_token_id)
-        begin = begin.to(encoded.states.device)
+        begin = torch.tensor([prompt], device=encoded.states.device).expand(len(encoded.states), -1)
         settings = copy.deepcopy(self.base.generation_config)
         settings.update(**{**options, "max_length": None})
         # transformers warns that max_new_tokens overrides max_length, though that is None here.
@@ -142,4 +154,4 @@ class PretrainedDecoder(nn.Module):
                 decoder_attention_mask=torch.ones_like(begin),
                 generation_config=settings,
             )
-        return [row[1:] for row in found.tolist()]
+        return [row[len(prompt) :] for row in found.tolist()]

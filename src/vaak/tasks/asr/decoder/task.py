@@ -1,4 +1,4 @@
-"""Speech recognition by a pretrained network with a decoder, where it differs from a Whisper.
+"""Speech recognition by a pretrained network with a decoder, or by a language model that listens.
 
 - ``prepare``: the base's tokens, and which transcripts its decoder can write
 - ``dataset``: samples of any length, and the transcript between the tokens that begin and end it
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -29,11 +29,19 @@ from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.bases import DECODER_BASES
-from vaak.tasks.asr.config import AsrDecodingConfig
+from vaak.tasks.asr.bases import DECODER_BASES, NOT_READ, DecoderBase, ListenerBase
+from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms, padded_features
 from vaak.tasks.asr.data import AsrDataset, AsrExample
+from vaak.tasks.asr.decoder.listener import MOST_TOKENS, PretrainedListener
 from vaak.tasks.asr.decoder.model import Encoded, PretrainedDecoder
+from vaak.tasks.asr.decoder.request import (
+    NO_POSITION,
+    ListenedAudio,
+    keep_listener,
+    load_audio,
+    make_listener_vocabulary,
+)
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.metrics import AsrMeters
@@ -69,12 +77,17 @@ def keep_base(source: str, folder: Path) -> Any:
     """
     auto, config = import_transformers(PURPOSE, "asr"), load_config(BASE_KEY, source)
     if config.model_type not in DECODER_BASES:
-        kinds = ", ".join(DECODER_BASES)
-        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}; architecture decoder takes {kinds}")
+        kinds, why = ", ".join(DECODER_BASES), NOT_READ.get(config.model_type)
+        reason = f", which isn't read ({why})" if why else ""
+        raise UserError(f"{BASE_KEY}: {source} is a {config.model_type}{reason}; architecture decoder takes {kinds}")
+    kind = DECODER_BASES[config.model_type]
     config.save_pretrained(folder)
-    load_tokenizer(BASE_KEY, source).save_pretrained(folder)
-    extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
-    write_json(folder / PREPROCESSOR, extractor.to_dict())
+    if isinstance(kind, ListenerBase):
+        keep_listener(source, kind, folder)
+    else:
+        load_tokenizer(BASE_KEY, source).save_pretrained(folder)
+        extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
+        write_json(folder / PREPROCESSOR, extractor.to_dict())
     try:
         generation = auto.GenerationConfig.from_pretrained(source)
     except OSError:
@@ -90,6 +103,8 @@ class DecoderSources(AsrSources):
     def base_vocabulary(self, folder: Path) -> Vocabulary | None:
         source = resolve_base(self.model, self.folder)
         config = keep_base(source, folder / BASE)
+        if isinstance(DECODER_BASES[config.model_type], ListenerBase):
+            return make_listener_vocabulary(folder / BASE, config, self.data.language)
         found = load_tokenizer(BASE_KEY, str(folder / BASE))
         end = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
         pad = end if found.pad_token_id is None else found.pad_token_id
@@ -99,8 +114,12 @@ class DecoderSources(AsrSources):
         return Vocabulary(found.backend_tokenizer.to_str(), ids)
 
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
-        longest = read_json(folder / BASE / "config.json")["max_position_embeddings"]
-        return decoder_limit(longest - len(vocabulary.ids.prompt))
+        config = load_config(BASE_KEY, str(folder / BASE))
+        if isinstance(DECODER_BASES[config.model_type], ListenerBase):
+            features = load_audio(folder / BASE, self.data.max_duration, self.data.language)
+            longest = config.text_config.max_position_embeddings - features.longest_prompt
+            return decoder_limit(min(MOST_TOKENS, longest))
+        return decoder_limit(config.max_position_embeddings - len(vocabulary.ids.prompt))
 
     def data_options(self) -> dict[str, Any]:
         options = {**super().data_options(), "architecture": "decoder"}
@@ -111,22 +130,21 @@ class DecoderSources(AsrSources):
 class DecoderDataset(AsrDataset):
     """A split's utterances; the length of each is its duration in seconds."""
 
-    features: Waveforms
+    features: Waveforms | ListenedAudio
 
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
         """A batch; each row is one utterance."""
         examples, ids = [row[0] for row in rows], self.vocabulary.ids
-        features, lengths = padded_features([one.features for one in examples])
+        heard = gather(self.features, [one.features for one in examples])
         numbers = torch.tensor([len(one.ids) + 1 for one in examples])
         read = [np.concatenate([np.array(ids.prompt), one.ids]) for one in examples]
         aims = [np.concatenate([[IGNORED] * (len(ids.prompt) - 1), one.ids, [ids.end]]) for one in examples]
         tensors = {
-            "features": features,
-            "feature_lengths": lengths,
+            **heard,
             "inputs": torch.from_numpy(pad_rows([one.astype(np.int64) for one in read], ids.pad)),
             "targets": torch.from_numpy(pad_rows([one.astype(np.int64) for one in aims], IGNORED)),
         }
-        positions = torch.tensor([self.features.encoded(length) for length in lengths.tolist()])
+        positions = torch.tensor([self.features.encoded(length) for length in heard["feature_lengths"].tolist()])
         counts = {"token": numbers, "position": positions + numbers, "example": torch.ones(len(examples))}
         extra: dict[str, Any] = {
             name: [getattr(one, attribute) for one in examples]
@@ -138,6 +156,7 @@ class DecoderDataset(AsrDataset):
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
         return {
             "features": self.features.padding(),
+            "prompts": Padding(NO_POSITION),
             "inputs": Padding(self.vocabulary.ids.pad),
             "targets": Padding(IGNORED),
         }
@@ -157,7 +176,7 @@ class DecoderMeters(AsrMeters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         network, targets = cast("PretrainedDecoder", model), batch["targets"]
-        encoded = network.encode(batch["features"], batch["feature_lengths"])
+        encoded = network.encode(batch["features"], batch["feature_lengths"], batch.tensors.get("prompts"))
         scored = network.head_inputs if unless_many(model, targets) else network.decode
         tokens = batch.totals()["token"]
         nats, right = read_together(*target_losses(scored(batch["inputs"], encoded), targets, tokens))
@@ -175,26 +194,57 @@ class DecoderTranscriber(Transcriber):
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         model = cast("PretrainedDecoder", self.model)
-        rows, lengths = (send(one, self.device) for one in padded_features(features))
+        heard = gather(cast("Waveforms | ListenedAudio", self.features), features)
         with without_dropout(model), torch.inference_mode():
-            encoded = model.encode(rows, lengths)
+            encoded = model.encode(*(send(one, self.device) for one in heard.values()))
         return self.decode_texts(encoded)
 
     def decode_texts(self, encoded: Encoded, longest: int | None = None) -> list[str]:
         """The transcript of each row of encoded audio, of ``longest`` tokens at most."""
         model = cast("PretrainedDecoder", self.model)
         with without_dropout(model), torch.inference_mode():
-            return [self.vocabulary.decode(row) for row in model.write(encoded, **self.make_search(longest))]
+            rows = model.write(encoded, self.vocabulary.ids.prompt, **self.make_search(longest))
+        return [self.vocabulary.decode(self._cut(row)) for row in rows]
+
+    def _cut(self, row: Sequence[int]) -> Sequence[int]:
+        """Return what follows the language that a model may write first."""
+        kind = cast("PretrainedDecoder", self.model).kind
+        if not isinstance(kind, ListenerBase) or kind.marker is None:
+            return row
+        marker = self.vocabulary.token(kind.marker)
+        return row[len(row) - row[::-1].index(marker) :] if marker in row else row
 
     def make_search(self, longest: int | None = None) -> dict[str, Any]:
         """Return the options of transformers' ``generate`` for texts of ``longest`` tokens at most."""
         options, ids = self.decoding, self.vocabulary.ids
         remaining = cast("PretrainedDecoder", self.model).max_target_length - len(ids.prompt)
-        search: dict[str, Any] = {"num_beams": 1, "do_sample": False, "eos_token_id": ids.end, "pad_token_id": ids.pad}
+        ends = cast("PretrainedDecoder", self.model).list_ends(ids.end)
+        search: dict[str, Any] = {"num_beams": 1, "do_sample": False, "eos_token_id": ends, "pad_token_id": ids.pad}
         if options.method == "beam":
             search |= {"num_beams": options.beam_size, "length_penalty": options.length_penalty}
             search["early_stopping"] = True if options.early_stopping else "never"
         return {**search, "max_new_tokens": min(one for one in (remaining, options.max_new_tokens, longest) if one)}
+
+
+def gather(features: Waveforms | ListenedAudio, rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
+    """Return what the network's ``encode`` takes for features ``(bin, frame)`` of several rows, in its order."""
+    if isinstance(features, ListenedAudio):
+        return features.gather(rows)
+    padded, lengths = padded_features(rows)
+    return {"features": padded, "feature_lengths": lengths}
+
+
+def find_auto(config: Any) -> Any:
+    """Return the automatic class of transformers that knows a base's network."""
+    auto = import_transformers(PURPOSE, "asr")
+    is_listener = isinstance(DECODER_BASES[config.model_type], ListenerBase)
+    return auto.AutoModelForMultimodalLM if is_listener else auto.AutoModelForSpeechSeq2Seq
+
+
+def wrap(base: Any, options: AsrModelConfig) -> PretrainedDecoder:
+    """Return a base of transformers as it is trained."""
+    is_listener = isinstance(DECODER_BASES[base.config.model_type], ListenerBase)
+    return PretrainedListener(base, options) if is_listener else PretrainedDecoder(base, options)
 
 
 class DecoderTask(SpeechRecognitionTask):
@@ -226,9 +276,12 @@ class DecoderTask(SpeechRecognitionTask):
         return self.prepared.folder / BASE
 
     @cached_property
-    def features(self) -> Waveforms:
+    def features(self) -> Waveforms | ListenedAudio:
         """The features that the model reads."""
+        if self.is_listener:
+            return load_audio(self._base, self.data.max_duration, self.data.language)
         about, kind = read_json(self._base / PREPROCESSOR), DECODER_BASES[self._config.model_type]
+        assert isinstance(kind, DecoderBase)
         layers = tuple((kernel, stride) for kernel, stride, _ in kind.strides)
         return Waveforms(layers, about["sampling_rate"], about["do_normalize"], self.data.max_duration)
 
@@ -236,42 +289,52 @@ class DecoderTask(SpeechRecognitionTask):
     def _config(self) -> Any:
         return load_config(BASE_KEY, str(self._base))
 
+    @property
+    def is_listener(self) -> bool:
+        """Whether the base reads audio in its prompt."""
+        return isinstance(DECODER_BASES[self._config.model_type], ListenerBase)
+
     # Training.
 
     def meta_model(self, fetches: bool = False) -> PretrainedDecoder | None:
         source = resolve_base(self.options, self.folder)
         if not fetches and not Path(source).is_dir():
             return None
-        auto = import_transformers(PURPOSE, "asr").AutoModelForSpeechSeq2Seq
-        return PretrainedDecoder(auto.from_config(load_config(BASE_KEY, source)), self.options)
+        config = load_config(BASE_KEY, source)
+        return wrap(find_auto(config).from_config(config), self.options)
 
     def model(self) -> PretrainedDecoder:
         """The base, with adapters; where a run has checkpoints, which have all weights, its base may have gone."""
-        auto = import_transformers(PURPOSE, "asr").AutoModelForSpeechSeq2Seq
+        auto = find_auto(self._config)
 
         def load() -> Any:
             source = resolve_base(self.options, self.folder)
             options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, **SAFELY}
             return fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options))
 
-        return PretrainedDecoder(
-            load_or_init(self.directory, load, lambda: auto.from_config(self._config)), self.options
-        )
+        return wrap(load_or_init(self.directory, load, lambda: auto.from_config(self._config)), self.options)
 
     @property
     def states_shape(self) -> tuple[int, int]:
         features = self.features
-        return features.frames(round(features.seconds * features.sampling_rate)), self._config.hidden_size
+        number = features.frames(round(features.seconds * features.sampling_rate))
+        if isinstance(features, ListenedAudio):
+            return len(features.request.before) + number, self._config.text_config.hidden_size
+        return number, self._config.hidden_size
 
     def compute_states(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
-        rows, lengths = (one.to(next(model.parameters()).device) for one in padded_features(features))
-        return cast("PretrainedDecoder", model).encode(rows, lengths)
+        device = next(model.parameters()).device
+        heard = (one.to(device) for one in gather(self.features, features).values())
+        return cast("PretrainedDecoder", model).encode(*heard)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        given = batch["features"], batch["feature_lengths"], batch["inputs"]
-        logits = model(*given, **self.main_loss.model_options(model, batch["targets"]))
+        logits = self._logits(model, batch, **self.main_loss.model_options(model, batch["targets"]))
         auxiliary = self.experiment.training.loss.auxiliary
         return losses_of_logits(self.main_loss, auxiliary, logits, batch["targets"], per="token")
+
+    def _logits(self, model: nn.Module, batch: Batch, **options: Any) -> Any:
+        given = batch["features"], batch["feature_lengths"], batch["inputs"]
+        return model(*given, prompts=batch.tensors.get("prompts"), **options)
 
     def row_names(self) -> dict[str, Sequence[str]]:
         return {"tokens": self.prepared.vocabulary.tokens()}
@@ -287,7 +350,7 @@ class DecoderTask(SpeechRecognitionTask):
         return Outputs({"token": vocabulary.tokens()}, "token", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        logits = model(batch["features"], batch["feature_lengths"], batch["inputs"])
+        logits = self._logits(model, batch)
         return {"token": logits[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> DecoderMeters:
@@ -302,7 +365,12 @@ class DecoderTask(SpeechRecognitionTask):
 
     def transcriber(self, model: nn.Module, **options: Any) -> DecoderTranscriber:
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
-        return DecoderTranscriber(model, self.prepared.vocabulary, self.features, decoding, self.audio.channels)
+        features, vocabulary = self.features, self.prepared.vocabulary
+        if isinstance(features, ListenedAudio) and decoding.language not in (None, self.data.language):
+            features = load_audio(self._base, features.seconds, decoding.language, "data.decoding.language")
+            ids = replace(vocabulary.ids, prompt=features.request.after)
+            vocabulary = Vocabulary(vocabulary.content, ids, vocabulary.config)
+        return DecoderTranscriber(model, vocabulary, features, decoding, self.audio.channels)
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write a model that transformers loads, low-rank adapters merged, with the base's tokenizer."""
@@ -323,7 +391,8 @@ class DecoderTask(SpeechRecognitionTask):
     ) -> None:
         """Write the low-rank adapters for peft, which loads them on the base."""
         adapters = list(iterate_adapters(cast("PretrainedDecoder", model).base))
-        targets = self.options.lora.targets if self.options.lora else ()
+        adapted = cast("PretrainedDecoder", model).lora
+        targets = adapted.targets if adapted else ()
         base = base or name_base(self.options.base, self.folder)
         write_adapter(adapters, self.options.lora, targets, base, folder)
 

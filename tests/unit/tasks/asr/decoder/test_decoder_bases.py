@@ -18,23 +18,32 @@ from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.bases import DECODER_BASES
+from vaak.tasks.asr.bases import DECODER_BASES, Convolutions, DecoderBase
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms, padded_features
 from vaak.tasks.asr.decoder.model import PretrainedDecoder
 from vaak.tasks.asr.decoder.task import keep_base
+
+ATTENDING = [name for name, kind in DECODER_BASES.items() if isinstance(kind, DecoderBase)]
+"""Those whose decoder attends to an encoder; test_listeners.py has the others."""
 
 
 def test_every_kind_has_a_small_one_of_its_own():
     assert tiny_bases.DECODER.keys() == DECODER_BASES.keys()
 
 
-@pytest.mark.parametrize("kind", [*DECODER_BASES])
+def read_strides(kind: str) -> Convolutions:
+    found = DECODER_BASES[kind]
+    assert isinstance(found, DecoderBase)
+    return found.strides
+
+
+@pytest.mark.parametrize("kind", ATTENDING)
 def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: Path, kind: str):
     folder = tiny_bases.DECODER[kind](tmp_path / "base")
     auto: Any = AutoModelForSpeechSeq2Seq
     ours = PretrainedDecoder(auto.from_pretrained(folder), AsrModelConfig(architecture="decoder")).eval()
-    layers = tuple((kernel, stride) for kernel, stride, _ in DECODER_BASES[kind].strides)
+    layers = tuple((kernel, stride) for kernel, stride, _ in read_strides(kind))
     waveforms, rng = Waveforms(layers, 16000, False, 4.0), np.random.default_rng(0)
     samples = [rng.normal(scale=0.1, size=length).astype(np.float32) for length in (13120, 9000, 100)]
     rows, lengths = padded_features([waveforms(one) for one in samples])
@@ -50,7 +59,7 @@ def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: 
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", [*DECODER_BASES])
+@pytest.mark.parametrize("kind", ATTENDING)
 def test_it_trains_resumes_bit_for_bit_and_goes_out_to_transformers(corpus: Path, tmp_path: Path, kind: str):
     base = tiny_bases.DECODER[kind](tmp_path / "base")
     model = {"architecture": "decoder", "base": str(base), "lora": {}}
@@ -86,9 +95,9 @@ def test_a_base_is_used_as_it_is(corpus: Path, tmp_path: Path, vaak: Callable[..
 
 def test_other_kinds_are_refused_in_a_line_that_names_what_is_read(corpus: Path, tmp_path: Path):
     base = tiny_bases.write_parakeet(tmp_path / "base")
-    with pytest.raises(UserError, match=r"is a parakeet_ctc; architecture decoder takes moonshine"):
+    with pytest.raises(UserError, match=r"is a parakeet_ctc; architecture decoder takes moonshine, qwen3_asr"):
         keep_base(str(base), tmp_path / "kept")
     options = tiny_listener.options(corpus, model={"architecture": "decoder"})
     (tmp_path / "case.yml").write_text(yaml_text(options))
-    with pytest.raises(UserError, match=r"model.base.*architecture decoder begins with a base \(moonshine\)"):
+    with pytest.raises(UserError, match=r"model.base.*architecture decoder begins with a base \(moonshine, qwen3_asr"):
         load([tmp_path / "case.yml"])
