@@ -402,11 +402,10 @@ def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[
 
 def _network_alone(model: Decoder) -> Decoder:
     """Return a model without the n-grams that it is mixed with, which no format has; log that they are left out."""
-    if not isinstance(model, LanguageModel) or model.ngram is None:
+    if model.ngram is None:
         return model
     log.warning("the n-grams of model.ngram are left out: the file has the network alone, which predicts less well")
-    alone: Decoder = model.without_ngram()
-    return alone
+    return model.without_ngram()
 
 
 class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguageModel]):

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from typing import Annotated as Bool
 from typing import Annotated as Float
 from typing import Annotated as Int
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,29 @@ def _noisy(alpha: float, embedding: nn.Module, inputs: Any, vectors: Tensor) -> 
     return vectors + torch.empty_like(vectors).uniform_(-most, most)
 
 
-class LanguageModel(TransformerModel):
+class MixedDecoder(nn.Module):
+    """A decoder whose probabilities may be mixed with those of n-grams, outside of training."""
+
+    ngram: TokenNgram | None
+
+    def without_ngram(self) -> Self:
+        """Return the network alone, with the same weights."""
+        alone = copy.copy(self)
+        # The copy has modules of its own, so the n-grams stay where they are.
+        alone._modules = {name: module for name, module in self._modules.items() if name != "ngram"}
+        alone.ngram = None
+        return alone
+
+    def _mixed(
+        self, scores: Tensor, input_ids: Tensor, documents: Tensor | None = None, select: Tensor | None = None
+    ) -> Tensor:
+        """The scores of the mixture, of those of the network; the others are what ``forward`` was given."""
+        assert self.ngram is not None
+        contexts = self.ngram.find_contexts(input_ids, documents)
+        return self.ngram.mix(scores, contexts if select is None else _selected(contexts, select))
+
+
+class LanguageModel(TransformerModel, MixedDecoder):
     """A decoder predicts the token after each token; an encoder, which sees both sides, the token at each place."""
 
     config: LanguageModelConfig
@@ -66,8 +88,7 @@ class LanguageModel(TransformerModel):
         causal = config.model_type == "decoder"
         super().__init__(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
         _add_noise(self.embedding, config.neftune_noise_alpha)
-        self.ngram: TokenNgram | None = None
-        """What the network is mixed with, outside of training."""
+        self.ngram = None
 
     def forward(
         self, input_ids: Int[Tensor, "batch time"], **options: Any
@@ -76,11 +97,8 @@ class LanguageModel(TransformerModel):
         if self.ngram is None or self.training:
             alone: Tensor | HeadInputs = super().forward(input_ids, **options)
             return alone
-        contexts, select = self.ngram.find_contexts(input_ids, options.get("documents")), options.get("select")
-        logits = super().forward(input_ids, **{**options, "project": True})
-        assert isinstance(logits, Tensor)
-        mixed: Tensor = self.ngram.mix(logits, contexts if select is None else _selected(contexts, select))
-        return mixed
+        scores: Any = super().forward(input_ids, **{**options, "project": True})
+        return self._mixed(scores, input_ids, options.get("documents"), options.get("select"))
 
     def next_logits(
         self, input_ids: Int[Tensor, "batch time"], *, documents: Int[Tensor, "batch time"] | None, cache: Any
@@ -97,26 +115,18 @@ class LanguageModel(TransformerModel):
         """An empty cache, for decoding token by token."""
         return super().new_cache() if self.ngram is None else MixtureCache(super().new_cache())
 
-    def without_ngram(self) -> LanguageModel:
-        """Return the network alone, with the same weights."""
-        alone = copy.copy(self)
-        # The copy has modules of its own, so the n-grams stay where they are.
-        alone._modules = {name: module for name, module in self._modules.items() if name != "ngram"}
-        alone.ngram = None
-        return alone
-
     def token_modules(self) -> list[nn.Module]:
         """The modules whose weights have a row for each token."""
         return [self.embedding] if self.head is None else [self.embedding, self.head]
 
 
-class TransformersDecoder(nn.Module):
+class TransformersDecoder(MixedDecoder):
     """A causal language model of transformers, its own module in ``network``."""
 
     def __init__(self, network: Any, config: LanguageModelConfig) -> None:
         """``config`` has the options of the run."""
         super().__init__()
-        self.network, self.config = network, config
+        self.network, self.config, self.ngram = network, config, None
         self._recomputes = False
         tried = self._to_try
         self._logits_are_product = tried._tried(tried._logits_by_hand)
@@ -154,6 +164,11 @@ class TransformersDecoder(nn.Module):
 
         Without ``project``, what they are the product of is returned, where they are such a product.
         """
+        is_mixed = self.ngram is not None and not self.training
+        scores = self._scores(input_ids, documents, select, project or is_mixed)
+        return self._mixed(scores, input_ids, documents, select) if is_mixed else scores
+
+    def _scores(self, input_ids: Tensor, documents: Tensor | None, select: Tensor | None, project: bool) -> Any:
         head = self.network.get_output_embeddings()
         if not (self._logits_are_product and type(head) is nn.Linear):
             # Or the head has adapters.
@@ -195,9 +210,8 @@ class TransformersDecoder(nn.Module):
         What transformers can't continue from its cache is read again, so it is the same, and slower.
         """
         cache.append(input_ids, documents)
-        if self._continues:
-            return self._continued(input_ids, cache)
-        return self._read_again(cache)
+        logits = self._continued(input_ids, cache) if self._continues else self._read_again(cache)
+        return logits if self.ngram is None else self.ngram.mix(logits, cache.find_context(self.ngram))
 
     def _continued(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         given: dict[str, Any] = {}
@@ -344,6 +358,11 @@ class DecoderCache:
         first = not self.ids.numel()
         self.ids = ids if first else torch.cat((self.ids, ids), 1)
         self.real = real if first else torch.cat((self.real, real), 1)
+
+    def find_context(self, ngram: TokenNgram) -> Int[Tensor, "row lag"]:
+        """Return the last tokens of each row, as n-grams read them."""
+        ids, real = self.ids[:, -ngram.order :], self.real[:, -ngram.order :]
+        return ngram.find_contexts(ids, real.long() - 1)[:, -1]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""

@@ -31,8 +31,8 @@ from vaak.core.storage.files import write_bytes
 
 FILE = "ngram.safetensors"
 """The arrays, in a run's prepared data."""
-ROWS_AT_ONCE = 512
-"""Contexts whose distributions are made together: a common one is continued by thousands of n-grams."""
+NUMBERS_AT_ONCE = 2**22
+"""Probabilities that are made together; a common context is continued by thousands of n-grams."""
 
 
 def count_ngrams(
@@ -162,11 +162,15 @@ class TokenNgram(nn.Module):
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
         # How many n-grams continue a context differs: nothing to compile.
         mix = torch.compiler.disable(self._mix_rows) if torch.compiler.is_compiling() else self._mix_rows
-        rows, befores = exact.flatten(0, -2).split(ROWS_AT_ONCE), contexts.flatten(0, -2).split(ROWS_AT_ONCE)
+        at_once = max(1, NUMBERS_AT_ONCE // self.vocab_size)
+        rows, befores = exact.flatten(0, -2).split(at_once), contexts.flatten(0, -2).split(at_once)
         return torch.cat([mix(row, before) for row, before in zip(rows, befores, strict=True)]).view_as(exact)
 
     def _mix_rows(self, network: Tensor, contexts: Tensor) -> Tensor:
         own = self.probabilities(contexts).log() + math.log(self.weight)
+        # A base may have more rows than its tokenizer has tokens; none of these was counted.
+        rest = network.shape[-1] - self.vocab_size
+        own = nn.functional.pad(own, (0, rest), value=-math.inf)
         return torch.logaddexp(network + math.log1p(-self.weight), own)
 
     def _known_contexts(self, contexts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -53,7 +53,7 @@ from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
-RUN_OPTIONS = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_noise_alpha")
+RUN_OPTIONS = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_noise_alpha", "ngram")
 """Options that a run has itself; all others are the base's."""
 
 

@@ -86,8 +86,6 @@ def _ngram(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterato
     """Yield the findings on n-grams that a model can't be mixed with."""
     if model.model_type != "decoder":
         yield impossible("model.ngram", "model_type is encoder; n-grams predict each token from those before it")
-    if model.pretrained is not None:
-        yield impossible("model.ngram", "only a network of ours is mixed with n-grams, and model.pretrained isn't one")
     if data.corpus.has_answers:
         yield impossible("model.ngram", f"data.corpus.type is {data.corpus.type}; n-grams are those of texts")
 

@@ -305,7 +305,7 @@ class LanguageModelTask(ExportableTask):
             lambda: pretrained.load_model(base.source, *given),
             lambda: pretrained.init_model(*given),
         )
-        return self._adapted(model)
+        return self._mixed(self._adapted(model))
 
     def add_adapters(self, model: AnyLanguageModel) -> AnyLanguageModel:
         new = range(0) if self.own.pretrained is None else read_new_tokens(prepared_folder(self.directory)).ids
@@ -314,7 +314,6 @@ class LanguageModelTask(ExportableTask):
     def _mixed(self, model: AnyLanguageModel) -> AnyLanguageModel:
         """The model with the n-grams of ``model.ngram``. Raises DataError where they can't be read."""
         if self.own.ngram is not None:
-            assert isinstance(model, LanguageModel)
             file = prepared_folder(self.directory) / NGRAM_FILE
             model.ngram = TokenNgram.load(file, self.own.ngram.weight, self.tokenizer.bos_id)
         return model

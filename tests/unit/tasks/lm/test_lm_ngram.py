@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import tiny_decoder
 from commands import Commands, stat_records
 from networks import draw_weights
 from ngram_reference import NgramModel
@@ -19,7 +21,7 @@ from vaak.core.errors import DataError
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.runs.open_run import open_run
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import LanguageModel, TransformersDecoder
 from vaak.tasks.lm.ngram import TokenNgram, count_ngrams, write_ngrams
 from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
 
@@ -128,6 +130,37 @@ def test_a_damaged_file_is_named(tmp_path: Path):
             TokenNgram.load(file, 0.3, BOS)
     write_ngrams(file, count_ngrams(draw_texts(2), ORDER, VOCAB_SIZE))
     assert TokenNgram.load(file, 0.3, BOS).order == ORDER
+
+
+@pytest.mark.parametrize("kind", ["llama", pytest.param("gpt_neox", marks=pytest.mark.slow)])
+def test_a_base_is_mixed_with_the_texts_of_its_run(
+    vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    monkeypatch.chdir(tmp_path)
+    tiny_decoder.write_folder(tmp_path / "base", kind)
+    about = {"d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1, NGRAM": "pretrained: base, ngram: {order: 3}"}
+    about |= {"tokenizer: {vocab_size: 300}, ": "", "NAME": "mixed", "max_steps: 6": "max_steps: 1"}
+    recipe = RECIPE
+    for old, new in about.items():
+        recipe = recipe.replace(old, new)
+    (tmp_path / "mixed.yml").write_text(recipe)
+    code, _, errors = vaak("train", "mixed.yml")
+    assert code == 0, errors
+    opened = open_run(Path("runs/mixed"), device="cpu")
+    model: Any = opened.model
+    assert isinstance(model, LanguageModel if kind == "llama" else TransformersDecoder)
+    task: Any = opened.task
+    rows = torch.tensor([task.prepared.store("train").document(0)[:9].tolist()])
+    ngram: Any = model.ngram
+    network = model.without_ngram().eval()(rows).softmax(-1)
+    own = ngram.probabilities(ngram.find_contexts(rows)[0])[None]
+    expected = 0.75 * network + 0.25 * nn.functional.pad(own, (0, network.shape[-1] - own.shape[-1]))
+    torch.testing.assert_close(model.eval()(rows).exp(), expected, atol=1e-6, rtol=1e-4)
+    reader = RowDecoder(model, [rows[0, :4].tolist(), rows[0, :2].tolist()], None)
+    for at in range(4, 8):
+        logits = reader.next_logits()
+        torch.testing.assert_close(logits[0].exp(), expected[0, at - 1], atol=1e-6, rtol=1e-4)
+        reader.append(rows[0, [at, at - 2]].tolist())
 
 
 RECIPE = """\
@@ -241,7 +274,6 @@ def test_an_export_has_the_network_alone_and_says_so(
     ("options", "expected"),
     [
         (["model.model_type=encoder"], "n-grams predict each token from those before it"),
-        (["model.pretrained=./decoder"], "only a network of ours is mixed with n-grams"),
         (["data.corpus={type: chat, train: chats.jsonl}"], "n-grams are those of texts"),
         (["model.ngram.weight=1"], "model.ngram.weight"),
     ],
