@@ -75,11 +75,10 @@ def serve(
 
         from vaak.serve.running import listen, run_server
     from vaak.core.storage.files import scratch_folder
-    from vaak.runs.open_run import open_run
     from vaak.serve.batching import Batching
     from vaak.serve.gate import MEBIBYTE, Limits
     from vaak.serve.metrics import Metrics
-    from vaak.serve.models import Server, serve_models
+    from vaak.serve.models import Server, open_model, serve_models
 
     require_token(token)
     limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
@@ -90,7 +89,7 @@ def serve(
         listen(host, port, token) as listening,
         scratch_folder("serve") as folder,
     ):
-        opened = [(run, open_run(run, device=device, **how)) for run in runs]
+        opened = [(run, open_model(run, device=device, **how)) for run in runs]
         server = Server(serve_models(opened, metrics, batching), limits, metrics, folder, log_texts)
         address = _name_address(host, listening)
         with _logged_requests():

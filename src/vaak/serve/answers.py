@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -21,13 +23,14 @@ from vaak.core.errors import UserError
 from vaak.runs.use import reads_files, to_json
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
-from vaak.serve.forms import ClassifyRequest, PredictRequest, SpeechRequest, TranslateRequest
-from vaak.serve.hearing import predict_files_job
+from vaak.serve.forms import ClassifyRequest, EmbeddingsRequest, PredictRequest, SpeechRequest, TranslateRequest
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
+from vaak.serve.speakers import predict_files_job
 from vaak.serve.uploads import recordings
 from vaak.serve.writing import require_length
 
 if TYPE_CHECKING:
+    from vaak.tasks.batches import Embedded
     from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText
 
 
@@ -90,6 +93,39 @@ async def classify(request: Request, form: ClassifyRequest) -> Response:
     found = await compute(request, served, Job(kind, iter(texts)))
     data = [{"index": number, **asdict(one)} for number, one in enumerate(found)]
     return JSONResponse({"object": "list", "model": served.name, "data": data})
+
+
+async def embed(request: Request, form: EmbeddingsRequest) -> Response:
+    """Return the embedding of a text, or of each of several, as vaak predict --embeddings does."""
+    server: Server = request.app.state.server
+    served = server.choose("embeddings", form.model)
+    texts = [form.input] if isinstance(form.input, str) else form.input
+    require_length(server, texts, "input")
+    if not texts or not all(one.strip() for one in texts):
+        raise ApiError(400, "input: expected a text, or several, none of them empty", param="input")
+    kind = Kind(("embed", served.name), partial(served.task.embed_batch, served.opened.model), len)
+    found: list[Embedded] = await compute(request, served, Job(kind, iter(texts)))
+    width = len(found[0].vector)
+    if form.dimensions not in (None, width):
+        message = f"dimensions: this model's embeddings have {width}, and aren't made to be cut; leave it out"
+        raise ApiError(400, message, param="dimensions")
+    write = to_base64 if form.encoding_format == "base64" else list
+    data = [
+        {"object": "embedding", "index": number, "embedding": write(one.vector)} for number, one in enumerate(found)
+    ]
+    read = sum(one.num_tokens for one in found)
+    usage, cut = {"prompt_tokens": read, "total_tokens": read}, sum(one.is_cut for one in found)
+    warnings = {"warnings": [f"texts longer than the model reads: {cut}; only their beginning was read"]} if cut else {}
+    return JSONResponse({"object": "list", "model": served.name, "data": data, "usage": usage, **warnings})
+
+
+def to_base64(vector: Sequence[float]) -> str:
+    """Return numbers as OpenAI's clients read them: 32-bit little-endian floats in base64.
+
+    >>> to_base64([1.0])
+    'AACAPw=='
+    """
+    return base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode()
 
 
 async def translate(request: Request, form: TranslateRequest) -> Response:

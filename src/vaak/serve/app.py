@@ -18,7 +18,7 @@ from vaak import __version__
 from vaak.core.errors import UserError
 from vaak.core.names import require_known
 from vaak.report.html import data_table, document, element, section
-from vaak.serve import answers, forms, hearing, writing
+from vaak.serve import answers, forms, hearing, speakers, writing
 from vaak.serve.errors import FAULT, ApiError, ClientLeftError
 from vaak.serve.models import Server
 from vaak.serve.uploads import require_known_fields
@@ -42,9 +42,10 @@ ENDPOINTS = {
     "speech": Endpoint("/v1/audio/speech", answers.speak),
     "completions": Endpoint("/v1/completions", writing.complete, forms.Completion),
     "chat": Endpoint("/v1/chat/completions", writing.chat, forms.ChatCompletion),
+    "embeddings": Endpoint("/v1/embeddings", answers.embed, forms.EmbeddingsAnswer),
     "classify": Endpoint("/v1/classify", answers.classify, forms.ClassifyAnswer),
     "translate": Endpoint("/v1/translate", answers.translate, forms.TranslateAnswer),
-    "diarize": Endpoint("/v1/diarize", hearing.diarize, forms.Diarization),
+    "diarize": Endpoint("/v1/diarize", speakers.diarize, forms.Diarization),
 }
 """Endpoints by the names that specs declare."""
 ABOUT = "Every error has the form of ErrorAnswer. POST /predict is answered by every model."

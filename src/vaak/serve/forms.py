@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from fastapi import File, UploadFile
+from fastapi import Form as MultipartForm
 from pydantic import BaseModel, ConfigDict, Field
 
 ModelName = Annotated[
     str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
 ]
+ModelField = Annotated[str | None, MultipartForm(description="The model's name; optional where only one can answer.")]
+Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
 Texts = str | list[str]
 MOST_TOP = 20
 """Tokens at each place of a text whose log-probabilities can be asked for."""
@@ -80,6 +84,33 @@ class ClassifyAnswer(Form):
     object: Literal["list"] = "list"
     model: str
     data: list[Classified]
+
+
+class EmbeddingsRequest(Form):
+    model: ModelName = None
+    input: Annotated[Texts, Field(description="A text, or several; none of them empty.")]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int | None, Field(ge=1, description="Only the number that the model has.")] = None
+    user: Annotated[str | None, Field(description="Not read.")] = None
+
+
+class Embedding(Form):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: Annotated[list[float] | str, Field(description="With base64, 32-bit little-endian floats.")]
+
+
+class EmbeddingsUsage(Form):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(Form):
+    object: Literal["list"] = "list"
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingsUsage
+    warnings: list[str] | None = None
 
 
 class TranslateRequest(Form):
@@ -258,18 +289,29 @@ class SpokenSegment(Form):
     end: float
     text: str
     language: str | None = None
-    speaker: str | None = None
+
+
+class DiarizedTurn(Form):
+    type: Literal["transcript.text.segment"]
+    id: str
+    start: float
+    end: float
+    text: str
+    speaker: str
 
 
 class Transcription(Form):
-    """response_format json has the text alone."""
+    """response_format json has the text alone, with include[]=logprobs also the log-probabilities of its tokens."""
 
     text: str
     task: str | None = None
     language: str | None = None
     duration: float | None = None
-    segments: list[SpokenSegment] | None = None
+    segments: Annotated[
+        list[SpokenSegment] | list[DiarizedTurn] | None, Field(description="With diarized_json, turns of speakers.")
+    ] = None
     words: list[SpokenWord] | None = None
+    logprobs: list[TokenLogprob] | None = None
 
 
 class DiarizedSegment(Form):
@@ -278,8 +320,18 @@ class DiarizedSegment(Form):
     speaker: str
 
 
+class EnrolledSpeaker(Form):
+    speaker: str
+    nearest: str
+    distance: float
+    named: bool
+
+
 class Diarization(Form):
     model: str
     duration: float
     segments: list[DiarizedSegment]
     at_ceiling: bool
+    enrolled: Annotated[
+        list[EnrolledSpeaker] | None, Field(description="The known speaker that is nearest to each one.")
+    ] = None

@@ -1,4 +1,4 @@
-"""``/v1/audio/transcriptions``, ``/v1/audio/translations`` and ``/v1/diarize``: transcripts, and who speaks when."""
+"""``/v1/audio/transcriptions`` and ``/v1/audio/translations``: transcripts, also of each speaker, by a diarizer."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from fastapi import File, Form, UploadFile
+from fastapi import Form, UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
-from vaak.audio.formats.annotation_lines import name_recordings, rttm_text
+from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.core.errors import UserError
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
+from vaak.serve.forms import Audio, ModelField
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
+from vaak.serve.speakers import NAMES, NamesField, ReferencesField, Voices, diarize_job, receive
 from vaak.serve.uploads import recordings
+from vaak.serve.writing import LEAST_LOGPROB, name_token
 
 if TYPE_CHECKING:
     from vaak.tasks.asr.long_form import Recording
     from vaak.tasks.asr.predict import Transcriber
     from vaak.tasks.asr.transcripts import Segment, Transcript
 
-ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
+ResponseFormat = Literal["json", "text", "srt", "vtt", "verbose_json", "diarized_json"]
+TranslationFormat = Literal["json", "text", "srt", "vtt", "verbose_json"]
 Granularity = Literal["segment", "word"]
 DONE = "data: [DONE]\n\n"
 WINDOWS_AT_FIRST = 1
 """Windows of one recording that are transcribed together, before it is known how long that takes."""
 MOST_PADDING = 4.0
 """Where windows are padded to the longest: how many times longer it may be than others that are computed with it."""
-Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
-ModelField = Annotated[str | None, Form(description="The model's name; optional where only one can answer.")]
 PromptField = Annotated[str | None, Form(description="A text that is read as if it had been said before.")]
 TemperatureField = Annotated[float | None, Form(ge=0, description="0 writes the most probable text.")]
-FormatField = Annotated[ResponseFormat, Form()]
+Chunking = Annotated[Literal["auto"] | None, Form(description="Only auto: long recordings are cut where it is quiet.")]
+DiarizerField = Annotated[str | None, Form(description="With diarized_json: the diarizer, if several are served.")]
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,7 @@ class Listening:
         if self.transcriber.decoding.long_form == "seek":
             return self._seeking_job(path, tell)
         recording = Recording(path)
-        kind = Kind(
-            self._key, self.transcriber.segments_of_windows, speech_seconds, self._most_padding, WINDOWS_AT_FIRST
-        )
+        kind = Kind(self.key, self.transcriber.segments_of_windows, speech_seconds, self.most_padding, WINDOWS_AT_FIRST)
         return Job(kind, self.transcriber.windows(recording), tell), recording
 
     def _seeking_job(self, path: Path, tell: Callable[[Any], None]) -> tuple[Job, Recording]:
@@ -78,15 +79,15 @@ class Listening:
             listen_on(transcriber, listeners)
             return [one.take_segments() for one in listeners]
 
-        kind = Kind((*self._key, "seek"), compute, is_sequential=True)
+        kind = Kind((*self.key, "seek"), compute, is_sequential=True)
         return Job(kind, listener.windows_left(), tell), listener.recording
 
     @property
-    def _key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[object, ...]:
         return ("transcribe", self.served.name, self.options)
 
     @property
-    def _most_padding(self) -> float:
+    def most_padding(self) -> float:
         """A Whisper pads each window to the same length anyway."""
         return math.inf if self.transcriber.pads_windows else MOST_PADDING
 
@@ -98,19 +99,73 @@ async def transcribe(
     language: Annotated[str | None, Form(description="Whisper: such as hi, or auto.")] = None,
     prompt: PromptField = None,
     temperature: TemperatureField = None,
-    response_format: FormatField = "json",
+    response_format: Annotated[ResponseFormat, Form(description="diarized_json: with a diarization run.")] = "json",
     granularities: Annotated[list[Granularity] | None, Form(alias="timestamp_granularities[]")] = None,
     stream: Annotated[bool, Form(description="Segments come as server-sent events.")] = False,
+    include: Annotated[
+        list[Literal["logprobs"]] | None, Form(alias="include[]", description="Whisper, json: of each token.")
+    ] = None,
+    diarizer: DiarizerField = None,
+    names: NamesField = None,
+    references: ReferencesField = None,
+    chunking_strategy: Chunking = None,
 ) -> Response:
     """Transcribe a recording. Options that are not given come from the run, as for vaak transcribe."""
     options: dict[str, Any] = {"language": language, "prompt": prompt, "temperature": temperature}
-    words = "word" in (granularities or [])
-    if granularities and response_format != "verbose_json":
-        message = "timestamp_granularities: only response_format verbose_json has times"
-        raise ApiError(400, message, param="timestamp_granularities")
+    words, speakers = "word" in (granularities or []), response_format == "diarized_json"
+    require_that_fields_fit(
+        {
+            "timestamp_granularities": (not granularities or response_format == "verbose_json", "verbose_json"),
+            "include": (not include or response_format == "json", "json"),
+            "stream": (not (stream and speakers), "another than diarized_json"),
+            "diarizer": (diarizer is None or speakers, "diarized_json"),
+            NAMES: (not (names or references) or speakers, "diarized_json"),
+        }
+    )
     options |= {"timestamps": "word"} if words else {}
-    listening = _listening(request, "transcriptions", model, options)
+    listening = _listening(request, "transcriptions", model, options, scores=bool(include))
+    if speakers:
+        server: Server = request.app.state.server
+        if not any("diarize" in one.endpoints for one in server.models.values()):
+            message = "diarized_json: no diarization run is served; start vaak serve with one besides the recogniser"
+            raise ApiError(400, message, param="response_format")
+        who = server.choose("diarize", diarizer)
+        async with receive(server, file, names, references) as (path, voices):
+            return await _transcribe_speakers(request, listening, path, (who, Voices(voices)))
     return await _answer(request, listening, file, response_format, streams=stream)
+
+
+def require_that_fields_fit(fields: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise ApiError for the first field that doesn't hold, with the ``response_format`` that it needs."""
+    for name, (fits, format) in fields.items():
+        if not fits:
+            raise ApiError(400, f"{name}: it needs response_format {format}", param=name)
+
+
+async def _transcribe_speakers(
+    request: Request, listening: Listening, path: Path, diarizer: tuple[Served, Voices]
+) -> Response:
+    """Answer with what each speaker says, as vaak transcribe --diarize finds it."""
+    from vaak.tasks.asr.speaker_transcripts import DiarizedRecording, SpeakerTranscriber
+
+    [(found, _)] = await compute(request, diarizer[0], diarize_job(diarizer[0], path, diarizer[1]))
+    recording = DiarizedRecording(path, found.name)
+    together = SpeakerTranscriber(listening.transcriber, lambda _: (found.segments, found.duration))
+    kind = Kind(
+        ("turns", *listening.key),
+        together.texts,
+        lambda piece: float(piece.seconds),
+        listening.most_padding,
+        WINDOWS_AT_FIRST,
+    )
+    said = await compute(request, listening.served, Job(kind, together.pieces(recording)))
+    turns = [
+        {"type": "transcript.text.segment", "id": f"seg_{number:03}", **turn._asdict()}
+        for number, turn in enumerate(recording.transcript(said, 0.0).turns)
+    ]
+    text = " ".join(str(turn["text"]) for turn in turns)
+    about = {"task": "transcribe", "duration": found.duration, "text": text, "segments": turns}
+    return JSONResponse(about)
 
 
 async def translate_speech(
@@ -119,7 +174,7 @@ async def translate_speech(
     model: ModelField = None,
     prompt: PromptField = None,
     temperature: TemperatureField = None,
-    response_format: FormatField = "json",
+    response_format: Annotated[TranslationFormat, Form()] = "json",
 ) -> Response:
     """Transcribe a recording in English, whatever is spoken in it, if the model can."""
     options = {"task": "translate", "prompt": prompt, "temperature": temperature}
@@ -127,12 +182,19 @@ async def translate_speech(
     return await _answer(request, listening, file, response_format, streams=False)
 
 
-def _listening(request: Request, endpoint: str, model: str | None, options: dict[str, Any]) -> Listening:
+def _listening(
+    request: Request, endpoint: str, model: str | None, options: dict[str, Any], *, scores: bool = False
+) -> Listening:
     server: Server = request.app.state.server
     served = server.choose(endpoint, model)
     given = {name: value for name, value in options.items() if value is not None}
     with naming_fields():
         transcriber = served.task.transcriber(served.opened.model, **given)
+    if scores:
+        if not hasattr(transcriber, "scores_tokens"):
+            message = f"include: {served.name} has no log-probabilities of tokens; only a Whisper has"
+            raise ApiError(400, message, param="include")
+        transcriber, given = replace(transcriber, scores_tokens=True), {**given, "scores_tokens": True}
     return Listening(served, transcriber, tuple(sorted(given.items())))
 
 
@@ -163,7 +225,9 @@ def _make_transcript(name: str, segments: tuple[Segment, ...], duration: float, 
 
 def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> Response:
     if format == "json":
-        return JSONResponse({"text": found.text})
+        scored = [one for segment in found.segments for one in segment.token_logprobs]
+        asked = dict(listening.options).get("scores_tokens")
+        return JSONResponse({"text": found.text} | ({"logprobs": _name_scores(scored)} if asked else {}))
     if format == "text":
         return PlainTextResponse(found.text + "\n")
     if format == "srt":
@@ -184,16 +248,30 @@ def _format(found: Transcript, format: ResponseFormat, listening: Listening) -> 
     return JSONResponse({**about, "segments": segments, **spoken})
 
 
+def _name_scores(scores: Iterable[tuple[bytes, float]]) -> list[dict[str, Any]]:
+    return [
+        {"token": name_token(written), "bytes": list(written), "logprob": max(logprob, LEAST_LOGPROB)}
+        for written, logprob in scores
+    ]
+
+
 async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> AsyncIterator[str]:
     """Yield the text of each window once it is final, then the whole text, in the form of OpenAI's events."""
     said: list[str] = []
+    scores: list[dict[str, Any]] = []
+    asked = dict(listening.options).get("scores_tokens")
     try:
         async with kept:
             async for segments in stream(listening.served, lambda tell: listening.job(path, tell)[0]):
-                for text in (one.text for one in segments if one.text):
-                    yield _event({"type": "transcript.text.delta", "delta": f" {text}" if said else text})
-                    said.append(text)
-        yield _event({"type": "transcript.text.done", "text": " ".join(said)})
+                for one in (one for one in segments if one.text):
+                    own = _name_scores(one.token_logprobs)
+                    logprobs = {"logprobs": own} if asked else {}
+                    delta = f" {one.text}" if said else one.text
+                    yield _event({"type": "transcript.text.delta", "delta": delta, **logprobs})
+                    said.append(one.text)
+                    scores += own
+        logprobs = {"logprobs": scores} if asked else {}
+        yield _event({"type": "transcript.text.done", "text": " ".join(said), **logprobs})
     except ApiError as error:
         # The answer has begun with status 200.
         yield _event(error.body)
@@ -202,36 +280,3 @@ async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> Asy
 
 def _event(value: Any) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
-async def diarize(
-    request: Request,
-    file: Audio,
-    model: ModelField = None,
-    response_format: Annotated[Literal["json", "rttm"], Form()] = "json",
-) -> Response:
-    """Find who speaks when in a recording, as vaak diarize does."""
-    server: Server = request.app.state.server
-    served = server.choose("diarize", model)
-    async with recordings(server, [file]) as [path]:
-        [[found]] = await compute(request, served, predict_files_job(served, [path]))
-    if response_format == "rttm":
-        return PlainTextResponse(rttm_text({found.name: found.segments}, Path(found.name)))
-    segments = [{"start": one.start, "end": one.end, "speaker": one.speaker} for one in found.segments]
-    about = {"model": served.name, "duration": found.duration, "segments": segments, "at_ceiling": found.at_ceiling}
-    return JSONResponse(about)
-
-
-def predict_files_job(served: Served, paths: Sequence[Path]) -> Job:
-    """Return the job of predicting from files together: their names, which results have, are unique among them."""
-
-    def together(some: list[Sequence[Path]]) -> list[list[Any] | UserError]:
-        return [_without_errors(served.predict(one)) for one in some]
-
-    return Job(Kind(("predict", served.name), together, len), iter([paths]))
-
-
-def _without_errors(results: Any) -> list[Any] | UserError:
-    """Return the results, or the first error among them."""
-    found = list(results)
-    return next((one for one in found if isinstance(one, UserError)), found)

@@ -13,11 +13,11 @@ import torch
 from starlette.requests import Request
 
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import value_at
+from vaak.config.tasks import load_name, value_at
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.runs.base import is_base
-from vaak.runs.open_run import OpenedRun, select_task
+from vaak.runs.open_run import OpenedRun, open_run, select_task
 from vaak.runs.use import find_spec, predict_inputs
 from vaak.serve.batching import Batching, Job, Worker
 from vaak.serve.errors import ApiError, ClientLeftError
@@ -85,6 +85,21 @@ class Server:
             worker.close()
 
 
+def open_model(path: Path, **how: Any) -> OpenedRun:
+    """Return a run or a pretrained model, ready for use; an encoder of texts that isn't trained here has embeddings.
+
+    ``how`` has the arguments of ``open_run``. Raises UserError for what can't be opened.
+    """
+    if is_base(path):
+        _, about = load_name("vaak.tasks.pretrained:read_about")(str(path))
+        if load_name("vaak.tasks.classification.spec:is_sentence_encoder")(about):
+            opened: OpenedRun = load_name("vaak.tasks.classification.sentence_encoder:open_encoder")(
+                path, how.get("device", "auto")
+            )
+            return opened
+    return open_run(path, **how)
+
+
 def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batching: Batching) -> dict[str, Served]:
     """Return what is served of runs and pretrained models, each with its path, by name.
 
@@ -113,8 +128,7 @@ def name_model(path: Path, opened: OpenedRun) -> str:
 
 def find_endpoints(opened: OpenedRun) -> tuple[str, ...]:
     """Return what a run answers, as its task's spec says."""
-    options = resolved_values(opened.experiment)
-    return tuple(find_spec(opened.task).endpoints(lambda key: value_at(options, key)))
+    return tuple(find_spec(opened.task).endpoints(lambda key: value_at(resolved_values(opened.experiment), key)))
 
 
 async def compute(request: Request, served: Served, job: Job) -> list[Any]:

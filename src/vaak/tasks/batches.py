@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -28,6 +28,14 @@ AT_FIRST, AT_MOST = 16, 128
 """Parts in a batch by default, and the most that they may become on a device with enough memory."""
 BATCHES_AHEAD = 4
 """The number of batches of parts that are read and sorted at a time; with one part in a batch, none is read ahead."""
+
+
+class Embedded(NamedTuple):
+    """The embedding of a text, the number of tokens that it was made of, and whether the text has more."""
+
+    vector: list[float]
+    num_tokens: int
+    is_cut: bool
 
 
 @dataclass(eq=False)

@@ -216,8 +216,8 @@ class Tokenizer:
             return b""
         if token in self._special_ids:
             return self.readable(token).encode()
-        if byte := _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or ""):
-            return bytes.fromhex(byte[0][3:5])
+        if self.is_byte(token):
+            return bytes.fromhex(str(self.backend.id_to_token(token))[3:5])
         if (parts := self._bytes_of_tokens) is not None:
             return parts[token]
         return self.decode([token, token])[len(self.decode([token])) :].encode()

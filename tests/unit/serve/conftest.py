@@ -16,12 +16,12 @@ from starlette.testclient import TestClient
 from served_runs import TinyRun, find_task, train_task, wait_until
 from trained_once import trained_once
 from vaak.core.storage.files import scratch_folder
-from vaak.runs.open_run import open_run
+from vaak.runs.open_run import OpenedRun
 from vaak.serve.app import make_app
 from vaak.serve.batching import Batching
 from vaak.serve.gate import Gate, Limits
 from vaak.serve.metrics import Metrics
-from vaak.serve.models import Server, serve_models
+from vaak.serve.models import Server, open_model, serve_models
 from vaak.serve.running import listen, make_config
 
 
@@ -39,7 +39,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyRun]
 
 @contextmanager
 def make_gate(
-    *runs: Path,
+    *runs: Path | OpenedRun,
     limits: Limits | None = None,
     batching: Batching | None = None,
     token: str | None = None,
@@ -47,7 +47,10 @@ def make_gate(
 ) -> Iterator[Gate]:
     """What serves runs in this process."""
     metrics = Metrics()
-    opened = [(run, open_run(run, device="cpu", precision="auto")) for run in runs]
+    opened = [
+        (run.directory, run) if isinstance(run, OpenedRun) else (run, open_model(run, device="cpu", precision="auto"))
+        for run in runs
+    ]
     with scratch_folder("serve") as folder:
         models = serve_models(opened, metrics, batching or Batching())
         server = Server(models, limits or Limits(), metrics, folder, log_texts)
@@ -62,7 +65,7 @@ def client_of() -> Iterator[Callable[..., TestClient]]:
     """Makes clients, whose servers end with the module."""
     with ExitStack() as stack:
 
-        def make(*runs: Path, **how: object) -> TestClient:
+        def make(*runs: Path | OpenedRun, **how: object) -> TestClient:
             gate = stack.enter_context(make_gate(*runs, **how))  # type: ignore[arg-type]
             return TestClient(gate, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
 

@@ -82,7 +82,7 @@ def diarize(
 
     Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines
     """
-    from vaak.tasks.diarization.enrolment import parse_enrolled
+    from vaak.tasks.diarization.enrolment import Enrolment, parse_enrolled
 
     known, enrolled = References.read(reference, uem), parse_enrolled(enrol or [])
     if enrol_threshold is not None and not enrolled:
@@ -104,7 +104,7 @@ def diarize(
     for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):
         create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
-        enrolment = _enrol(enrolled, enrol_threshold, opened)
+        enrolment = Enrolment.open(enrolled, opened, enrol_threshold) if enrolled else None
         found, failed = _diarize_all(work, opened, batch_size, enrolment, quiet=chosen.as_json)
     scores, mistake = None, None
     try:
@@ -187,23 +187,6 @@ class DiarizationJob:
             path = self.picture if self.picture.suffix == ".png" else self.picture / f"{found.name}.png"
             right = None if self.known.references is None else self.known.references.get(found.name)
             draw_timeline(path, found.segments, right, found.duration, found.name)
-
-
-def _enrol(files: Mapping[str, list[Path]], threshold: float | None, opened: OpenedRun) -> Enrolment | None:
-    """The known speakers, if there are any. Raises UserError where the run can't tell them."""
-    if not files:
-        return None
-    from vaak.tasks.diarization.enrolment import Enrolment
-
-    inference = opened.experiment.data.inference
-    encoder = opened.task.diarizer(opened.model, inference).encoder
-    if encoder is None:
-        named = opened.task.collator.names is not None
-        why = "this model finds speakers by name itself" if named else "give --speaker-encoder"
-        raise UserError(f"--enrol compares voices by a speaker encoder: {why}")
-    if threshold is None:
-        threshold = inference.clustering_threshold if encoder.same_below is None else encoder.same_below
-    return Enrolment.of_files(files, encoder, opened.task.audio, threshold)
 
 
 def _diarize_all(

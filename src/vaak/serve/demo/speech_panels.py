@@ -25,8 +25,9 @@ from vaak.serve.demo.panels import (
     submit,
 )
 from vaak.serve.errors import ApiError
-from vaak.serve.hearing import Listening, predict_files_job
+from vaak.serve.hearing import Listening
 from vaak.serve.models import Served
+from vaak.serve.speakers import predict_files_job
 from vaak.serve.uploads import naming_files
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from vaak.serve.demo.panels import (
     submit,
 )
 from vaak.serve.forms import ChatRequest, CompletionRequest
-from vaak.serve.hearing import predict_files_job
 from vaak.serve.models import Served
+from vaak.serve.speakers import predict_files_job
 from vaak.serve.uploads import naming_files
 from vaak.serve.writing import Asked, Row, read_request
 from vaak.text.corpora.conversations import read_conversation

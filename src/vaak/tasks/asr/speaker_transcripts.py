@@ -32,7 +32,7 @@ SHORTEST = 0.1
 
 
 @dataclass(eq=False)
-class _Recording:
+class DiarizedRecording:
     """A file in work; its turns are known once it is diarized."""
 
     path: Path
@@ -40,8 +40,21 @@ class _Recording:
     duration: float = 0.0
     turns: list[Segment] = field(default_factory=list)
 
+    def transcript(self, said: Iterable[tuple[int, str]], seconds_taken: float) -> SpeakerTranscript:
+        """Return who says what, from the texts of its pieces, each with the number of its turn."""
+        texts: dict[int, list[str]] = {}
+        for number, text in said:
+            # A long turn was read in several pieces.
+            texts.setdefault(number, []).extend(text.split())
+        turns = tuple(
+            Turn(round(start, 3), round(end, 3), speaker, " ".join(texts[number]))
+            for number, (start, end, speaker) in enumerate(self.turns)
+            if texts.get(number)
+        )
+        return SpeakerTranscript(self.name, turns, self.duration, seconds_taken)
 
-class _Piece(NamedTuple):
+
+class TurnPiece(NamedTuple):
     """A part of turn ``number`` that the recogniser reads at once, as its features."""
 
     number: int
@@ -66,27 +79,16 @@ class SpeakerTranscriber:
         device = next(self.recogniser.model.parameters()).device
         batches = Batches(device, batch_size, self.recogniser.decoding.batch_size)
         said: list[tuple[int, str]] = []
-        sources = (_Recording(*file) for file in files)
-        for one in batches.of_sources(sources, self._pieces, lambda piece: piece.seconds, self._texts):
+        sources = (DiarizedRecording(*file) for file in files)
+        for one in batches.of_sources(sources, self.pieces, lambda piece: piece.seconds, self.texts):
             if not isinstance(one, Done):
                 said.append(one[1])
                 continue
-            if one.error is not None:
-                yield one.error
-            else:
-                texts: dict[int, list[str]] = {}
-                for number, text in said:
-                    # A long turn was read in several pieces.
-                    texts.setdefault(number, []).extend(text.split())
-                turns = tuple(
-                    Turn(round(start, 3), round(end, 3), speaker, " ".join(texts[number]))
-                    for number, (start, end, speaker) in enumerate(one.source.turns)
-                    if texts.get(number)
-                )
-                yield SpeakerTranscript(one.source.name, turns, one.source.duration, one.seconds)
+            yield one.error or one.source.transcript(said, one.seconds)
             said = []
 
-    def _pieces(self, recording: _Recording) -> Iterator[_Piece]:
+    def pieces(self, recording: DiarizedRecording) -> Iterator[TurnPiece]:
+        """Diarize a recording and yield what the recogniser reads of each turn."""
         segments, recording.duration = self.diarize(recording.path)
         recording.turns = join_turns(segments)
         features = self.recogniser.features
@@ -101,9 +103,10 @@ class SpeakerTranscriber:
                     return file.read(start + first, start + last)
 
                 for *_, samples in cut_windows(read, end - start, features.seconds, features.sampling_rate):
-                    yield _Piece(number, len(samples) / features.sampling_rate, features(samples))
+                    yield TurnPiece(number, len(samples) / features.sampling_rate, features(samples))
 
-    def _texts(self, pieces: list[_Piece]) -> list[tuple[int, str]]:
+    def texts(self, pieces: list[TurnPiece]) -> list[tuple[int, str]]:
+        """Return the number of the turn and the text of each piece, all computed at once."""
         texts = self.recogniser.texts_of_windows([piece.features for piece in pieces])
         return [(piece.number, text) for piece, text in zip(pieces, texts, strict=True)]
 

@@ -18,7 +18,8 @@ from vaak.scoring.speaker_errors import Turn, rttm_words, stm_text
 class Segment(NamedTuple):
     """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known.
 
-    ``probabilities`` are those of ``words``, as the model has them.
+    ``probabilities`` are those of ``words``, as the model has them; ``token_logprobs`` has what each token adds to the
+    text, in UTF-8, and its log-probability, where they are asked for.
     """
 
     start: float
@@ -27,6 +28,7 @@ class Segment(NamedTuple):
     words: tuple[Interval, ...] = ()
     language: str | None = None
     probabilities: tuple[float, ...] = ()
+    token_logprobs: tuple[tuple[bytes, float], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         words: list[dict[str, Any]] = [word._asdict() for word in self.words]

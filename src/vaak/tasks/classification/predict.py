@@ -12,7 +12,7 @@ from torch import nn
 
 from vaak.core.batch import Batch
 from vaak.nn.decoding.sampling import without_dropout
-from vaak.tasks.batches import Batches
+from vaak.tasks.batches import Batches, Embedded
 from vaak.tasks.classification.data import Classes, RowFormat, TextExample, collate
 from vaak.tasks.classification.metrics import by_column
 from vaak.tasks.classification.model import TextClassifier
@@ -55,8 +55,18 @@ class Labeller:
         batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
         return batches.results(texts, len, self._embeddings)
 
+    def embed_batch(self, texts: list[str]) -> list[Embedded]:
+        """Return the embedding of each text, all computed at once."""
+        sizes = [len(ids) for ids in self._encode(texts)]
+        most = self.rows.max_length - 2 * self.rows.ends
+        vectors = [vector for _, vector in self._embeddings(texts)]
+        return [Embedded(vector, min(size, most), size > most) for vector, size in zip(vectors, sizes, strict=True)]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self.rows.tokenizer.encode_batch([normalise(text).strip() for text in texts])
+
     def _read(self, texts: list[str]) -> Batch:
-        ids = self.rows.tokenizer.encode_batch([normalise(text).strip() for text in texts])
+        ids = self._encode(texts)
         batch = collate([TextExample(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
         return batch.to(next(self.model.parameters()).device)
 

@@ -20,9 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import TaskSpec
 from vaak.core.errors import UserError
 from vaak.core.names import require_known
 from vaak.core.storage.files import read_json
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.precision import Precision
+from vaak.runs.open_run import OpenedRun
+from vaak.tasks.batches import Embedded
 from vaak.tasks.pretrained import SAFELY, fetch_folder, fetch_model, import_transformers, load_config, load_tokenizer
 
 log = logging.getLogger("vaak")
@@ -82,29 +88,80 @@ class Pooling:
         return F.normalize(found, dim=1) if self.normalises else found
 
 
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """An encoder with its tokenizer; texts longer than ``longest`` tokens are cut."""
+
+    model: torch.nn.Module
+    tokenizer: Any
+    pooling: Pooling
+    longest: int
+
+    @classmethod
+    def open(cls, source: str, device: torch.device) -> SentenceEncoder:
+        """Return the encoder in a folder, or of a name on the Hub. Raises UserError where it can't be loaded."""
+        folder = fetch_folder(source, FILES)
+        pooling, auto = Pooling.read(folder), import_transformers(KEY)
+        tokenizer = load_tokenizer(KEY, str(folder))
+        how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
+        model = fetch_model(KEY, source, lambda: auto.AutoModel.from_pretrained(folder, **how)).to(device).eval()
+        longest = pooling.max_length or min(
+            tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512)
+        )
+        tokenizer.padding_side = "right"
+        return cls(model, tokenizer, pooling, longest)
+
+    def embed_batch(self, texts: list[str]) -> list[Embedded]:
+        """Return the embedding of each text, all computed at once."""
+        sizes = [len(ids) for ids in self.tokenizer(texts, verbose=False)["input_ids"]]
+        how = {"padding": True, "truncation": True, "max_length": self.longest, "return_tensors": "pt"}
+        read = self.tokenizer(texts, **how).to(next(self.model.parameters()).device)
+        with torch.inference_mode():
+            hidden = self.model(**read).last_hidden_state.float()
+            rows = self.pooling.pool(hidden, read["attention_mask"].bool()).cpu().tolist()
+        each = zip(rows, sizes, strict=True)
+        return [Embedded(vector, min(size, self.longest), size > self.longest) for vector, size in each]
+
+
 def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[tuple[str, list[float]]]:
     """Yield each text with its embedding, by the encoder in a folder, or of a name on the Hub.
 
     A line counts the texts of which only the beginning was read. Raises UserError where it can't be loaded.
     """
-    folder = fetch_folder(source, FILES)
-    pooling, auto = Pooling.read(folder), import_transformers(KEY)
-    tokenizer = load_tokenizer(KEY, str(folder))
-    how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
-    model = fetch_model(KEY, source, lambda: auto.AutoModel.from_pretrained(folder, **how)).to(device).eval()
-    longest = pooling.max_length or min(
-        tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512)
-    )
-    tokenizer.padding_side, cut, given = "right", 0, iter(texts)
+    encoder, cut, given = SentenceEncoder.open(source, device), 0, iter(texts)
     while some := list(islice(given, SENTENCES_AT_ONCE)):
-        cut += sum(len(ids) > longest for ids in tokenizer(some, verbose=False)["input_ids"])
-        read = tokenizer(some, padding=True, truncation=True, max_length=longest, return_tensors="pt").to(device)
-        with torch.inference_mode():
-            hidden = model(**read).last_hidden_state.float()
-            rows = pooling.pool(hidden, read["attention_mask"].bool()).cpu().tolist()
-        yield from zip(some, rows, strict=True)
+        found = encoder.embed_batch(some)
+        cut += sum(one.is_cut for one in found)
+        yield from zip(some, (one.vector for one in found), strict=True)
     if cut:
-        log.warning("%s: %d texts are longer than %d tokens; only their beginning was read", KEY, cut, longest)
+        log.warning("%s: %d texts are longer than %d tokens; only their beginning was read", KEY, cut, encoder.longest)
+
+
+class SentenceEncoderInUse:
+    """What a server asks of a task, for a sentence encoder that isn't trained here."""
+
+    SPEC = TaskSpec(endpoints=lambda get: ("embeddings",))
+    predict_files = None
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        self.encoder = encoder
+
+    def predict(self, model: torch.nn.Module, texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield what ``vaak predict --embeddings`` prints of each text."""
+        given = list(texts)
+        for text, one in zip(given, self.embed_batch(model, given), strict=True):
+            yield {"text": text, "embedding": one.vector}
+
+    def embed_batch(self, model: torch.nn.Module, texts: list[str]) -> list[Embedded]:
+        return self.encoder.embed_batch(texts)
+
+
+def open_encoder(path: Path, device: str) -> OpenedRun:
+    """Return a sentence encoder as a run is opened. Raises UserError where it can't be loaded."""
+    encoder = SentenceEncoder.open(str(path), pick_device(device))
+    task, precision = SentenceEncoderInUse(encoder), Precision("no", next(encoder.model.parameters()).device)
+    experiment = Experiment[Any, Any].model_construct(task="classification")
+    return OpenedRun(experiment, path, path, task, encoder.model, "own", precision)
 
 
 ACTIVATIONS = {"Sigmoid": torch.sigmoid, "Identity": lambda scores: scores}

@@ -182,6 +182,11 @@ def opens(about: Mapping[str, Any], source: str) -> str | None:
     return "is an encoder, which has no classes before it is trained" if _is_encoder(about, names) else None
 
 
+def is_sentence_encoder(about: Mapping[str, Any]) -> bool:
+    """Whether a model of transformers gives embeddings of texts as it is."""
+    return _is_encoder(about, [str(name) for name in about.get("architectures") or ()]) and "conv_dim" not in about
+
+
 def _is_encoder(about: Mapping[str, Any], names: list[str]) -> bool:
     reads_text = isinstance(about.get("vocab_size"), int) and not about.get("is_encoder_decoder")
     return reads_text and any(name.endswith(ENCODERS) for name in names)
@@ -211,7 +216,7 @@ SPEC = TaskSpec(
     example="vaak.tasks.classification.starter:write_example",
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     uses=("classify",),
-    endpoints=lambda get: ("classify",),
+    endpoints=lambda get: ("classify", "embeddings"),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
     hub_tag=HUB_TAG,
     opens=opens,

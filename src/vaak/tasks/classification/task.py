@@ -33,6 +33,7 @@ from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import without_unread_files
+from vaak.tasks.batches import Embedded
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassificationExperiment
 from vaak.tasks.classification.data import (
     OUT_OF_SCOPE,
@@ -392,6 +393,10 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         pooling = "max" if self.options.architecture == "cnn" else self.options.pooling
         log.info("--embeddings: pooling %s, of %d tokens at most, not normalised", pooling, self.data.max_length)
         return self._labeller(model).embed(texts, batch_size)
+
+    def embed_batch(self, model: nn.Module, texts: list[str]) -> list[Embedded]:
+        """Return the embedding of each text as ``embed`` does, all computed at once."""
+        return self._labeller(model).embed_batch(texts)
 
     def _labeller(self, model: nn.Module) -> Labeller:
         return Labeller(model, self.rows, self.prepared.classes, self.multi_label)

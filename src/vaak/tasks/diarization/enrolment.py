@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,11 @@ from vaak.tasks.diarization.predict import Diarized
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder
 from vaak.tasks.diarization.stitching import LEAST_SECONDS
 
+if TYPE_CHECKING:
+    from vaak.runs.open_run import OpenedRun
+
 ENROL_OPTION = "--enrol"
+GIVE_ENCODER = "give --speaker-encoder, or data.inference.speaker_encoder in the YAML of a run"
 MOST_SECONDS = 60.0
 """Of the speech that an embedding is of."""
 UNKNOWN_SPEAKER = re.compile(r"speaker_\d+")
@@ -45,15 +49,17 @@ def parse_enrolled(given: Sequence[str]) -> dict[str, list[Path]]:
         name, equals, file = one.partition("=")
         if not (name and equals and file):
             raise UserError(f"{ENROL_OPTION} {one}: expected NAME=FILE, such as anna=anna.wav")
-        if name.split() != [name] or UNKNOWN_SPEAKER.fullmatch(name):
-            reason = (
-                "unknown speakers are called so"
-                if UNKNOWN_SPEAKER.fullmatch(name)
-                else "RTTM separates its columns by it"
-            )
-            raise UserError(f"{ENROL_OPTION} {one}: {name!r} can't be a name: {reason}")
+        require_speaker_name(name, f"{ENROL_OPTION} {one}")
         files.setdefault(name, []).append(Path(file))
     return files
+
+
+def require_speaker_name(name: str, given: str) -> None:
+    """Raise UserError, which begins with what was ``given``, for what can't be the name of a known speaker."""
+    if name.split() != [name] or UNKNOWN_SPEAKER.fullmatch(name):
+        is_of_unknown = UNKNOWN_SPEAKER.fullmatch(name)
+        reason = "unknown speakers are called so" if is_of_unknown else "RTTM separates its columns by it"
+        raise UserError(f"{given}: {name!r} can't be a name: {reason}")
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,31 @@ class Enrolment:
     audio: AudioConfig
 
     @classmethod
+    def open(
+        cls, files: Mapping[str, Sequence[Path]], opened: OpenedRun, threshold: float | None, option: str = ENROL_OPTION
+    ) -> Enrolment:
+        """Return the voices in ``files``, as a diarization run hears them; by default with its encoder's threshold.
+
+        Raises UserError, which begins with the ``option`` by which they were given, where the run can't tell voices.
+        """
+        inference = opened.experiment.data.inference
+        encoder = opened.task.diarizer(opened.model, inference).encoder
+        if encoder is None:
+            named = opened.task.collator.names is not None
+            why = "this model finds speakers by name itself" if named else GIVE_ENCODER
+            raise UserError(f"{option} compares voices by a speaker encoder: {why}")
+        if threshold is None:
+            threshold = inference.clustering_threshold if encoder.same_below is None else encoder.same_below
+        return cls.of_files(files, encoder, opened.task.audio, threshold, option)
+
+    @classmethod
     def of_files(
-        cls, files: Mapping[str, Sequence[Path]], encoder: SpeakerEncoder, audio: AudioConfig, threshold: float
+        cls,
+        files: Mapping[str, Sequence[Path]],
+        encoder: SpeakerEncoder,
+        audio: AudioConfig,
+        threshold: float,
+        option: str = ENROL_OPTION,
     ) -> Enrolment:
         """Return the voices in ``files``; several with one name are averaged.
 
@@ -102,7 +131,7 @@ class Enrolment:
         """
         found = []
         for name, paths in files.items():
-            own = [unit_vectors(encoder(_read_enrolled(name, path, audio))) for path in paths]
+            own = [unit_vectors(encoder(_read_enrolled(path, audio, f"{option} {name}={path}"))) for path in paths]
             found.append(np.mean(own, axis=0))
         return cls(tuple(files), unit_vectors(np.stack(found)), threshold, encoder, audio)
 
@@ -151,14 +180,12 @@ def without_others(
     return left
 
 
-def _read_enrolled(name: str, path: Path, audio: AudioConfig) -> np.ndarray:
-    """The samples of a file of one voice, up to MOST_SECONDS."""
+def _read_enrolled(path: Path, audio: AudioConfig, given: str) -> np.ndarray:
+    """The samples of a file of one voice, up to MOST_SECONDS; errors begin with how it was ``given``."""
     if not path.is_file():
-        raise UserError(f"{ENROL_OPTION} {name}={path}: no such file")
+        raise UserError(f"{given}: no such file")
     with AudioFile(path, audio.sampling_rate, audio.channels) as opened:
         samples = opened.read(0.0, min(opened.duration, MOST_SECONDS))
     if len(samples) < LEAST_SECONDS * audio.sampling_rate or not np.abs(samples).max() > 0:
-        raise UserError(
-            f"{ENROL_OPTION} {name}={path}: it needs {LEAST_SECONDS} s of speech at least, and isn't silent"
-        )
+        raise UserError(f"{given}: it needs {LEAST_SECONDS} s of speech at least, and isn't silent")
     return samples

@@ -21,7 +21,8 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.ctc_words import END
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
-from vaak.tasks.lm.model import AnyLanguageModel
+from vaak.tasks.batches import Embedded
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
 
 TOGETHER, MOST_KEPT = 64, 100_000
@@ -112,6 +113,19 @@ def token_scores(
     is_greedy = (logits.argmax(-1) == wanted).cpu()
     sizes = list(counts)
     yield from zip(log_probabilities.split(sizes), is_greedy.split(sizes), strict=True)
+
+
+def embed_rows(model: LanguageModel, rows: Sequence[Sequence[int]], max_length: int) -> list[Embedded]:
+    """Return the mean of an encoder's vectors of each row's first ``max_length`` tokens, all computed at once."""
+    kept = [torch.tensor(row[:max_length]) for row in rows]
+    device = model.embedding.weight.device
+    inputs = nn.utils.rnn.pad_sequence(kept, batch_first=True).to(device)
+    mask = (torch.arange(inputs.shape[1]) < torch.tensor([[len(row)] for row in kept])).to(device)
+    with without_dropout(model), torch.inference_mode():
+        hidden = model.hidden(inputs, mask=mask).float().masked_fill(~mask[..., None], 0.0)
+        vectors = (hidden.sum(1) / mask.sum(1, keepdim=True)).cpu().tolist()
+    both = zip(vectors, kept, rows, strict=True)
+    return [Embedded(vector, len(read), len(row) > len(read)) for vector, read, row in both]
 
 
 class WordScores:

@@ -265,7 +265,7 @@ SPEC = TaskSpec(
         "generate",
         "lm-eval",
     ),
-    endpoints=lambda get: () if get("model.model_type") == "encoder" else ("completions", "chat"),
+    endpoints=lambda get: ("embeddings",) if get("model.model_type") == "encoder" else ("completions", "chat"),
     exports={
         "hf": transformers_format(HUB_TAG),
         "onnx": ONNX,

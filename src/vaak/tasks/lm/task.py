@@ -39,7 +39,7 @@ from vaak.nn.new_tokens import get_stored_weight
 from vaak.nn.own_network import OwnNetwork
 from vaak.runs.open_run import begin_with_weights
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.batches import Batches
+from vaak.tasks.batches import Batches, Embedded
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
@@ -66,7 +66,7 @@ from vaak.tasks.lm.metrics import (
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
 from vaak.tasks.lm.ngram import FILE as NGRAM_FILE
 from vaak.tasks.lm.ngram import TokenNgram
-from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, generate, generate_batch, pieces
+from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, embed_rows, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
     PreferenceMeters,
@@ -541,6 +541,11 @@ class LanguageModelTask(ExportableTask):
         assert isinstance(model, AnyLanguageModel)
         prompts, seeds = zip(*asked, strict=True)
         return draw_rows(model, prompts, settings, self.data.max_length, seeds, reader)
+
+    def embed_batch(self, model: nn.Module, texts: list[str]) -> list[Embedded]:
+        """Return for each text the mean of an encoder's vectors of its tokens, all computed at once."""
+        assert isinstance(model, LanguageModel)
+        return embed_rows(model, [self.prompt(text) for text in texts], self.data.max_length)
 
     def samples(self, model: nn.Module, number: int = SHOWN_SAMPLES, max_new_tokens: int = 40) -> list[str]:
         """Samples that begin from nothing; an encoder has none."""

@@ -67,6 +67,8 @@ class WhisperTranscriber(Transcriber):
     model: AsrModel
     features: WhisperFeatures
     heads: tuple[tuple[int, int], ...] = ()
+    scores_tokens: bool = False
+    """Whether segments have the log-probabilities of their tokens."""
 
     pads_windows: ClassVar[bool] = True
 
@@ -89,7 +91,8 @@ class WhisperTranscriber(Transcriber):
                 found.append([])
             elif not self.decoding.writes_times:
                 text, language = self.vocabulary.decode(decoded.tokens), self._found_language(decoded)
-                found.append([Segment(window.start, window.end, text, language=language)])
+                scores = self._score_tokens(decoded, encoded.rows(slice(row, row + 1)), window.num_samples)
+                found.append([Segment(window.start, window.end, text, language=language, token_logprobs=scores)])
             else:
                 frames = count_frames(window.num_samples)
                 seconds = min(frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
@@ -109,17 +112,28 @@ class WhisperTranscriber(Transcriber):
         It is that of a ``row`` of encoded audio.
         """
         times, logs, segments = list[float](), list[float](), list[Segment]()
-        if self.decoding.timestamps == "word":
+        if self.decoding.timestamps == "word" or self.scores_tokens:
             found, logs = self._read_along(decoded, encoded.rows(slice(row, row + 1)), frames)
-            times = [begin + one for one in found]
+            times = [begin + one for one in found] if self.decoding.timestamps == "word" else []
         for first, last, start, end in pieces:
             tokens, words, probabilities = decoded.tokens[first:last], tuple[Interval, ...](), tuple[float, ...]()
             if times:
                 words = read_words(self.vocabulary, tokens, times[first:last], decoded.language, begin + start)
                 probabilities = word_probabilities(self.vocabulary, tokens, logs[first:last], decoded.language)
             segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
-            segments.append(Segment(*segment, words, self._found_language(decoded), probabilities))
+            scores = self._name_tokens(tokens, logs[first:last]) if self.scores_tokens else ()
+            segments.append(Segment(*segment, words, self._found_language(decoded), probabilities, scores))
         return segments
+
+    def _score_tokens(self, decoded: Decoded, encoded: Encoded, num_samples: int) -> tuple[tuple[bytes, float], ...]:
+        """Return the log-probabilities of a window's tokens, of its encoded audio; none where nobody asks for them."""
+        if not self.scores_tokens:
+            return ()
+        return self._name_tokens(decoded.tokens, self._read_along(decoded, encoded, count_frames(num_samples))[1])
+
+    def _name_tokens(self, tokens: Sequence[int], logs: Sequence[float]) -> tuple[tuple[bytes, float], ...]:
+        written, times = self.vocabulary.token_bytes, self.vocabulary.times
+        return tuple((written[token], log) for token, log in zip(tokens, logs, strict=True) if token not in times)
 
     def _read_along(self, decoded: Decoded, encoded: Encoded, frames: int) -> tuple[list[float], list[float]]:
         """When each token is spoken, in seconds from the beginning of the window, and its log-probability."""
