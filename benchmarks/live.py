@@ -1,6 +1,6 @@
 """Live transcription, in seconds of audio: how late each word is settled and final, and what it costs in errors.
 
-    python benchmarks/live.py MODEL RECORDING TEXT [--interval 1] [--pause 0.5]
+    python benchmarks/live.py MODEL RECORDING TEXT [--interval 1] [--pause 0.5] [--chunk 0.32]
 
 TEXT is a file with what is said. No partial text is left out, as on a machine that is fast enough. The end of a word is
 when the final text has it, which needs a Whisper that writes times; its delay is how much more audio had been
@@ -13,6 +13,7 @@ import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from vaak.audio.live_audio import BLOCK_SECONDS
 from vaak.runs.open_run import open_run
 from vaak.scoring.normalisers import normaliser
 from vaak.scoring.word_errors import count_errors
-from vaak.tasks.asr.live import Event, LiveOptions, LiveTranscriber
+from vaak.tasks.asr.live import Event, LiveOptions, LiveTranscriber, make_live
 
 MOST_ADDED = 10
 """Words by which the beginning of a final text may be longer than what was settled of it."""
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--interval", type=float, default=1.0)
     parser.add_argument("--pause", type=float, default=0.5)
+    parser.add_argument("--chunk", type=float, help="of a Conformer that streams")
     asked = parser.parse_args()
     opened = open_run(asked.model, device="cpu")
     normalise = normaliser("basic")
@@ -77,9 +79,11 @@ def main() -> None:
 
     whole = opened.task.transcriber(opened.model).transcribe(asked.recording)
     print_errors("whole recording", whole.text)
-    times = {"timestamps": "word"} if opened.task.prepared.vocabulary.times else {}
-    live = LiveTranscriber(
-        opened.task.transcriber(opened.model, **times), LiveOptions(interval=asked.interval, pause=asked.pause)
+    options: dict[str, Any] = {} if asked.chunk is None else {"chunk": asked.chunk}
+    if asked.chunk is not None or opened.task.prepared.vocabulary.times:
+        options["timestamps"] = "word"
+    live = make_live(
+        opened.task.transcriber(opened.model, **options), LiveOptions(interval=asked.interval, pause=asked.pause)
     )
     samples = AudioFile(asked.recording, live.rate).read(0.0, whole.duration)
     begun = time.process_time()

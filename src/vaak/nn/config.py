@@ -302,6 +302,29 @@ class ConformerConfig(StackConfig):
     bias: bool = block_option("Biases in the linear layers.", True)
     kernel_size: int = block_option("Frames of the encoder that a convolution sees at once; odd.", 15, gt=0, le=1001)
     subsampling: Literal[1, 2, 4, 8] = option("Frames of features for each frame of the encoder.", 4)
+    streaming: bool = option(
+        "Learn to read audio while it comes, in chunks, and as a whole: convolutions read earlier frames only, "
+        "features are normalised by fixed numbers, and in half of the batches frames see no later chunk, of a drawn "
+        "size.",
+        False,
+    )
+    largest_chunk: int = option(
+        "streaming: frames of the encoder in the largest chunk that is drawn.", 25, gt=0, le=10_000
+    )
+    left_frames: int = option(
+        "streaming: frames of the encoder before a chunk that its frames see, where audio is read in chunks.",
+        128,
+        ge=0,
+        le=1_000_000,
+    )
+
+    @model_validator(mode="after")
+    def _can_stream(self) -> ConformerConfig:
+        if self.streaming and (self.is_own or self.attention_type != "softmax"):
+            raise ValueError("streaming: it needs type conformer and attention_type softmax")
+        if self.streaming and self.position_type not in ("rotary", "none"):
+            raise ValueError(f"streaming: position_type {self.position_type} counts from the beginning; use rotary")
+        return self
 
     @model_validator(mode="after")
     def _kernel_has_a_middle(self) -> ConformerConfig:

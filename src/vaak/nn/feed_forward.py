@@ -333,18 +333,35 @@ def compute_load_metrics(sums: Mapping[str, float]) -> dict[str, float]:
 class TimeConvolution(nn.Conv1d):
     """A convolution of ``(batch, time, width)`` to ``(batch, time, out_width)``; ``kernel_size`` is odd.
 
-    With as many ``groups`` as channels, each has its own kernel. ``bias`` adds a number to each channel.
+    With as many ``groups`` as channels, each has its own kernel. ``bias`` adds a number to each channel. Where it is
+    ``causal``, a frame stands at the end of its kernel.
     """
 
-    def __init__(self, width: int, out_width: int, kernel_size: int, groups: int = 1, bias: bool = True) -> None:
+    def __init__(
+        self,
+        width: int,
+        out_width: int,
+        kernel_size: int,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        causal: bool = False,
+    ) -> None:
         assert kernel_size % 2, "a frame stands in the middle of its kernel"
-        super().__init__(width, out_width, kernel_size, padding=kernel_size // 2, groups=groups, bias=bias)
+        padding = 0 if causal else kernel_size // 2
+        super().__init__(width, out_width, kernel_size, padding=padding, groups=groups, bias=bias)
+        self.past_frames = kernel_size - 1 if causal else 0
 
     def forward(
         self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time out_width"]:
         """Return the convolution over time; values outside ``mask`` count as 0, like those beyond the ends."""
         x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        x = F.pad(x, (0, 0, self.past_frames, 0)) if self.past_frames else x
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+    def continued(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch later out_width"]:
+        """Return a causal convolution of the frames after the first ``past_frames``, which are only read."""
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
 

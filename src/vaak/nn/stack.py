@@ -128,6 +128,14 @@ class TransformerStack(nn.Module):
             memory_norms,
             mask,
         )
+        x = self.through_blocks(x, around, cache)
+        if cache is not None:
+            cache.length += positions.shape[1]
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def through_blocks(self, x: Tensor, around: AttentionInputs, cache: StackCache | None = None) -> Tensor:
+        """Return what the blocks make of ``x``, one after another; the ``cache`` is continued."""
         recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
         for layer, block in enumerate(self.blocks):
             if recompute:
@@ -136,10 +144,7 @@ class TransformerStack(nn.Module):
                 x = block(x, around)
             else:
                 x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
-        if cache is not None:
-            cache.length += positions.shape[1]
-        normed: Tensor = self.norm(x)
-        return normed
+        return x
 
     def new_cache(self) -> StackCache:
         """An empty cache, for decoding token by token."""

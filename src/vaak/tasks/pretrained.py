@@ -250,6 +250,11 @@ def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
 
 
+def has_checkpoints(directory: Path) -> bool:
+    """Return whether the run in a directory has saved its weights."""
+    return any(path for run in runs_at(directory) for path in (run / "checkpoints").glob("step-*"))
+
+
 def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
     """Return what ``load`` gives; where its source has gone since the run in ``directory`` began, what ``draw`` gives.
 
@@ -258,7 +263,7 @@ def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], 
     try:
         return load()
     except UserError as error:
-        if not any(path for run in runs_at(directory) for path in (run / "checkpoints").glob("step-*")):
+        if not has_checkpoints(directory):
             raise
         log.info("%s; the checkpoints of this run have all weights", error)
         return draw()

@@ -128,7 +128,7 @@ class Features:
         for stretches in _packed([len(frames) for frames in found], self.frames_at_once):
             padded = []
             for index, first, last in stretches:
-                padded.append(self._section(first, last, len(samples[index]), partial(_part, samples[index])))
+                padded.append(self.read_section(first, last, len(samples[index]), partial(_part, samples[index])))
             rows = self.frame_rows(padded)
             place = 0
             for index, first, last in stretches:
@@ -149,7 +149,7 @@ class Features:
         num_frames = self.num_frames(len(samples))
         if not num_frames:
             return np.zeros(0, np.float32)
-        return self._section(0, num_frames, len(samples), partial(_part, samples))
+        return self.read_section(0, num_frames, len(samples), partial(_part, samples))
 
     def num_windows(self, num_samples: int) -> int:
         """The number of whole windows, which are frames, in a section of ``num_samples``."""
@@ -175,20 +175,27 @@ class Features:
             rows = []
             for first in range(start, min(start + frames_per_piece, num_frames), at_once):
                 last = min(first + at_once, start + frames_per_piece, num_frames)
-                rows.append(self.frame_rows([self._section(first, last, num_samples, read)]))
+                rows.append(self.frame_rows([self.read_section(first, last, num_samples, read)]))
             yield np.concatenate(rows)
 
-    def _section(self, first: int, last: int, num_samples: int, read: Callable[[int, int], np.ndarray]) -> np.ndarray:
-        """The samples of the windows of frames ``first`` to ``last``, of which ``read`` gives those of the recording.
-
-        What is beyond the ``num_samples`` of the recording is mirrored, again and again where it is longer.
-        """
+    def span(self, frame: int) -> tuple[int, int]:
+        """Return the samples that a frame's window has, from the first to the one after the last."""
         # Window i is centred on sample i · shift (mel, as in librosa), or on the middle of shift i (Kaldi).
         if self.config.mel is not None:
             offset = -(self._length // 2)
         else:
             offset = 0 if self.config.snip_edges else self._shift // 2 - self._length // 2
-        begin, end = first * self._shift + offset, (last - 1) * self._shift + offset + self._length
+        begin = frame * self._shift + offset
+        return begin, begin + self._length
+
+    def read_section(
+        self, first: int, last: int, num_samples: int, read: Callable[[int, int], np.ndarray]
+    ) -> np.ndarray:
+        """The samples of the windows of frames ``first`` to ``last``, of which ``read`` gives those of the recording.
+
+        What is beyond the ``num_samples`` of the recording is mirrored, again and again where it is longer.
+        """
+        begin, end = self.span(first)[0], self.span(last - 1)[1]
         missing = max(-begin, 0), max(end - num_samples, 0)
         # Read what is mirrored, too: without the last sample itself, it begins one further inside.
         least, beyond = max(min(begin, 2 * num_samples - 1 - end), 0), min(max(end, 1 - begin), num_samples)
@@ -249,6 +256,44 @@ class Features:
         elif energy is not None:
             rows[..., 0] = energy
         return rows[0]
+
+
+class FeatureStream:
+    """The features of one recording while it comes, equal to those of the whole.
+
+    Raises ValueError with ``pitch``: F0 depends on the whole recording.
+    """
+
+    def __init__(self, features: Features) -> None:
+        if features.config.pitch is not None:
+            raise ValueError("F0 can't be computed while audio comes")
+        self.features = features
+        self._num_frames = self._first = 0
+        """Frames that were given; the number of the first sample that is kept."""
+        self._kept = np.zeros(0, np.float32)
+
+    def read(self, samples: np.ndarray, *, is_last: bool = False) -> np.ndarray:
+        """Return the frames ``(frame, dims)`` whose windows further samples ``(time,)`` complete; the rest at the end.
+
+        The last windows are mirrored at the recording's end, so they aren't known before.
+        """
+        self._kept = np.concatenate((self._kept, samples.astype(np.float32)))
+        features, first, num_samples = self.features, self._num_frames, self._first + len(self._kept)
+        last = features.num_frames(num_samples)
+        while not is_last and last > first and features.span(last - 1)[1] > num_samples:
+            last -= 1
+        if last <= first:
+            return np.zeros((0, features.dims), np.float32)
+        rows = features.frame_rows([features.read_section(first, last, num_samples, self._samples)])
+        self._num_frames = last
+        # What a window at the end mirrors is no further back than it is long.
+        begin, end = features.span(last)
+        unused = max(0, begin - (end - begin) - self._first)
+        self._kept, self._first = self._kept[unused:], self._first + unused
+        return rows
+
+    def _samples(self, first: int, last: int) -> np.ndarray:
+        return self._kept[first - self._first : last - self._first]
 
 
 class FeaturesOnDevice:

@@ -44,11 +44,11 @@ def listen(transcriber: Transcriber, times: dict[str, Any], *, as_json: bool) ->
     ``times`` are the rate of standard input and the fields of ``LiveOptions``.
     """
     from vaak.audio.live_audio import BYTES_OF_A_SAMPLE, Lost
-    from vaak.tasks.asr.live import LiveOptions, LiveTranscriber
+    from vaak.tasks.asr.live import LiveOptions, make_live
 
     lost, number = Lost(), 0
     rate = times.pop("rate", None)
-    live = LiveTranscriber(transcriber, LiveOptions(**times))
+    live = make_live(transcriber, LiveOptions(**times))
     blocks = _open_source(rate, live.rate, lost)
     # A second Ctrl-C leaves at once.
     with in_order(), PartialText() as partial:

@@ -45,6 +45,21 @@ class LayerCache:
         self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
 
 
+class RecentCache(LayerCache):
+    """The last ``most`` keys and values of a layer, and what else a layer reads of the frames before."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Those kept so far with the new ones last; the last ``most`` of all are kept."""
+        new = {"keys": keys, "values": values}
+        whole = {name: torch.cat((self.tensors.get(name, one[:, :, :0]), one), 2) for name, one in new.items()}
+        self.tensors |= {name: one[:, :, max(0, one.shape[2] - self.most) :] for name, one in whole.items()}
+        return whole["keys"], whole["values"]
+
+
 class StackCache:
     """The caches of a stack's layers, how many tokens were read, and their documents, where they are told apart."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import takewhile
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -304,6 +305,35 @@ class _Search:
             scores += self.hotwords.at_the_end(row, places)
         order = np.argsort(-scores, kind="stable")[: self.n_best].tolist()
         return [(float(scores[one]), tuple(self._trace(row, places[one]))[::-1]) for one in order]
+
+
+class CtcStream:
+    """The search in one row that comes in parts; its last texts are those of the whole row."""
+
+    def __init__(self, search: CtcBeam) -> None:
+        self._search = _Search([np.zeros((0, len(search.pieces)))], search, 1)
+
+    def read(self, log_probs: np.ndarray) -> tuple[int, ...]:
+        """Take further log-probabilities ``(frame, vocab)``; return the tokens that all texts in the beam begin with.
+
+        These only grow: each text continues one that was in the beam.
+        """
+        search, done = self._search, 0
+        search.rows, search.lengths = [log_probs], [len(log_probs)]
+        while done < len(log_probs):
+            for frame in search._read(done, 1):
+                search._step(frame)
+                done += 1
+        live = search.live
+        places = (np.logaddexp(live.in_blank[0], live.in_token[0]) > NEVER).nonzero()[0].tolist() or [0]
+        texts = [tuple(search._trace(0, place))[::-1] for place in places]
+        # What the first and the last in order begin with, those between begin with, too.
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(min(texts), max(texts), strict=False))
+        return tuple(token for token, _ in alike)
+
+    def finish(self) -> tuple[int, ...]:
+        """Return the tokens of the best text."""
+        return self._search._finish(0)[0][1]
 
 
 def _find_parents(

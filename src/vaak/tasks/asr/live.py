@@ -13,6 +13,7 @@ not on how fast the machine is; partial texts that would come late are left out.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -53,6 +54,12 @@ class Event(NamedTuple):
     heard: float
     segments: tuple[Segment, ...] = ()
     """Of a final text."""
+
+
+def make_live(transcriber: Transcriber, options: LiveOptions) -> LiveTranscriber:
+    """Return what transcribes live audio: in chunks, where the model reads it so (``data.decoding.chunk``)."""
+    kind = LiveTranscriber if transcriber.stream() is None else ChunkedTranscriber
+    return kind(transcriber, options)
 
 
 class LiveTranscriber:
@@ -158,6 +165,56 @@ class LiveTranscriber:
         last = min(self._voice.last_loud + round(MARGIN_AFTER / FRAME), end)
         seconds = self._frame / self.rate
         return round(self._start * seconds, 3), round(last * seconds, 3)
+
+
+READ = np.zeros(0, np.float32)
+"""Stands for a frame of audio that was read and isn't needed again."""
+
+
+class ChunkedTranscriber(LiveTranscriber):
+    """Transcribes by a model that reads each utterance in chunks, however long it is; none of it is heard again."""
+
+    def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
+        # The model's chunks are the interval: what has come is read at once.
+        super().__init__(transcriber, replace(options, interval=FRAME))
+        self._longest = sys.maxsize
+        self._num_read = self._num_freed = 0
+
+    def feed(self, samples: np.ndarray, *, is_behind: bool = False) -> Iterator[Event]:
+        """Yield the texts after further ``samples`` ``(time,)``; leaving some out would save nothing."""
+        yield from super().feed(samples)
+
+    def _open(self, start: int) -> None:
+        super()._open(start)
+        stream = self.transcriber.stream()
+        assert stream is not None
+        self._stream, self._num_read, self._num_freed = stream, 0, 0
+
+    def _try(self) -> Iterator[Event]:
+        text = self._read(is_last=False)
+        if len(text) > len(self._shown) and text.startswith(self._shown):
+            self._shown = text
+            yield Event("partial", *self._times(self._frames), text, round(self.heard, 3))
+
+    def _end(self, frames: list[np.ndarray]) -> Iterator[Event]:
+        if self._voice.last_loud <= self._start:
+            return
+        begin = self.heard - len(self._frames) * self._frame / self.rate
+        text, (start, end) = self._read(is_last=True), self._times(frames)
+        if text or self._shown:
+            found = self._stream.segment(Window(begin, start, end, READ, 0))
+            yield Event("final", start, end, text, round(self.heard, 3), (found,) if text else ())
+
+    def _read(self, *, is_last: bool) -> str:
+        """The text after all that was heard of the utterance."""
+        new = self._frames[self._num_read :]
+        text = self._stream.read(np.concatenate([READ, *new]), is_last=is_last)
+        self._tried = self._num_read = len(self._frames)
+        # The last frames may be those before the next utterance.
+        for place in range(self._num_freed, self._num_read - self._before):
+            self._frames[place] = READ
+        self._num_freed = max(self._num_freed, self._num_read - self._before)
+        return text
 
 
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")

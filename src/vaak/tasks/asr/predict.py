@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,18 @@ from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.batches import Batches, Done
 
 log = logging.getLogger("vaak")
+
+
+class TextStream(Protocol):
+    """Reads one utterance while it comes."""
+
+    def read(self, samples: np.ndarray, *, is_last: bool) -> str:
+        """Return the text after further samples ``(time,)``, which only grows until they are the last."""
+        ...
+
+    def segment(self, window: Window) -> Segment:
+        """Return the final text as a segment."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -105,6 +117,10 @@ class Transcriber:
         """
         [text] = self.texts_of_windows([features])
         return text
+
+    def stream(self) -> TextStream | None:
+        """Return what reads an utterance while it comes, without hearing any of it again; None where nothing does."""
+        return None
 
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:
         """The transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""

@@ -68,6 +68,7 @@ ONLY_WHISPERS = (
 NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_speech_threshold")
 """Options that need tokens that only a base has."""
 ONLY_CTC_BEAM = ("ngram", "lm", "alpha", "beta")
+ONLY_STREAMING = ("largest_chunk", "left_frames")
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
 """Options of global_config that a Whisper reads: its features are its own."""
@@ -136,7 +137,7 @@ def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     yield from own_network_findings("model.conformer", experiment.model.conformer, own)
     for name in sorted(type(experiment.model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
-    for name in ONLY_CTC_BEAM:
+    for name in (*ONLY_CTC_BEAM, "chunk"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
     yield from _window_findings(experiment)
     yield from _decoding_findings(experiment)
@@ -208,7 +209,21 @@ def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in loss.auxiliary:
         if name != LOAD_BALANCING:
             yield impossible(f"training.loss.auxiliary.{name}", "model.architecture is ctc, which has no such loss")
+    yield from _streaming_findings(experiment)
     yield from _conformer_findings(experiment) if model.base == SCRATCH else _ctc_base_findings(experiment)
+
+
+def _streaming_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what can't be read in chunks. A base may be a run that streams, which its task knows."""
+    model = experiment.model
+    conformer = model.conformer
+    if conformer.streaming and model.experts is not None:
+        yield impossible("model.conformer.streaming", "the gate of model.experts reads whole utterances; leave one out")
+    if not conformer.streaming:
+        for name in ONLY_STREAMING:
+            yield no_effect(f"model.conformer.{name}", "model.conformer.streaming is false")
+    if model.base == SCRATCH and not conformer.streaming and experiment.data.decoding.chunk is not None:
+        yield impossible("data.decoding.chunk", "the model doesn't stream (model.conformer.streaming); leave it out")
 
 
 def _conformer_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -287,7 +302,7 @@ def _unread_by_decoders(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     of_others += [f"masking.{name}" for name in type(model.masking).model_fields]
     for name in (*sorted(of_others), "train_feature_encoder", "window"):
         yield no_effect(f"model.{name}", what)
-    for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS, "timestamps"):
+    for name in (*ONLY_CTC_BEAM, *ONLY_WHISPERS, "timestamps", "chunk"):
         if name != "language":
             yield no_effect(f"data.decoding.{name}", what)
     for name in ("timestamps", "language_like"):

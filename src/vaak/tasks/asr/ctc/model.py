@@ -8,8 +8,10 @@ experts that the gate has chosen.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,11 +51,11 @@ class CtcOutputs(NamedTuple):
 class CtcNetwork(WithExperts):
     """An encoder with a linear layer to the tokens of a vocabulary; it may have experts."""
 
-    def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, features: Tensor, lengths: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
         """Return the encoder's states ``(row, frame, width)`` and the numbers of real ones ``(row,)``.
 
-        ``features`` are ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real; ``masks`` are those of
-        a pretrained network.
+        ``features`` are ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real. Masks are those of a
+        pretrained network, ``chunk`` is the size of chunks of one that streams.
         """
         raise NotImplementedError
 
@@ -74,12 +76,14 @@ class CtcNetwork(WithExperts):
         time_mask: Tensor | None = None,
         channel_mask: Tensor | None = None,
         gate_input: Tensor | None = None,
+        chunk: int | None = None,
     ) -> CtcOutputs:
         """Return the logits of features ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real.
 
-        The masks are those of ``encode``; ``gate_input`` ``(row, width)`` is what the gate reads, where it is known.
+        The masks and ``chunk`` are those of ``encode``; ``gate_input`` ``(row, width)`` is what the gate reads, where
+        it is known.
         """
-        given = {"time_mask": time_mask, "channel_mask": channel_mask}
+        given = {"time_mask": time_mask, "channel_mask": channel_mask, "chunk": chunk}
         masks = {name: mask for name, mask in given.items() if mask is not None}
         if self.gate is None:
             states, lengths = self.encode(features, lengths, **masks)
@@ -96,7 +100,12 @@ class CtcModel(CtcNetwork):
     def __init__(self, config: ConformerConfig, num_bins: int, vocab_size: int) -> None:
         """Weights are drawn from torch's default generator."""
         super().__init__()
+        self.config = config
         self.encoder = Conformer(config, num_bins)
+        if config.streaming:
+            # Fixed, because an utterance's own numbers are only known at its end.
+            self.register_buffer("mean", torch.zeros(num_bins))
+            self.register_buffer("deviation", torch.ones(num_bins))
         self.head = nn.Linear(config.d_model, vocab_size)
         initialise(self)
 
@@ -106,14 +115,41 @@ class CtcModel(CtcNetwork):
         self.add_experts(self, experts, self.head.in_features, ("head",))
         return self
 
-    def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
-        x = normalised(features.transpose(1, 2), lengths).to(self.head.bias.dtype)
-        encoded: tuple[Tensor, Tensor] = self.encoder(x, lengths)
+    def encode(self, features: Tensor, lengths: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        chunk: int | None = how.get("chunk")
+        if self.config.streaming and self.training:
+            chunk = draw_chunk(self.config.largest_chunk)
+        encoded: tuple[Tensor, Tensor] = self.encoder(self.normalise(features.mT, lengths), lengths, chunk)
         return encoded
+
+    def normalise(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Return features ``(row, frame, bin)`` as the encoder reads them; where it streams, by fixed numbers."""
+        if not self.config.streaming:
+            return normalised(features, lengths).to(self.head.bias.dtype)
+        with torch.autocast(features.device.type, enabled=False):
+            mean, deviation = exact(self.get_buffer("mean")), exact(self.get_buffer("deviation"))
+            return ((exact(features) - mean) / deviation).to(self.head.bias.dtype)
+
+    def fix_normalisation(self, features: Iterable[np.ndarray]) -> None:
+        """Take the mean and the deviation of each bin from these features ``(bin, frame)``."""
+        total, squares, number = np.zeros(()), np.zeros(()), 0
+        for one in features:
+            found = one.astype(np.float64)
+            total, squares, number = total + found.sum(1), squares + np.square(found).sum(1), number + found.shape[1]
+        mean = total / number
+        deviation = np.sqrt(np.maximum(squares / number - np.square(mean), LEAST_DEVIATION**2))
+        self.get_buffer("mean").copy_(torch.from_numpy(mean))
+        self.get_buffer("deviation").copy_(torch.from_numpy(deviation))
 
     def project(self, states: Tensor) -> Tensor:
         logits: Tensor = self.head(states)
         return logits
+
+
+def draw_chunk(largest: int) -> int | None:
+    """Draw the size of a batch's chunks from torch's default generator; None, in half of the batches: all is seen."""
+    is_whole, size = bool(torch.rand(()) < 0.5), int(torch.randint(1, largest + 1, ()))
+    return None if is_whole else size
 
 
 def normalised(features: Tensor, lengths: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Transcripts by a CTC model: the best class of each frame, collapsed, or a beam search, with an n-gram model of words.
 
 audio ──cut at silences──▶ windows ──features──▶ encoder ──▶ log-probabilities ──search──▶ transcripts, in order
+
+While an utterance comes, a Conformer that streams reads it chunk by chunk, and nothing of it is computed twice.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.audio.features.extractors import FeatureStream
 from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError
+from vaak.nn.config import ConformerConfig
+from vaak.nn.conformer import ConformerStream
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, search_rows
+from vaak.nn.decoding.ctc_search import CtcBeam, CtcStream, search_rows
 from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
@@ -51,11 +56,42 @@ class CtcTranscriber(Transcriber):
         with torch.inference_mode():
             outputs = self._outputs([window.features for window in windows])
             found = zip(windows, self.search(outputs), self._log_probs(outputs), strict=True)
-        return [[self._make_segment(*one)] for one in found]
+        return [[self.make_segment(*one)] for one in found]
 
-    def _make_segment(self, window: Window, ids: list[int], log_probs: np.ndarray) -> Segment:
-        """The transcript of a window with the times of its words, and how sure the model is of each."""
-        shift = cast("FrameFeatures", self.features).encoded_shift
+    @property
+    def frame_features(self) -> FrameFeatures:
+        """The features, which say how many of the encoder's frames there are."""
+        return cast("FrameFeatures", self.features)
+
+    @property
+    def chunk_frames(self) -> int | None:
+        """The encoder's frames in a chunk of ``decoding.chunk``; None where audio is read as a whole.
+
+        Raises UserError where the model doesn't stream, or a chunk isn't a number of frames.
+        """
+        chunk, config = self.decoding.chunk, getattr(self.model, "config", None)
+        if chunk is None:
+            return None
+        if not (isinstance(config, ConformerConfig) and config.streaming):
+            raise UserError(
+                "data.decoding.chunk: this model reads audio as a whole; one streams that was trained with "
+                "model.conformer.streaming: true"
+            )
+        shift = self.frame_features.encoded_shift
+        number = round(chunk / shift)
+        if number < 1 or abs(number * shift - chunk) > 1e-6:
+            raise UserError(f"data.decoding.chunk: {chunk:g} s isn't a multiple of {shift:g} s, the encoder's step")
+        return number
+
+    def stream(self) -> CtcTextStream | None:
+        chunk = self.chunk_frames
+        return None if chunk is None else CtcTextStream(self, chunk)
+
+    def make_segment(self, window: Window, ids: list[int], log_probs: np.ndarray) -> Segment:
+        """The transcript of a window; with the times of its words, and how sure the model is, where they are asked."""
+        if self.decoding.timestamps != "word":
+            return Segment(window.start, window.end, self.vocabulary.decode(ids))
+        shift = self.frame_features.encoded_shift
         frames = Frames(log_probs, window.begin + shift * np.arange(len(log_probs)), window.end)
         pieces = decode_tokens(self.vocabulary)
         words, confidences = find_words(frames, ids, pieces, self.vocabulary.ids.pad, shift)
@@ -69,8 +105,9 @@ class CtcTranscriber(Transcriber):
         model = cast("CtcModel", self.model)
         device = next(model.parameters()).device
         rows, lengths = (send(one, device) for one in padded_features(features))
+        chunk = {} if self.chunk_frames is None else {"chunk": self.chunk_frames}
         with without_dropout(model):
-            outputs: CtcOutputs = model(rows, lengths)
+            outputs: CtcOutputs = model(rows, lengths, **chunk)
         return outputs
 
     def log_probs(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -111,6 +148,62 @@ class CtcTranscriber(Transcriber):
         """Return scores ``(..., vocab)`` with -inf for tokens that no transcript has."""
         never = send(torch.tensor(self.vocabulary.ids.never, dtype=torch.long), scores.device)
         return scores.index_fill(-1, never, -torch.inf)
+
+
+UNFINISHED = "\ufffd"
+"""The sign for bytes that are a part of a character."""
+
+
+class CtcTextStream:
+    """Reads an utterance; its text so far only grows, until it is over."""
+
+    def __init__(self, transcriber: CtcTranscriber, chunk: int) -> None:
+        """``chunk`` is a number of the encoder's frames."""
+        self.transcriber = transcriber
+        self.model = cast("CtcModel", transcriber.model)
+        self._features = FeatureStream(transcriber.frame_features.extract)
+        self._encoder = ConformerStream(self.model.encoder, chunk)
+        self._search = CtcStream(transcriber.beam) if transcriber.decoding.method == "beam" else None
+        self._classes, self.ids = list[int](), list[int]()
+        self._keeps = transcriber.decoding.timestamps == "word"
+        self._log_probs = list[np.ndarray]()
+        self._has_frames = False
+
+    def read(self, samples: np.ndarray, *, is_last: bool) -> str:
+        """Return the text after further samples ``(time,)``; the final one where they are the last."""
+        rows = self._features.read(samples, is_last=is_last)
+        if is_last and not len(rows) and not self._has_frames:
+            # As of a whole recording that is shorter than a frame.
+            rows = np.zeros((1, self._features.features.dims), np.float32)
+        self._has_frames = self._has_frames or len(rows) > 0
+        self._search_on(self.log_probs(rows, is_last=is_last), is_last=is_last)
+        text = self.transcriber.vocabulary.decode(self.ids)
+        return text if is_last else text.rstrip(UNFINISHED)
+
+    @torch.inference_mode()
+    def log_probs(self, features: np.ndarray, *, is_last: bool) -> np.ndarray:
+        """Return the log-probabilities ``(frame, vocab)`` of the chunks that ``features`` ``(frame, bin)`` complete."""
+        model, device = self.model, self.transcriber.device
+        rows = torch.from_numpy(features)[None].to(device)
+        lengths = torch.tensor([rows.shape[1]], device=device)
+        with without_dropout(model):
+            states = self._encoder.read(model.normalise(rows, lengths), is_last=is_last)
+            found = model.project(states).float().log_softmax(-1)
+        return self.transcriber.sayable(found)[0].cpu().numpy()
+
+    def _search_on(self, log_probs: np.ndarray, *, is_last: bool) -> None:
+        if self._keeps:
+            self._log_probs.append(log_probs)
+        if self._search is None:
+            self._classes += log_probs.argmax(-1).tolist()
+            self.ids = collapse(self._classes, self.transcriber.vocabulary.ids.pad)
+            return
+        agreed = self._search.read(log_probs)
+        self.ids = list(self._search.finish() if is_last else agreed)
+
+    def segment(self, window: Window) -> Segment:
+        """Return the final text as a segment, with the times of words where these are asked for."""
+        return self.transcriber.make_segment(window, self.ids, np.concatenate(self._log_probs or [np.zeros((0, 1))]))
 
 
 def search_best(log_probs: Sequence[np.ndarray], beam: CtcBeam) -> list[list[int]]:

@@ -59,11 +59,13 @@ from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import BASE_KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
-from vaak.tasks.pretrained import load_config, load_or_init
+from vaak.tasks.pretrained import has_checkpoints, load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 
 log = logging.getLogger("vaak")
 LOSS = "ctc"
+NUM_NORMALISED_BY = 500
+"""Training utterances whose features are the mean and the deviation of a model that streams."""
 
 
 def ctc_loss(outputs: CtcOutputs, batch: Batch, blank: int) -> Tensor:
@@ -75,12 +77,15 @@ def ctc_loss(outputs: CtcOutputs, batch: Batch, blank: int) -> Tensor:
 class CtcMeters(AsrMeters):
     """The loss of true transcripts, and error rates of the model's."""
 
-    def __init__(self, *arguments: Any, blank: int, **more: Any) -> None:
+    def __init__(self, *arguments: Any, blank: int, find_chunk: Callable[[nn.Module], int | None], **more: Any) -> None:
+        """``find_chunk`` gives the encoder's frames in a chunk, by the model; None where audio is read as a whole."""
         super().__init__(*arguments, **more)
-        self.blank = blank
+        self.blank, self._find_chunk = blank, find_chunk
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"])
+        chunk = self._find_chunk(model)
+        how = {} if chunk is None else {"chunk": chunk}
+        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"], **how)
         loss = float(ctc_loss(outputs, batch, self.blank).double())
         routed = read_together(*(one for one in (outputs.gate, outputs.weights) if one is not None))
         self.add([("loss", loss, batch.totals()["token"]), *self.errors(model, batch, outputs, *routed)])
@@ -196,7 +201,15 @@ class CtcTask(SpeechRecognitionTask):
             return found
 
         model = drawn() if options.base == SCRATCH else load_or_init(self.directory, of_run, drawn)
+        if options.base == SCRATCH and self.own.conformer.streaming and not has_checkpoints(self.directory):
+            model.fix_normalisation(self._first_features())
         return model.adapted(options.lora, options.experts)
+
+    def _first_features(self) -> Iterator[np.ndarray]:
+        """Yield the features of the first training utterances, which normalise those of a model that streams."""
+        dataset, rng = self.dataset("train"), np.random.default_rng(0)
+        for index in range(min(NUM_NORMALISED_BY, len(dataset.utterances))):
+            yield dataset.compute_features(dataset.example(index, rng))
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         outputs = self._outputs(model, batch)
@@ -257,7 +270,12 @@ class CtcTask(SpeechRecognitionTask):
 
         dataset = self.dataset(split)
         groups, audio = dataset.utterances.group_names, dataset.list_audio()
-        return CtcMeters(self.protocol(split), self.normalise, transcribe, groups, audio=audio, blank=self._blank)
+        more: dict[str, Any] = {"blank": self._blank, "find_chunk": lambda model: self.transcriber(model).chunk_frames}
+        return CtcMeters(self.protocol(split), self.normalise, transcribe, groups, audio=audio, **more)
+
+    def protocol(self, split: str) -> dict[str, str]:
+        chunk = self.data.decoding.chunk
+        return super().protocol(split) | ({} if chunk is None else {"chunk": f"{chunk:g} s"})
 
     # Use.
 
@@ -265,9 +283,12 @@ class CtcTask(SpeechRecognitionTask):
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         features = cast("Any", self.features)
         vocabulary = self.prepared.vocabulary
-        return CtcTranscriber(
+        found = CtcTranscriber(
             cast("Any", model), vocabulary, features, decoding, self.audio.channels, directory=self.directory
         )
+        # A chunk that can't be is an error now, not with the first audio.
+        _ = found.chunk_frames
+        return found
 
     def tune(self, model: nn.Module, split: str = "valid") -> Weighed:
         """The weights of the language model that are best on development utterances.
