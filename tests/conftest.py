@@ -22,7 +22,7 @@ from commands import Commands
 from trained_once import evaluations_show, runs_end_with, trained_once
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
-from vaak.config.tasks import REGISTERED_TASKS
+from vaak.config.tasks import _LASTING_SPECS, REGISTERED_TASKS, built_in
 from vaak.core import progress
 from vaak.runs.preflight.doctor import packages
 
@@ -90,9 +90,15 @@ def _imports_are_not_collected() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
-    """What a test registers under a short name, tasks too, is gone after it."""
+    """What a test registers under a short name, tasks too, is gone after it; so are the specs of tasks it looked up.
+
+    The metrics that these declare would give units to figures of later tests.
+    """
     before, tasks = {key: dict(names) for key, names in REGISTERED.items()}, dict(REGISTERED_TASKS)
+    looked_up = set(_LASTING_SPECS)
     yield
+    for name in _LASTING_SPECS.keys() - looked_up - built_in():
+        del _LASTING_SPECS[name]
     for registered, found in ((REGISTERED, before), (REGISTERED_TASKS, tasks)):
         registered.clear()
         registered.update(found)

@@ -267,14 +267,26 @@ def draw_letters(folders: Sequence[Path], path: Path) -> None:
 
 @pytest.fixture
 def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A task ``sorter``, as a package offers it."""
+    """A task ``sorter``, as a package offers it, whatever an earlier test found installed."""
     point = EntryPoint("sorter", f"{__name__}:Sorter", "vaak.tasks")
     monkeypatch.setattr(EntryPoint, "load", lambda self: Sorter)
     monkeypatch.setattr(vaak_tasks, "installed", lambda: {"sorter": point})
+    _forget_what_is_installed()
     yield
+    _forget_what_is_installed()
+
+
+def _forget_what_is_installed() -> None:
     vaak_tasks._LASTING_SPECS.pop("sorter", None)
     for cached in (vaak_tasks.why_unusable, vaak_tasks.usable):
         cached.cache_clear()
+
+
+def test_an_installed_task_is_seen_after_all_tasks_were_listed(request: pytest.FixtureRequest) -> None:
+    """By a test before it, or where pytest collects what is parametrized by TASKS."""
+    assert "sorter" not in list(TASKS)
+    request.getfixturevalue("installed_sorter")
+    assert "sorter" in list(TASKS)
 
 
 @pytest.mark.usefixtures("installed_sorter")
