@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,12 @@ SECONDS = 12.0
 
 def conversation(seed: int, seconds: float = SECONDS) -> tuple[np.ndarray, list[Segment]]:
     """Samples ``(time,)`` and who speaks when: turns of 1 to 3 s with pauses between them, none at once."""
+    samples, segments = _make_conversation(seed, seconds)
+    return samples.copy(), list(segments)
+
+
+@functools.cache  # a corpus takes half a second, most of it Fourier transforms, and many tests write the same one
+def _make_conversation(seed: int, seconds: float) -> tuple[np.ndarray, tuple[Segment, ...]]:
     rng = np.random.default_rng(seed)
     samples = 0.001 * rng.standard_normal(round(seconds * RATE))
     segments, start, speaker = [], 0.5, int(rng.integers(2))
@@ -48,7 +55,7 @@ def conversation(seed: int, seconds: float = SECONDS) -> tuple[np.ndarray, list[
         samples[first:last] += voice(speaker, last - first, rng)
         segments.append(Segment(first / RATE, last / RATE, ("low", "high")[speaker]))
         start, speaker = end + float(rng.uniform(0.3, 0.8)), 1 - speaker
-    return samples.astype(np.float32), segments
+    return samples.astype(np.float32), tuple(segments)
 
 
 def voice(speaker: int, num_samples: int, rng: np.random.Generator) -> np.ndarray:

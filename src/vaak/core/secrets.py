@@ -7,6 +7,7 @@ its option. Secrets that a process has seen are replaced in its messages, too.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ _names: dict[str, str] = {}
 """The secrets that this process has seen, and the variable that each refers to."""
 
 
+@functools.lru_cache(maxsize=4096)  # a run asks 10,000 times, of the same few hundred names
 def is_secret_key(name: str) -> bool:
     """Return whether an option of this name holds a secret.
 
