@@ -1,10 +1,10 @@
 """The time of a CTC beam search, of Vaak and of pyctcdecode, in turns, by beam and length of the recording.
 
 Frames are drawn: letters one after another with blanks between, as certain as those of a trained model (peaked), or
-less so (noisy). pyctcdecode prunes by its defaults (tokens below e^-5, prefixes e^10 behind the best); Vaak prunes by
-the beam alone. ``÷`` is the ratio of the least processor times, below 1 where Vaak is faster; ``together`` is Vaak's
-time of one of 16 recordings that it searches together. With --arpa, both use an n-gram model (pyctcdecode needs kenlm).
-Needs pyctcdecode.
+less so (noisy). Both prune by the same defaults (tokens below e^-5, prefixes e^10 behind the best); ``exact`` is Vaak's
+time without. ``÷`` is the ratio of the least processor times, below 1 where Vaak is faster; ``together`` is Vaak's time
+of one of 16 recordings that it searches together, and ``others`` are those of them whose text pruning changes. With
+--arpa, both use an n-gram model (pyctcdecode needs kenlm). Needs pyctcdecode.
 
     python benchmarks/ctc_search.py
     python benchmarks/ctc_search.py --arpa words.arpa --beams 16 --frames 250 1000 4000
@@ -16,13 +16,15 @@ import argparse
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vaak.nn.decoding.ctc_search import CtcBeam, search_rows
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import search_rows
 from vaak.text.ngram import Ngram
 
 LABELS = ("", *"abcdefghijklmnopqrstuvwxyz'", " ")
@@ -41,20 +43,27 @@ def main() -> None:
     logging.disable(logging.WARNING)  # pyctcdecode's remarks on its vocabulary
     words = [] if options.arpa is None else read_words(options.arpa)
     theirs, model = make_decoder(options.arpa, words), None if options.arpa is None else Ngram(options.arpa)
-    print("| frames | beam | length | Vaak, ms | pyctcdecode, ms | Vaak ÷ pyctcdecode | together, ms |")
-    print("|---|---|---|---|---|---|---|")
+    ratio = "Vaak, ms | pyctcdecode, ms | Vaak ÷ pyctcdecode"
+    print(f"| frames | beam | length | {ratio} | exact, ms | together, ms | others |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for kind in KINDS:
         for beam in options.beams:
-            ours = CtcBeam(LABELS, 0, beam, model, ALPHA if model else 0.0, BETA if model else 0.0)
+            exact = CtcBeam(LABELS, 0, beam, model, ALPHA if model else 0.0, BETA if model else 0.0)
+            ours = replace(exact, token_min_logp=-5.0, beam_threshold=10.0)
             for length in options.frames:
                 rows = [draw_frames(kind, length, words, seed) for seed in range(TOGETHER)]
                 arms: list[Callable[[], Any]] = [
                     partial(search_rows, rows[:1], ours),
                     partial(theirs.decode, rows[0], beam_width=beam),
+                    partial(search_rows, rows[:1], exact),
                     partial(search_rows, rows, ours),
                 ]
-                own, other, together = race(arms, options.rounds)
-                shown = f"{own:.1f} | {other:.1f} | {own / other:.2f} | {together / TOGETHER:.1f}"
+                own, other, whole, together = race(arms, options.rounds)
+                pairs = zip(search_rows(rows, ours), search_rows(rows, exact), strict=True)
+                differ = sum(found[0][1] != full[0][1] for found, full in pairs)
+                shown = (
+                    f"{own:.1f} | {other:.1f} | {own / other:.2f} | {whole:.1f} | {together / TOGETHER:.1f} | {differ}"
+                )
                 print(f"| {kind} | {beam} | {length} | {shown} |", flush=True)
 
 

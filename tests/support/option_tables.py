@@ -312,6 +312,14 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         )
         for name in ("alpha", "beta")
     },
+    **{
+        ("asr", f"data.decoding.{name}"): (
+            *CONFORMER,
+            *LISTENS,
+            "data.decoding={method: beam, ngram: FOLDER/words.arpa, alpha: 0.0, beta: 8.0}",
+        )
+        for name in ("token_min_logp", "beam_threshold")
+    },
     ("asr", "data.decoding.hotwords"): (*LISTENS, "data.decoding.hotword_weight=1000"),
     ("asr", "data.decoding.lm"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     ("asr", "data.decoding.ngram"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),

@@ -7,6 +7,8 @@ from typing import Any
 VALUES: dict[str, Any] = {
     "name": "other",
     "data.decoding.beta": 1000.0,
+    "data.decoding.token_min_logp": -0.01,
+    "data.decoding.beam_threshold": 0.01,
     "data.decoding.ngram": "FOLDER/words.arpa",
     "data.decoding.lm": "FOLDER/no_run",
     "data.decoding.hotwords": ["mi", "su"],

@@ -5,7 +5,8 @@
 A prefix is in the beam once, however its tokens are placed. It has two probabilities: of all placements that end in a
 blank, and of all that end in its last token. They differ in the next step, where a repeated token is a new one only
 after a blank. Words count when they are complete, the end of the text at the end. At each frame, the ``beam_size`` best
-prefixes are continued by as many of the most probable tokens. Nothing else is pruned.
+prefixes are continued by as many of the most probable tokens. Those that ``CtcBeam`` leaves out are pruned, nothing
+else. Where few are left, ``ctc_tree`` finds the same texts faster.
 
 A frame is a few operations on arrays ``(row, prefix, token)``, whatever came before it: the time is linear in the
 frames. A prefix is the place in the beam that it came from, and its last token. Two are the same one if the hashes of
@@ -18,15 +19,16 @@ DNNs", algorithm 1. Differs: words are scored when they end, not when their firs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import takewhile
 from typing import NamedTuple, cast
 
 import numpy as np
 
-from vaak.nn.decoding.ctc_words import NEVER, Endings, WordBonuses, WordModel
-from vaak.nn.decoding.hotwords import Hotwords, PrefixHotwords
+from vaak.nn.decoding.ctc_beam import CtcBeam, Found
+from vaak.nn.decoding.ctc_tree import search_tree
+from vaak.nn.decoding.ctc_words import NEVER, WordBonuses
+from vaak.nn.decoding.hotwords import PrefixHotwords
 
 BLOCK = 2**20
 """Log-probabilities that are sorted at once."""
@@ -34,30 +36,8 @@ ROOT, NOWHERE = 1, 0
 """Hashes: of no tokens, and of a place of the beam that has no prefix."""
 SPREAD, SHIFT = np.int64(0x1E3779B97F4A7C15), np.int64(29)
 """How hashes of tokens are mixed."""
-
-Found = list[tuple[float, tuple[int, ...]]]
-"""Scores and tokens of texts, the best first."""
-
-
-@dataclass(frozen=True)
-class CtcBeam:
-    """How the search is made.
-
-    ``pieces`` are the texts of tokens, a space where a word begins or ends; ``words`` is a language model, or None.
-    """
-
-    pieces: Sequence[str]
-    blank: int
-    beam_size: int
-    words: WordModel | None = None
-    alpha: float = 0.0
-    beta: float = 0.0
-    hotwords: Hotwords | None = None
-
-    @cached_property
-    def endings(self) -> Endings | None:
-        """Return the effect of each token on words; None where words add nothing."""
-        return None if self.words is None and not self.beta else Endings(self.pieces)
+FEW = 2.0
+"""Tokens of a frame, on average, up to which the search by a tree is faster where there is no language model."""
 
 
 def ctc_beam_search(log_probs: np.ndarray, search: CtcBeam) -> Found:
@@ -67,6 +47,24 @@ def ctc_beam_search(log_probs: np.ndarray, search: CtcBeam) -> Found:
 
 def search_rows(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
     """Return the ``n_best`` texts of each of ``rows`` ``(frame, vocab)``, which are searched together."""
+    rows = [search.prune_tokens(row) for row in rows]
+    # Which search a row has depends on it alone: so the batch that it is in changes no bit of its score.
+    by_tree = [place for place, row in enumerate(rows) if _is_for_tree(row, search)]
+    by_arrays = sorted({*range(len(rows))} - {*by_tree})
+    found = dict(zip(by_tree, search_tree([rows[place] for place in by_tree], search, n_best), strict=True))
+    found |= zip(by_arrays, search_arrays([rows[place] for place in by_arrays], search, n_best), strict=True)
+    return [found[place] for place in range(len(rows))]
+
+
+def _is_for_tree(row: np.ndarray, search: CtcBeam) -> bool:
+    """Return whether the search by a tree is the faster one for a row whose tokens have been pruned."""
+    if search.token_min_logp is None:
+        return False
+    return search.words is not None or bool((row > NEVER).sum() <= FEW * len(row))
+
+
+def search_arrays(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
+    """Return the ``n_best`` texts of each of ``rows`` ``(frame, vocab)``, whose tokens have been pruned."""
     # The longest first: then those that are over are the last ones of the arrays, which become shorter.
     order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
     found = _Search([rows[row] for row in order], search, n_best).run() if rows else []
@@ -116,12 +114,8 @@ class _Unchanged(NamedTuple):
     """Log-probabilities before the frame."""
     last: np.ndarray
     """The last token's in the frame."""
-
-    @property
-    def least(self) -> np.ndarray:
-        """The score ``(row,)`` that others must exceed to get into the beam."""
-        found: np.ndarray = self.scores.min(1)
-        return found
+    least: np.ndarray
+    """The score ``(row,)`` that others must exceed to get into the beam."""
 
 
 class _Search:
@@ -130,7 +124,7 @@ class _Search:
     def __init__(self, rows: Sequence[np.ndarray], search: CtcBeam, n_best: int) -> None:
         self.rows, self.search, self.n_best = rows, search, n_best
         self.lengths = [len(row) for row in rows]
-        self.vocab, self.width = len(search.pieces), search.beam_size
+        self.vocab, self.width, self.threshold = len(search.pieces), search.beam_size, search.beam_threshold
         shape = len(rows), self.width
         in_blank, hashes = np.full(shape, NEVER), np.zeros(shape, np.int64)
         in_blank[:, 0], hashes[:, 0] = 0.0, ROOT
@@ -202,6 +196,7 @@ class _Search:
             self._continue(frame, unchanged, int(useful[-1]) + 1)
         else:
             self.live = self.live._replace(in_blank=unchanged.in_blank, in_token=unchanged.in_token)
+            self._drop(unchanged.scores)
             self.sources.append(self.same_places)
             self.tokens.append(self.no_tokens)
 
@@ -220,7 +215,10 @@ class _Search:
         scores = np.logaddexp(in_blank, in_token)
         for bonuses in self.bonuses:
             scores = scores + bonuses.bonus
-        return _Unchanged(in_blank, in_token, scores, before, last)
+        least = scores.min(1)
+        if self.threshold is not None:
+            least = np.maximum(least, scores.max(1) - self.threshold)
+        return _Unchanged(in_blank, in_token, scores, before, last, least)
 
     def _continue(self, frame: _Frame, unchanged: _Unchanged, count: int) -> None:
         """Continue the prefixes by the ``count`` best tokens, too, and keep the best of all."""
@@ -261,10 +259,19 @@ class _Search:
             parents,
             np.where(is_new, tokens, live.last.take(sources)),
         )
+        self._drop(scores.take(chosen))
         if self.words is not None:
             self.words.select(sources, tokens, is_new)
         if self.hotwords is not None:
             self.hotwords.select(sources, tokens)
+
+    def _drop(self, scores: np.ndarray) -> None:
+        """Empty the places of prefixes whose ``scores`` are too far behind the best one's."""
+        if self.threshold is None:
+            return
+        is_behind = scores < scores.max(1, keepdims=True) - self.threshold
+        if is_behind.any():
+            self.live.in_blank[is_behind] = self.live.in_token[is_behind] = NEVER
 
     def _add_bonuses(self, frame: _Frame, unchanged: _Unchanged, count: int) -> np.ndarray:
         """Return what words and hotwords add to the prefixes continued by the ``count`` best tokens."""
@@ -308,7 +315,10 @@ class _Search:
 
 
 class CtcStream:
-    """The search in one row that comes in parts; its last texts are those of the whole row."""
+    """The search in one row that comes in parts; its last texts are those of the whole row.
+
+    With pruning and a language model, ``search_rows`` may find another text of the whole row: a tree merges prefixes.
+    """
 
     def __init__(self, search: CtcBeam) -> None:
         self._search = _Search([np.zeros((0, len(search.pieces)))], search, 1)
@@ -319,7 +329,7 @@ class CtcStream:
         These only grow: each text continues one that was in the beam.
         """
         search, done = self._search, 0
-        search.rows, search.lengths = [log_probs], [len(log_probs)]
+        search.rows, search.lengths = [search.search.prune_tokens(log_probs)], [len(log_probs)]
         while done < len(log_probs):
             for frame in search._read(done, 1):
                 search._step(frame)

@@ -6,7 +6,7 @@ the beam by the most that a word adds; the others are not in the beam whatever i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -81,6 +81,41 @@ class Endings:
         return np.where(self.only_end, by_word, np.maximum(0.0, (1 + self.num_whole) * by_word))
 
 
+def find_most_gained(endings: Endings, words: WordModel | None, alpha: float, beta: float) -> np.ndarray:
+    """Return the most that a token of each kind adds by the words that it ends, ``(kind,)``."""
+    highest = 0.0 if words is None or not alpha else alpha * words.highest if alpha > 0 else UNBOUNDED
+    return endings.most_gained(beta + min(highest, UNBOUNDED))
+
+
+WordEnd = tuple[int, int | str, int]
+"""A state of the language model, the word that has begun (its letters or their hash), and the kind that ends it."""
+
+
+class EndingScores:
+    """What a language model says of the words that tokens end; it is asked once."""
+
+    def __init__(self, endings: Endings, words: WordModel | None) -> None:
+        self.endings, self.words = endings, words
+        self.known: dict[WordEnd, tuple[tuple[float, ...], int]] = {}
+        """The log-probabilities of the words, and the state after them."""
+
+    def read(self, spelled: Mapping[WordEnd, str]) -> None:
+        """Ask about the words that tokens end, with the letters that have begun; all those that are next at once."""
+        unread: dict[WordEnd, list[str]] = {}
+        for key, letters in spelled.items():
+            word = letters + self.endings.before[key[2]]
+            unread[key] = [*([word] if word else []), *self.endings.whole[key[2]]]
+        self.known |= {key: ((), key[0]) for key in unread}
+        while unread := {key: words for key, words in unread.items() if words}:
+            asked = [(self.known[key][1], words.pop(0)) for key, words in unread.items()]
+            for key, (score, state) in zip(unread, self.ask(asked), strict=True):
+                self.known[key] = (*self.known[key][0], score), state
+
+    def ask(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
+        """Return what ``WordModel.read`` does; 0 without a language model."""
+        return [(0.0, 0)] * len(asked) if self.words is None else self.words.read(asked)
+
+
 class WordBonuses:
     """The scores that words add to the prefixes in the beam, ``(row, prefix)``.
 
@@ -99,9 +134,8 @@ class WordBonuses:
         self.ended = np.zeros((*shape, self.num_kinds))
         self.ended_state = np.repeat(self.state[..., None], self.num_kinds, 2)
         self._expect(np.ones(shape, bool))
-        highest = 0.0 if words is None or not alpha else alpha * words.highest if alpha > 0 else UNBOUNDED
-        self.most_gained = endings.most_gained(beta + min(highest, UNBOUNDED))
-        self._known: dict[tuple[int, int, int], tuple[tuple[float, ...], int]] = {}
+        self.most_gained = find_most_gained(endings, words, alpha, beta)
+        self.scores = EndingScores(endings, words)
 
     def _expect(self, is_new: np.ndarray) -> None:
         """Forget what tokens would add, where a prefix ``is_new``; they add nothing where no word has begun."""
@@ -138,36 +172,21 @@ class WordBonuses:
     def _ask(self, asked: np.ndarray, spell: Callable[[int, int], str]) -> None:
         rows, places, kinds = asked.nonzero()
         states, words = self.state[rows, places].tolist(), self.word[rows, places].tolist()
-        keys = list(zip(states, words, kinds.tolist(), strict=True))
-        self._read({
+        keys: list[WordEnd] = list(zip(states, words, kinds.tolist(), strict=True))
+        known = self.scores.known
+        self.scores.read({
             key: spell(row, place)
             for key, row, place in zip(keys, rows.tolist(), places.tolist(), strict=True)
-            if key not in self._known
+            if key not in known
         })  # fmt: skip
         added, after = list[float](), list[int]()
         for bonus, key in zip(self.bonus[rows, places].tolist(), keys, strict=True):
-            scores, state = self._known[key]
+            scores, state = known[key]
             for score in scores:
                 bonus = bonus + self.beta + self.alpha * score
             added.append(bonus)
             after.append(state)
         self.ended[asked], self.ended_state[asked] = added, after
-
-    def _read(self, spelled: dict[tuple[int, int, int], str]) -> None:
-        """Ask the language model about the words that tokens end, all those that are next at once."""
-        unread: dict[tuple[int, int, int], list[str]] = {}
-        for key, letters in spelled.items():
-            word = letters + self.endings.before[key[2]]
-            unread[key] = [*([word] if word else []), *self.endings.whole[key[2]]]
-        self._known |= {key: ((), key[0]) for key in unread}
-        while unread := {key: words for key, words in unread.items() if words}:
-            asked = [(self._known[key][1], words.pop(0)) for key, words in unread.items()]
-            for key, (score, state) in zip(unread, self.read(asked), strict=True):
-                self._known[key] = (*self._known[key][0], score), state
-
-    def read(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
-        """Return what ``WordModel.read`` does; 0 without a language model."""
-        return [(0.0, 0)] * len(asked) if self.words is None else self.words.read(asked)
 
     def select(self, places: np.ndarray, tokens: np.ndarray, is_new: np.ndarray) -> None:
         """Keep the prefixes at ``places`` ``(row, prefix)`` of all, continued by ``tokens`` where ``is_new``."""
@@ -190,8 +209,10 @@ class WordBonuses:
         """Return what words add to prefixes of a row if the text ends, where these words had ``begun`` ("": none)."""
         bonus, states = self.bonus[row, places], self.state[row, places].tolist()
         last = [place for place, word in enumerate(begun) if word]
-        for place, (score, state) in zip(last, self.read([(states[one], begun[one]) for one in last]), strict=True):
+        for place, (score, state) in zip(
+            last, self.scores.ask([(states[one], begun[one]) for one in last]), strict=True
+        ):
             bonus[place], states[place] = bonus[place] + self.beta + self.alpha * score, state
         if self.words is not None:
-            bonus += self.alpha * np.array([score for score, _ in self.read([(state, END) for state in states])])
+            bonus += self.alpha * np.array([score for score, _ in self.scores.ask([(state, END) for state in states])])
         return bonus

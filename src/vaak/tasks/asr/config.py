@@ -213,6 +213,16 @@ class AsrDecodingConfig(Section):
     max_new_tokens: int | None = option(
         "whisper, decoder: maximum number of tokens of a window; null is as many as the decoder can take.", None, gt=0
     )
+    token_min_logp: float | None = option(
+        "ctc, beam: tokens of a frame with a lower log-probability are left out, but for the best; null: none is.",
+        -5.0,
+        le=0,
+    )
+    beam_threshold: float | None = option(
+        "ctc, beam: hypotheses whose score is lower than the best one's by more than this are left out; null: none is.",
+        10.0,
+        gt=0,
+    )
     ngram: Source | None = option(
         "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
         "one that gzip compressed.",

@@ -67,7 +67,7 @@ ONLY_WHISPERS = (
 """Options of data.decoding that only a Whisper reads."""
 NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_speech_threshold")
 """Options that need tokens that only a base has."""
-ONLY_CTC_BEAM = ("ngram", "lm", "alpha", "beta")
+ONLY_CTC_BEAM = ("token_min_logp", "beam_threshold", "ngram", "lm", "alpha", "beta")
 ONLY_STREAMING = ("largest_chunk", "left_frames")
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})

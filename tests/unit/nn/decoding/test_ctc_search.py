@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -15,7 +16,9 @@ import pytest
 
 from vaak.core.errors import DataError
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search, search_rows
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import ctc_beam_search, search_arrays, search_rows
+from vaak.nn.decoding.ctc_tree import search_tree
 from vaak.nn.decoding.hotwords import BEGIN, Hotwords
 from vaak.text.ngram import Ngram
 
@@ -153,7 +156,10 @@ def test_a_language_model_changes_what_is_found_and_a_narrow_beam_finds_the_obvi
 def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float, tuple[int, ...]]]:
     """The same search in its plainest form: prefixes are tuples, words are counted as they are split."""
     ends: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
-    for frame in log_probs.astype(np.float64):
+    lowest = -np.inf if search.token_min_logp is None else search.token_min_logp
+    behind = np.inf if search.beam_threshold is None else search.beam_threshold
+    for whole_frame in log_probs.astype(np.float64):
+        frame = np.where(whole_frame >= min(lowest, whole_frame.max()), whole_frame, -np.inf)
         tokens = np.argsort(-frame, kind="stable")[: search.beam_size].tolist()
         found: dict[tuple[int, ...], tuple[float, float]] = {}
 
@@ -169,7 +175,8 @@ def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float
                 if token != search.blank and before + frame[token] > -np.inf:
                     add((*ids, token), -np.inf, before + frame[token])
         scores = {ids: np.logaddexp(*one) + bonus_of(ids, search, has_ended=False) for ids, one in found.items()}
-        ends = {ids: found[ids] for ids in sorted(scores, key=lambda ids: -scores[ids])[: search.beam_size]}
+        best = sorted(scores, key=lambda ids: -scores[ids])[: search.beam_size]
+        ends = {ids: found[ids] for ids in best if scores[ids] >= scores[best[0]] - behind}
     scored = [(float(np.logaddexp(*one)) + bonus_of(ids, search), ids) for ids, one in ends.items()]
     return sorted(scored, key=lambda one: -one[0])
 
@@ -190,19 +197,45 @@ WITH_SPACES = ("", "a", "b", " ", " a", "b ", "a b a", " b a")  # tokens that en
     ("alpha", "beta", "hotwords"),
     [(0.0, 0.0, {}), (0.0, -1.0, {}), (0.8, 0.5, {}), (1.5, -1.0, {}), (0.0, 0.0, HOTWORDS), (0.8, 0.5, HOTWORDS)],
 )
-def test_the_search_on_arrays_finds_what_the_plain_one_finds(
-    ngram: Ngram, pieces: tuple[str, ...], alpha: float, beta: float, hotwords: dict[str, float]
+@pytest.mark.parametrize("pruning", [(None, None), (-2.5, None), (None, 4.0), (-3.0, 3.0)])
+def test_both_searches_find_what_the_plain_one_finds(
+    ngram: Ngram,
+    pieces: tuple[str, ...],
+    alpha: float,
+    beta: float,
+    hotwords: dict[str, float],
+    pruning: tuple[float | None, float | None],
 ):
     rng = np.random.default_rng(1)
-    for width in (1, 2, 3, 5, 9, 16):
-        rows = [draw_frames(rng, int(rng.integers(0, 30)), len(pieces), 2 if width % 2 else None) for _ in range(4)]
+    for width in (1, 3, 5, 10):
+        rows = [draw_frames(rng, int(rng.integers(0, 20)), len(pieces), 2 if width % 2 else None) for _ in range(3)]
         preferred = Hotwords(hotwords, pieces) if hotwords else None
-        search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta, preferred)
-        for row, together in zip(rows, search_rows(rows, search, width), strict=True):
+        search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta, preferred, *pruning)
+        pruned = [search.prune_tokens(row) for row in rows]
+        together = search_arrays(pruned, search, width), search_tree(pruned, search, width)
+        for number, row in enumerate(rows):
             expected = [one for one in search_by_tuples(row, search) if one[0] > -np.inf]
-            assert [ids for _, ids in together] == [ids for _, ids in expected]
-            assert [score for score, _ in together] == pytest.approx([score for score, _ in expected], abs=1e-9)
-            assert together == ctc_beam_search(row, search), "whatever other rows there are"
+            for found in together:
+                assert [ids for _, ids in found[number]] == [ids for _, ids in expected]
+                assert [one[0] for one in found[number]] == pytest.approx([one[0] for one in expected], abs=1e-9)
+        for alone in (search_arrays, search_tree):
+            assert alone(pruned[:1], search, width)[0] in [one[0] for one in together], "whatever other rows there are"
+
+
+def test_prefixes_that_later_frames_cannot_tell_apart_take_one_place_of_the_beam(ngram: Ngram):
+    rng = np.random.default_rng(3)
+    rows = [draw_frames(rng, 40, len(PIECES)) for _ in range(40)]
+    search = CtcBeam(PIECES, 0, 4, None, 0.8, 0.5, token_min_logp=-5.0, beam_threshold=10.0)
+    for row, [(score, ids)] in zip(rows, search_rows(rows, search), strict=True):
+        best = search_by_tuples(row, search)[0]
+        assert ids == best[1], "without a model, all are told apart"
+        assert score == pytest.approx(best[0], abs=1e-9)
+    search = dataclasses.replace(search, words=ngram)
+    together = zip(search_rows(rows, search), rows, strict=True)
+    pairs = [(one[0][0], search_by_tuples(row, search)[0][0]) for one, row in together]
+    # The places go to others: in a beam of 4, the texts found have higher scores for it.
+    assert sum(found - plain for found, plain in pairs) / len(pairs) > 0.1
+    assert sum(found > plain + 0.1 for found, plain in pairs) > sum(found < plain - 0.1 for found, plain in pairs)
 
 
 def test_the_time_of_a_frame_is_that_of_the_first_ones(ngram: Ngram):
@@ -217,4 +250,5 @@ def test_the_time_of_a_frame_is_that_of_the_first_ones(ngram: Ngram):
 
 def test_frames_that_allow_nothing_leave_a_text():
     assert ctc_beam_search(np.full((3, 4), -np.inf), CtcBeam(PIECES, 0, 3))[0][1] == ()
+    assert search_tree([np.full((3, 4), -np.inf)], CtcBeam(PIECES, 0, 3))[0][0][1] == ()
     assert search_rows([], CtcBeam(PIECES, 0, 3)) == []

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search, search_rows
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import ctc_beam_search, search_rows
 from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.nn.decoding.hotwords import BEGIN, Hotwords
 

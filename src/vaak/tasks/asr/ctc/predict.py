@@ -23,7 +23,8 @@ from vaak.core.errors import UserError
 from vaak.nn.config import ConformerConfig
 from vaak.nn.conformer import ConformerStream
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, CtcStream, search_rows
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import CtcStream, search_rows
 from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
@@ -142,7 +143,8 @@ class CtcTranscriber(Transcriber):
         if options.lm is not None:
             words = open_words(find_run(options.lm, self.directory), self.device.type)
         pieces, weights = decode_tokens(self.vocabulary), (options.alpha, options.beta)
-        return CtcBeam(pieces, ids.pad, options.beam_size, words, *weights, self.hotwords)
+        pruning = options.token_min_logp, options.beam_threshold
+        return CtcBeam(pieces, ids.pad, options.beam_size, words, *weights, self.hotwords, *pruning)
 
     def sayable(self, scores: Tensor) -> Tensor:
         """Return scores ``(..., vocab)`` with -inf for tokens that no transcript has."""

@@ -28,7 +28,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.nn.config import ConformerConfig
 from vaak.nn.conformer import Conformer
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import ctc_beam_search
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
 from vaak.runs.use import require_format

@@ -21,7 +21,8 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.nn.config import ConformerConfig
 from vaak.nn.conformer import ConformerStream
-from vaak.nn.decoding.ctc_search import CtcBeam, CtcStream, ctc_beam_search
+from vaak.nn.decoding.ctc_beam import CtcBeam
+from vaak.nn.decoding.ctc_search import CtcStream, ctc_beam_search
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.ctc.model import CtcModel, draw_chunk
 from vaak.tasks.asr.live import ChunkedTranscriber, Event, LiveOptions, make_live

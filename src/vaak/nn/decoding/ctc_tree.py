@@ -1,0 +1,321 @@
+"""The beam search of CTC over few prefixes and tokens: prefixes are nodes of a tree, a frame is a loop over them.
+
+It finds what ``ctc_search`` finds on arrays. An operation on arrays costs as much as some twenty steps of a loop: where
+pruning leaves one or two tokens of a frame, or where a language model is asked about words one by one, the loop is
+faster. The words that tokens end are asked about once, those of all rows together.
+
+Where a language model is used, only the best text is sought and prefixes are pruned, one more is left out: a prefix
+that ends in the same token and the same begun word as a better one, in the same states of all models. Later frames
+can't tell the two apart, so it never gets ahead (pyctcdecode's ``prune_history``).
+
+    root ──h──▶ "h" ──e──▶ "he" ──␣──▶ "he "      each node: log p of its paths that end in a blank, and in its token
+                  └───a──▶ "ha"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from math import exp, log1p
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+
+from vaak.nn.decoding.ctc_beam import CtcBeam, Found
+from vaak.nn.decoding.ctc_words import END, NEVER, Endings, EndingScores, WordEnd, find_most_gained
+from vaak.nn.decoding.hotwords import BEGIN
+
+ROOM = 1e-6
+"""How far below the least useful score a bound must be: sums in another order differ by less."""
+UNCHANGED = -1
+"""The token of a candidate that is a prefix of the beam as it is."""
+
+
+def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
+    """Return the ``n_best`` texts of each of ``rows`` ``(frame, vocab)``, whose tokens have been pruned."""
+    shared = _Shared(search)
+    searches = [_Row(shared, row, n_best) for row in rows]
+    waiting = [one.run() for one in searches]
+    while waiting:
+        going, asked = list[Iterator[list[WordEnd]]](), dict[WordEnd, str]()
+        for row in waiting:
+            for ends in islice(row, 1):
+                going.append(row)
+                asked |= {end: str(end[1]) for end in ends if end not in shared.scores.known}
+        shared.scores.read(asked)
+        waiting = going
+    return [one.found[:n_best] for one in searches]
+
+
+class _Node:
+    """A prefix, and what the frames so far say about it."""
+
+    __slots__ = ("bonus", "children", "ended", "hot", "hot_state", "in_blank", "in_token", "key", "parent", "state",
+                 "time", "token", "total", "word", "words")  # fmt: skip
+
+    def __init__(self, parent: _Node | None, token: int) -> None:
+        self.parent, self.token, self.time = parent, token, 0
+        """``time``: the number of frames after which it was in the beam last."""
+        self.in_blank = self.in_token = self.total = NEVER
+        self.words, self.state, self.word = 0.0, 0, ""
+        """What complete words add, the language model's state after them, and the letters of the one that has begun."""
+        self.hot, self.hot_state = 0.0, BEGIN
+        """What hotwords add, and their state."""
+        self.bonus, self.key = 0.0, (0, "", token, BEGIN)
+        """What both add, and all that later frames can tell of a prefix, but for its probabilities."""
+        self.children: dict[int, _Node] = {}
+        self.ended: dict[int, tuple[float, int]] = {}
+        """By the kind of a next token: ``words`` and ``state`` after it."""
+
+
+_Candidate = tuple[float, _Node, int, float]
+"""A score, a prefix of the beam, what continues it (a token, or UNCHANGED), log p of the paths that end in a token."""
+
+
+_Ahead = dict[tuple[int, str, int, int], tuple[float, float]]
+"""By all that later frames can tell of a prefix, the scores of the best one's paths that end in a blank and a token."""
+
+
+class _Unread(NamedTuple):
+    """A candidate whose words have to be read."""
+
+    node: _Node
+    token: int
+    in_token: float
+    kind: int
+    hot: float
+
+
+class _Frame(NamedTuple):
+    blank: float
+    log_probs: dict[int, float]
+    """Of the tokens that are left, also of those that are too many to continue prefixes."""
+    tokens: list[tuple[int, float, int]]
+    """Those that continue prefixes, the most probable first, with their kinds."""
+
+
+class _Shared:
+    """What the rows of a search have in common."""
+
+    def __init__(self, search: CtcBeam) -> None:
+        self.search, self.endings = search, search.endings or Endings([""] * len(search.pieces))
+        self.kinds: list[int] = self.endings.kinds.tolist()
+        self.scores = EndingScores(self.endings, search.words)
+        self.most_gained: list[float] = find_most_gained(self.endings, search.words, search.alpha, search.beta).tolist()
+        self.most = max(0.0, *self.most_gained)
+        """The most that a token adds to a score besides its own."""
+        if search.hotwords is not None:
+            search.hotwords.find_gains(np.arange(len(search.hotwords.parts)))
+            self.most += float(search.hotwords.most.max())
+        self._hot: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def read_hotword(self, state: int, token: int) -> tuple[int, float]:
+        """Return the state of hotwords after a token, and what it adds."""
+        known = self._hot.get((state, token))
+        if known is None:
+            assert self.search.hotwords is not None
+            after, gained = self.search.hotwords.read(np.array(state), np.array(token))
+            known = self._hot[state, token] = int(after), float(gained)
+        return known
+
+    def end_word(self, node: _Node, kind: int) -> tuple[float, int] | None:
+        """Return what words add after a token of a kind, and the state then; None where that must be read first."""
+        found = node.ended.get(kind)
+        if found is None and not node.word and self.endings.only_end[kind]:
+            found = node.ended[kind] = node.words, node.state
+        if found is None and (known := self.scores.known.get((node.state, node.word, kind))) is not None:
+            words = node.words
+            for score in known[0]:
+                words = words + self.search.beta + self.search.alpha * score
+            found = node.ended[kind] = words, known[1]
+        return found
+
+
+class _Row:
+    """The search in one row."""
+
+    def __init__(self, shared: _Shared, log_probs: np.ndarray, n_best: int) -> None:
+        self.shared, self.search, self.log_probs = shared, shared.search, log_probs
+        self.threshold = np.inf if self.search.beam_threshold is None else self.search.beam_threshold
+        self.merges = n_best == 1 and self.search.words is not None and self.search.beam_threshold is not None
+        self.found: Found = []
+
+    def run(self) -> Iterator[list[WordEnd]]:
+        """Search; stop at words that must be read before it goes on. At the end, the texts are in ``found``."""
+        root = _Node(None, self.search.blank)
+        root.in_blank = root.total = 0.0
+        root.state = 0 if self.search.words is None else self.search.words.begin()
+        beam = [root]
+        for time, frame in enumerate(self._read()):
+            if len(frame.log_probs) == 1 and frame.blank > NEVER:
+                self._add_blank(beam, frame.blank, time + 1)
+                continue
+            stays = self._stay(beam, frame, time)
+            candidates, unread = self._continue(stays, frame, time)
+            if unread:
+                yield [(one.node.state, one.node.word, one.kind) for one in unread]
+                candidates += [self._end(one) for one in unread]
+            beam = self._select(candidates, frame.blank, time + 1)
+        yield from self._finish(beam)
+
+    def _read(self) -> Iterator[_Frame]:
+        """The frames, with the tokens that are left."""
+        blank, kinds, width = self.search.blank, self.shared.kinds, self.search.beam_size
+        frames, places = (self.log_probs > NEVER).nonzero()
+        found = self.log_probs[frames, places].astype(np.float64)
+        order = np.lexsort((-found, frames))
+        tokens, values, start = places[order].tolist(), found[order].tolist(), 0
+        for end in np.searchsorted(frames, np.arange(len(self.log_probs)), "right").tolist():
+            pairs = list(zip(tokens[start:end], values[start:end], strict=True))
+            log_probs, start = dict(pairs), end
+            longer = [(token, own, kinds[token]) for token, own in pairs[:width] if token != blank]
+            yield _Frame(log_probs.get(blank, NEVER), log_probs, longer)
+
+    @staticmethod
+    def _add_blank(beam: list[_Node], blank: float, time: int) -> None:
+        """Read a frame that can only be a blank: no prefix gets ahead of another."""
+        for node in beam:
+            node.in_blank = node.total = node.total + blank
+            node.in_token, node.time = NEVER, time
+
+    def _stay(self, beam: list[_Node], frame: _Frame, time: int) -> list[_Candidate]:
+        """Return the prefixes as they are: with a blank; with the last token, longer, or after a parent in the beam."""
+        log_probs, continued, found = frame.log_probs, {one[0] for one in frame.tokens}, list[_Candidate]()
+        for node in beam:
+            token, parent = node.token, node.parent
+            own = log_probs.get(token, NEVER)
+            in_token = node.in_token + own
+            if parent is not None and parent.time == time and token in continued:
+                # A token repeats in the text only over a blank between; without one, it is the same token, longer.
+                in_token = add_logs(in_token, (parent.in_blank if parent.token == token else parent.total) + own)
+            in_blank = node.total + frame.blank
+            score = (in_blank if in_token == NEVER else add_logs(in_blank, in_token)) + node.bonus
+            found.append((score, node, UNCHANGED, in_token))
+        return found
+
+    def _continue(self, stays: list[_Candidate], frame: _Frame, time: int) -> tuple[list[_Candidate], list[_Unread]]:
+        """Return the prefixes, as they are and continued by tokens, and those whose words must be read first."""
+        shared, has_hotwords, tokens = self.shared, self.search.hotwords is not None, frame.tokens
+        least, hot = self._find_least(stays), 0.0
+        found, unread = list[_Candidate](), list[_Unread]()
+        for stay in stays:
+            node = stay[1]
+            before, children, bonus = node.total, node.children, node.bonus
+            useful = least - before - bonus - shared.most
+            for token, own, kind in tokens:
+                if own < useful:
+                    break
+                if (child := children.get(token)) is not None and child.time == time:
+                    continue
+                in_token = (node.in_blank if token == node.token else before) + own
+                if has_hotwords:
+                    hot = shared.read_hotword(node.hot_state, token)[1]
+                if not kind:
+                    score = in_token + bonus + hot
+                elif (ended := shared.end_word(node, kind)) is not None:
+                    score = in_token + ended[0] + node.hot + hot
+                else:
+                    if in_token + bonus + hot + shared.most_gained[kind] >= least and in_token > NEVER:
+                        unread.append(_Unread(node, token, in_token, kind, hot))
+                    continue
+                if score >= least and score > NEVER:
+                    found.append((score, node, token, in_token))
+            found.append(stay)
+        return found, unread
+
+    def _find_least(self, stays: list[_Candidate]) -> float:
+        """Return a score; those below it bring nothing into the beam."""
+        scores = [one[0] for one in stays]
+        least = max(scores) - self.threshold
+        if len(scores) >= self.search.beam_size:
+            least = max(least, min(scores))
+        return least - ROOM
+
+    def _end(self, one: _Unread) -> _Candidate:
+        ended = self.shared.end_word(one.node, one.kind)
+        assert ended is not None
+        return one.in_token + ended[0] + one.node.hot + one.hot, one.node, one.token, one.in_token
+
+    def _select(self, candidates: list[_Candidate], blank: float, time: int) -> list[_Node]:
+        """Return the beam after a frame: the best, but those that are too far behind the very best."""
+        if len(candidates) > 1:
+            candidates.sort(key=itemgetter(0), reverse=True)
+        least, width = candidates[0][0] - self.threshold, self.search.beam_size
+        beam, ahead = list[_Node](), _Ahead()
+        for score, node, token, in_token in candidates:
+            if score < least or len(beam) == width or (score == NEVER and beam):
+                break
+            if token == UNCHANGED:
+                in_blank = node.total + blank
+            else:
+                in_blank, node = NEVER, node.children.get(token) or self._make(node, token)
+            if self.merges and is_behind(ahead, node, in_blank, in_token):
+                continue
+            node.in_blank, node.in_token, node.total = in_blank, in_token, add_logs(in_blank, in_token)
+            node.time = time
+            beam.append(node)
+        return beam
+
+    def _make(self, node: _Node, token: int) -> _Node:
+        """Return a new prefix, continued by a token."""
+        child, endings, kind = _Node(node, token), self.shared.endings, self.shared.kinds[token]
+        child.words, child.state = node.ended[kind] if kind else (node.words, node.state)
+        child.word = endings.tails[token] if kind else node.word + endings.tails[token]
+        if self.search.hotwords is not None:
+            child.hot_state, gained = self.shared.read_hotword(node.hot_state, token)
+            child.hot = node.hot + gained
+        child.bonus = child.words + child.hot
+        child.key = child.state, child.word, token, child.hot_state
+        node.children[token] = child
+        return child
+
+    def _finish(self, beam: list[_Node]) -> Iterator[list[WordEnd]]:
+        """Find the texts of a beam whose frames are all read, the best first; stop at what must be read before."""
+        scored = [(node.total + node.words + node.hot, node, node.state) for node in beam]
+        if self.search.endings is not None:
+            # A token of kind 0 ends nothing: the word is as it is.
+            yield [(node.state, node.word, 0) for node in beam if node.word]
+            ends = [self.shared.end_word(node, 0) if node.word else (node.words, node.state) for node in beam]
+            scored = [
+                (node.total + node.hot + end[0], node, end[1]) for node, end in zip(beam, ends, strict=True) if end
+            ]
+        if self.search.words is not None:
+            yield [(state, END, 0) for _, _, state in scored]
+            known, alpha = self.shared.scores.known, self.search.alpha
+            scored = [(score + alpha * known[state, END, 0][0][0], node, state) for score, node, state in scored]
+        if self.search.hotwords is not None:
+            end = self.search.hotwords.end(np.array([node.hot_state for node in beam])).tolist()
+            scored = [(score + more, node, state) for (score, node, state), more in zip(scored, end, strict=True)]
+        scored.sort(key=itemgetter(0), reverse=True)
+        self.found = [(score, trace(node)) for score, node, _ in scored]
+
+
+def is_behind(ahead: _Ahead, node: _Node, in_blank: float, in_token: float) -> bool:
+    """Return whether a prefix can't get ahead of a better one; if there is none yet, note its scores."""
+    bonus = node.bonus
+    best = ahead.get(node.key)
+    if best is None:
+        ahead[node.key] = in_blank + bonus, in_token + bonus
+        return False
+    return in_blank + bonus <= best[0] and in_token + bonus <= best[1]
+
+
+def trace(node: _Node) -> tuple[int, ...]:
+    """Return the tokens of a prefix."""
+    tokens = list[int]()
+    while node.parent is not None:
+        tokens.append(node.token)
+        node = node.parent
+    return tuple(reversed(tokens))
+
+
+def add_logs(one: float, other: float) -> float:
+    """Return log(exp(one) + exp(other)).
+
+    >>> add_logs(float("-inf"), 0.5)
+    0.5
+    """
+    if one < other:
+        one, other = other, one
+    return one if other == NEVER else one + log1p(exp(other - one))
