@@ -34,6 +34,7 @@ from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.lock import locked
 from vaak.core.storage.model_formats import GGUF, WHISPER_PT, ModelFormat, list_gguf_parts
+from vaak.tasks.fetching import load_generation
 
 log = logging.getLogger("vaak")
 READABLE = (GGUF, WHISPER_PT)
@@ -247,9 +248,7 @@ def _convert_whisper(key: str, file: Path, folder: Path) -> None:
     except (KeyError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         raise UserError(f"{key}: {file}: the weights don't fit the sizes in its header: {why}") from error
-    with contextlib.suppress(OSError):
-        # It may not say how it generates.
-        model.generation_config = transformers.GenerationConfig.from_pretrained(source)
+    model.generation_config = load_generation(key, source) or model.generation_config
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import sync_file, whole_folder
-from vaak.tasks.pretrained import SAFELY, import_transformers, quiet_transformers
+from vaak.tasks.fetching import SAFELY, import_transformers, quiet_transformers
 
 TOLERANCES = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "int16": 0.02}
 """How far outputs may be from the run's by the type of weights, relative to their deviation (root mean square)."""

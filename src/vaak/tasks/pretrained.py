@@ -13,62 +13,31 @@ FOLDER (prepared data)
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib
 import logging
-import os
-import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 from safetensors import safe_open
 from tokenizers import AddedToken
 from torch import Tensor, nn
 
 from vaak.config.yaml.text import read_yaml
-from vaak.core.errors import UserError, catching_panics, optional_import
+from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.model_formats import PYANNOTE, TRANSFORMERS, recognise
 from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.tasks.conversion import READABLE, convert, locate_converted
+from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizer import SPECIAL_NAMES, Tokenizer
 
 log = logging.getLogger("vaak")
 Found = TypeVar("Found")
-SAFELY: dict[str, Any] = {"trust_remote_code": False}
-PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-
-
-def import_transformers(purpose: str, extra: str = "hf") -> Any:
-    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
-
-    It downloads no kernels, which are code, unless the environment allows it.
-    """
-    os.environ.setdefault("USE_HUB_KERNELS", "NO")
-    with optional_import(f"{purpose} requires transformers", extra):
-        package: Any = importlib.import_module("transformers")
-    package.utils.logging.disable_progress_bar()
-    return package
-
-
-@contextmanager
-def quiet_transformers(package: Any) -> Iterator[None]:
-    """Silence transformers' tables of a folder's weights in this context; the caller says what matters of them."""
-    level = package.utils.logging.get_verbosity()
-    package.utils.logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        package.utils.logging.set_verbosity(level)
 
 
 def find_model(name: str, folder: Path) -> str:
@@ -138,73 +107,6 @@ def _read_configuration(file: Path) -> dict[str, Any]:
     return about
 
 
-PROBE_SECONDS = 3.0
-"""Seconds that the Hub has to answer before only the cache is used."""
-
-
-@functools.cache
-def _without_network() -> None:
-    """Have the Hub's client use its cache alone where the Hub's name isn't found; it would retry for half a minute."""
-    from huggingface_hub import constants
-
-    # Through a proxy, the Hub may be reached although its name isn't found here.
-    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in PROXIES):
-        return
-    host = urlsplit(constants.ENDPOINT).hostname
-    found: list[Any] = []
-
-    def look_up() -> None:
-        with contextlib.suppress(OSError):
-            found.append(socket.getaddrinfo(host, 443))
-
-    # In a thread, as getaddrinfo has no time limit; a daemon, so that it doesn't keep the process from ending.
-    thread = threading.Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(PROBE_SECONDS)
-    if not found:
-        constants.HF_HUB_OFFLINE = True
-
-
-def _require_no_kernel(key: str, folder: Path) -> None:
-    """Raise UserError where a model's configuration names kernels on the Hub, which are code, as ``org/name``.
-
-    transformers would fetch and run them where the package kernels is installed, whatever USE_HUB_KERNELS says.
-    """
-    path = folder / "config.json"
-    try:
-        waiting: list[Any] = [read_json(path)]
-    except (OSError, ValueError):
-        # Whoever reads it says what is wrong with it.
-        return
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            for name, one in value.items():
-                kernels = [one, *one.values()] if isinstance(one, dict) else [one]
-                if name.endswith("_implementation") and any(isinstance(each, str) and "/" in each for each in kernels):
-                    raise UserError(f"{key}: {path} has {name}: {one}, which is code on the Hub: remove it from there")
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-
-
-def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
-    """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
-    if Path(source).is_dir():
-        _require_no_kernel(key, Path(source))
-    else:
-        _without_network()
-    try:
-        with catching_panics():
-            return fetch()
-    except Exception as error:
-        # Each layer of transformers and of the Hub raises its own.
-        where = "no such folder, and the Hugging Face Hub has no such model or can't be reached"
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        reason = said[:200] if Path(source).is_dir() else where
-        raise UserError(f"{key}: {source} can't be loaded: {reason}") from error
-
-
 def load_config(key: str, source: str, local_files_only: bool = False) -> Any:
     """The configuration of a model of transformers; with ``local_files_only``, the Hub isn't contacted.
 
@@ -270,7 +172,7 @@ def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], 
 
 
 PRETRAINED_KEY = "model.pretrained"
-BASE_FOLDER, TOKENIZER_CONFIG, GENERATION = "base", "tokenizer_config.json", "generation_config.json"
+BASE_FOLDER, TOKENIZER_CONFIG = "base", "tokenizer_config.json"
 
 
 class Base(NamedTuple):
@@ -314,13 +216,13 @@ def tell_untied(network: Any) -> None:
 
 
 def write_generation(source: str, folder: Path) -> None:
-    """Put a model's transformers settings for generation in prepared data, where it has them."""
-    try:
-        found: Any = import_transformers(PRETRAINED_KEY).GenerationConfig.from_pretrained(source)
-    except OSError:
-        # It has no such file.
-        return
-    write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
+    """Put a model's transformers settings for generation in prepared data, where it has them.
+
+    Raises UserError where they can't be read.
+    """
+    found = load_generation(PRETRAINED_KEY, source)
+    if found is not None:
+        write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
 
 
 def read_generation(folder: Path) -> dict[str, Any]:

@@ -26,7 +26,13 @@ from vaak.core.storage.files import compute_fingerprint, replacing
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import NF4Linear, list_nf4_layers
 from vaak.nn.nf4 import Quantised
-from vaak.tasks.pretrained import BASE_FOLDER, PRETRAINED_KEY, check_tensors, fetch_folder, iterate_tensors
+from vaak.tasks.pretrained import (
+    BASE_FOLDER,
+    PRETRAINED_KEY,
+    check_tensors,
+    fetch_folder,
+    iterate_tensors,
+)
 
 log = logging.getLogger("vaak")
 Imported = Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]

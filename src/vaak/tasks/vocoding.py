@@ -36,7 +36,7 @@ from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
-from vaak.tasks.pretrained import fetch_model
+from vaak.tasks.fetching import fetch_model
 
 Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
 """Gives samples ``(time,)``, on the CPU, of each mel spectrogram ``(frame, bin)``: up to its last frame's centre."""

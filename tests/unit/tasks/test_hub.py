@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from vaak.core.errors import UserError
 from vaak.tasks.pretrained import load_config
@@ -27,14 +28,14 @@ def test_the_hub_is_looked_up_once_and_not_retried(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
-    spec = importlib.util.find_spec("vaak.tasks.pretrained")
+    spec = importlib.util.find_spec("vaak.tasks.fetching")
     assert spec is not None
     assert spec.loader is not None
     fresh: Any = importlib.util.module_from_spec(spec)  # as in a process that has not asked yet
     spec.loader.exec_module(fresh)
     for name in ("no-such-model", "nor/this"):
         with pytest.raises(UserError, match=rf"^model\.pretrained: {name} can't be loaded: "):
-            fresh.load_config("model.pretrained", name)
+            fresh.fetch_model("model.pretrained", name, lambda one=name: AutoConfig.from_pretrained(one))
     assert len(asked) == 1
     assert "Retrying" not in caplog.text + capfd.readouterr().err
 

@@ -39,7 +39,8 @@ from vaak.tasks.asr.utterances import (
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.pretrained import NewIds, fetch_model, import_transformers, write_new_tokens
+from vaak.tasks.fetching import fetch_model, import_transformers, load_generation
+from vaak.tasks.pretrained import NewIds, write_new_tokens
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
     Datasets,
@@ -133,11 +134,7 @@ class AsrSources:
         transformers = import_transformers(PURPOSE, "asr")
         source = resolve_base(self.model, self.folder)
         config = fetch_model(BASE_KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
-        try:
-            generation = transformers.GenerationConfig.from_pretrained(source)
-        except OSError:
-            # A folder may have none.
-            generation = transformers.GenerationConfig.from_model_config(config)
+        generation = load_generation(BASE_KEY, source) or transformers.GenerationConfig.from_model_config(config)
         # The heads that times of words are read from are in generation_config.json, which a run doesn't keep: they go
         # into config.json.
         setattr(config, ALIGNMENT_HEADS, getattr(generation, ALIGNMENT_HEADS, None))

@@ -22,7 +22,8 @@ from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_head, write_head
-from vaak.tasks.pretrained import import_transformers, write_base_tokenizer
+from vaak.tasks.fetching import import_transformers
+from vaak.tasks.pretrained import write_base_tokenizer
 from vaak.text.tokenizer import Tokenizer
 
 ONNX_TOLERANCE = 1e-3

@@ -29,7 +29,8 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import Precision
 from vaak.runs.open_run import OpenedRun
 from vaak.tasks.batches import Embedded
-from vaak.tasks.pretrained import SAFELY, fetch_folder, fetch_model, import_transformers, load_config, load_tokenizer
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
+from vaak.tasks.pretrained import fetch_folder, load_config, load_tokenizer
 
 log = logging.getLogger("vaak")
 KEY, PAIRS_KEY = "--embeddings", "--pairs"

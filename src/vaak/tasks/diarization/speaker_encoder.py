@@ -35,7 +35,7 @@ from vaak.audio.mel_config import MelConfig
 from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
 from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
-from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 
 SPEAKER_ENCODER_KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
 RATE = 16000

@@ -28,6 +28,7 @@ from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, quiet_transformers
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, has_token_vectors_in_bf16
 from vaak.tasks.pretrained import (
@@ -35,13 +36,9 @@ from vaak.tasks.pretrained import (
     BASE_FOLDER,
     DROPOUTS,
     PRETRAINED_KEY,
-    SAFELY,
     NewTokens,
-    fetch_model,
-    import_transformers,
     is_decoder,
     load_config,
-    quiet_transformers,
     read_new_tokens,
     read_weights,
     save_config,

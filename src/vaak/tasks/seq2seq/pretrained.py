@@ -21,9 +21,9 @@ from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_j
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
 from vaak.nn.new_tokens import begin_new_rows
+from vaak.tasks.fetching import GENERATION
 from vaak.tasks.pretrained import (
     BASE_FOLDER,
-    GENERATION,
     PRETRAINED_KEY,
     fetch_folder,
     iterate_tensors,

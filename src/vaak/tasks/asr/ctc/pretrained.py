@@ -48,7 +48,7 @@ from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
-from vaak.tasks.pretrained import SAFELY, fetch_model, import_transformers
+from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers
 
 log = logging.getLogger("vaak")
 BASE_KEY = "model.base"
@@ -107,12 +107,22 @@ def find_kind(config: Any) -> CtcBase:
 
 
 def _find_tokenizer(source: str) -> Any:
-    """Return the tokenizer of a base; None where it has none."""
+    """Return the tokenizer of a base; None where it has none, as one that wasn't fine-tuned.
+
+    None, too, with a warning, where it requires a package that isn't installed. Raises UserError where its files can't
+    be read: the base's output layer would be drawn anew in silence.
+    """
     auto = import_transformers(PURPOSE, "asr")
     try:
-        return auto.AutoTokenizer.from_pretrained(source, **SAFELY)
-    # A base that wasn't fine-tuned has no tokenizer, and each version of transformers raises another error for it.
-    except Exception:
+        return fetch_model(BASE_KEY, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
+    # Where there is no tokenizer, each version of transformers raises another error.
+    except UserError as error:
+        if not any(find_file(BASE_KEY, source, name) for name in ("tokenizer.json", "vocab.json")):
+            return None
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        said = str(error.__cause__).strip().splitlines()[0]
+        log.warning("%s: the tokens of %s can't be used: %s", BASE_KEY, source, said)
         return None
 
 

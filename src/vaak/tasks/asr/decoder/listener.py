@@ -26,7 +26,7 @@ from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
 from vaak.tasks.asr.decoder.model import Encoded, PretrainedDecoder
 from vaak.tasks.asr.decoder.request import NO_POSITION, find_listener
 from vaak.tasks.asr.model import PURPOSE
-from vaak.tasks.pretrained import import_transformers, quiet_transformers
+from vaak.tasks.fetching import import_transformers, quiet_transformers
 
 MOST_TOKENS = 512
 """Of a transcript, as the makers of Qwen3-ASR have it; half a minute of speech seldom has 200."""

@@ -24,7 +24,7 @@ from vaak.nn.speech.masks import length_mask, masked
 from vaak.tasks.asr.bases import DECODER_BASES, DecoderBase, count_steps
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.model import PURPOSE
-from vaak.tasks.pretrained import import_transformers, quiet_transformers
+from vaak.tasks.fetching import import_transformers, quiet_transformers
 
 
 class Encoded(NamedTuple):

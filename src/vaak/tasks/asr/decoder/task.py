@@ -53,16 +53,8 @@ from vaak.tasks.asr.transcripts import Segment
 from vaak.tasks.asr.utterances import TokenLimit, decoder_limit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
-from vaak.tasks.pretrained import (
-    GENERATION,
-    SAFELY,
-    fetch_model,
-    import_transformers,
-    load_config,
-    load_or_init,
-    load_tokenizer,
-    tell_untied,
-)
+from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
+from vaak.tasks.pretrained import load_config, load_or_init, load_tokenizer, tell_untied
 from vaak.tasks.speech_task import Datasets
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -88,11 +80,7 @@ def keep_base(source: str, folder: Path) -> Any:
         load_tokenizer(BASE_KEY, source).save_pretrained(folder)
         extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
         write_json(folder / PREPROCESSOR, extractor.to_dict())
-    try:
-        generation = auto.GenerationConfig.from_pretrained(source)
-    except OSError:
-        # A folder may have none.
-        generation = auto.GenerationConfig.from_model_config(config)
+    generation = load_generation(BASE_KEY, source) or auto.GenerationConfig.from_model_config(config)
     generation.save_pretrained(folder)
     return config
 

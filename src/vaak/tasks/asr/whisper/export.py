@@ -47,7 +47,8 @@ from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.tasks.ct2 import write_ct2
-from vaak.tasks.pretrained import config_of_tokenizer, import_transformers, tell_untied
+from vaak.tasks.fetching import import_transformers
+from vaak.tasks.pretrained import config_of_tokenizer, tell_untied
 from vaak.text.tokenizer import BYTES
 
 log = logging.getLogger("vaak")

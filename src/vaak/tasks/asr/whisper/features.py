@@ -15,7 +15,7 @@ from vaak.audio.augmentation.pipeline import masked_on_device
 from vaak.core.batch import send
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
-from vaak.tasks.pretrained import import_transformers
+from vaak.tasks.fetching import import_transformers
 
 SAMPLING_RATE = 16_000
 

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 from vaak.core.errors import UserError
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment, ScratchConfig
-from vaak.tasks.pretrained import (
-    SAFELY,
-    NewIds,
-    fetch_model,
-    import_transformers,
-)
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
+from vaak.tasks.pretrained import NewIds
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration

@@ -51,7 +51,7 @@ from vaak.tasks.asr.whisper.times import (
     word_probabilities,
 )
 from vaak.tasks.base import pad_rows
-from vaak.tasks.pretrained import import_transformers
+from vaak.tasks.fetching import import_transformers
 
 AUTO = "auto"
 """The language that is found in the audio."""

@@ -1,0 +1,179 @@
+"""Files of pretrained models, from a folder or from the Hugging Face Hub; code of a repository is never executed.
+
+A model or a file that isn't available is an error, in one line. A file that a model may lack is left out only where it
+isn't there: one that can't be read is an error, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from vaak.core.errors import UserError, catching_panics, optional_import
+from vaak.core.storage.files import read_json
+
+log = logging.getLogger("vaak")
+Found = TypeVar("Found")
+SAFELY: dict[str, Any] = {"trust_remote_code": False}
+PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+GENERATION = "generation_config.json"
+
+
+def import_transformers(purpose: str, extra: str = "hf") -> Any:
+    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
+
+    It downloads no kernels, which are code, unless the environment allows it.
+    """
+    os.environ.setdefault("USE_HUB_KERNELS", "NO")
+    with optional_import(f"{purpose} requires transformers", extra):
+        package: Any = importlib.import_module("transformers")
+    package.utils.logging.disable_progress_bar()
+    return package
+
+
+@contextmanager
+def quiet_transformers(package: Any) -> Iterator[None]:
+    """Silence transformers' tables of a folder's weights in this context; the caller says what matters of them."""
+    level = package.utils.logging.get_verbosity()
+    package.utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        package.utils.logging.set_verbosity(level)
+
+
+PROBE_SECONDS = 3.0
+"""Seconds that the Hub has to answer before only the cache is used."""
+
+
+@functools.cache
+def _without_network() -> None:
+    """Have the Hub's client use its cache alone where the Hub's name isn't found; it would retry for half a minute."""
+    from huggingface_hub import constants
+
+    # Through a proxy, the Hub may be reached although its name isn't found here.
+    if constants.HF_HUB_OFFLINE or any(os.environ.get(name) for name in PROXIES):
+        return
+    host = urlsplit(constants.ENDPOINT).hostname
+    found: list[Any] = []
+
+    def look_up() -> None:
+        with contextlib.suppress(OSError):
+            found.append(socket.getaddrinfo(host, 443))
+
+    # In a thread, as getaddrinfo has no time limit; a daemon, so that it doesn't keep the process from ending.
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    if not found:
+        constants.HF_HUB_OFFLINE = True
+
+
+def _require_no_kernel(key: str, folder: Path) -> None:
+    """Raise UserError where a model's configuration names kernels on the Hub, which are code, as ``org/name``.
+
+    transformers would fetch and run them where the package kernels is installed, whatever USE_HUB_KERNELS says.
+    """
+    path = folder / "config.json"
+    try:
+        waiting: list[Any] = [read_json(path)]
+    except (OSError, ValueError):
+        # Whoever reads it says what is wrong with it.
+        return
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for name, one in value.items():
+                kernels = [one, *one.values()] if isinstance(one, dict) else [one]
+                if name.endswith("_implementation") and any(isinstance(each, str) and "/" in each for each in kernels):
+                    raise UserError(f"{key}: {path} has {name}: {one}, which is code on the Hub: remove it from there")
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
+    """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
+    if Path(source).is_dir():
+        _require_no_kernel(key, Path(source))
+    else:
+        _without_network()
+    try:
+        with catching_panics():
+            return fetch()
+    except Exception as error:
+        # Each layer of transformers and of the Hub raises its own.
+        raise UserError(f"{key}: {source} can't be loaded: {_explain(error, source)}") from error
+
+
+def _explain(error: Exception, source: str) -> str:
+    """Return in one line why a model can't be loaded: the Hub's answer, if it came from there, or else the error."""
+    hub: Any = importlib.import_module("huggingface_hub.errors")
+    chain, one = list[BaseException](), error.__cause__ or error.__context__
+    while one is not None and one not in chain:
+        chain.append(one)
+        one = one.__cause__ or one.__context__
+    chain = [] if Path(source).is_dir() else [error, *chain]
+    if any(isinstance(one, hub.GatedRepoError) for one in chain):
+        return f"its authors grant access on request: ask at https://huggingface.co/{source}, and run hf auth login"
+    absent = (hub.RepositoryNotFoundError, hub.LocalEntryNotFoundError, hub.HFValidationError, hub.OfflineModeIsEnabled)
+    if any(isinstance(one, absent) for one in chain):
+        return "no such folder, and the Hugging Face Hub has no such model or can't be reached"
+    return _first_line(error)
+
+
+def find_file(key: str, source: str, name: str) -> Path | None:
+    """Return a model's file, of its folder or fetched from the Hub; None where the model has no such file.
+
+    Without a connection, a file that isn't in the cache counts as one that the model lacks, with a warning. Raises
+    UserError for a link that leads nowhere, and where the Hub answers otherwise.
+    """
+    if Path(source).is_dir():
+        path = Path(source) / name
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{key}: {path} is a link to a file that has gone: download the model again")
+        return path if path.exists() else None
+    _without_network()
+    hub: Any = importlib.import_module("huggingface_hub")
+    errors: Any = importlib.import_module("huggingface_hub.errors")
+    if not isinstance(hub.try_to_load_from_cache(source, name), str | None):  # known to be absent
+        return None
+    try:
+        return Path(hub.hf_hub_download(source, name))
+    except errors.LocalEntryNotFoundError:
+        log.warning(
+            "%s: the Hugging Face Hub can't be reached, and %s of %s isn't in the cache: the model is used without it",
+            *(key, name, source),
+        )
+    except errors.EntryNotFoundError:
+        pass
+    except Exception as error:
+        # The Hub's client and the network each raise their own.
+        raise UserError(f"{key}: {name} of {source} can't be fetched: {_first_line(error)}") from error
+    return None
+
+
+def load_generation(key: str, source: str) -> Any | None:
+    """Return how a model generates, as transformers reads it; None where it doesn't say so.
+
+    Raises UserError for a file that can't be read: the model would never stop, or write what it suppresses.
+    """
+    file = find_file(key, source, GENERATION)
+    if file is None:
+        return None
+    auto = import_transformers(key)
+    return fetch_model(key, str(file.parent), lambda: auto.GenerationConfig.from_pretrained(file.parent))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
