@@ -1,8 +1,12 @@
 """Pretrained models in other forms, converted once to folders that transformers reads.
 
-GGUF (llama.cpp)          transformers' own reader; quantized weights become 32 bits; one in parts is joined first
+GGUF (llama.cpp)          transformers' own names and orders of its tensors; quantized weights become 32 bits; one in
+                          parts is joined first
 Whisper as OpenAI's .pt   ``{"dims": …, "model_state_dict": …}``, read as tensors alone; its tokenizer is next to the
                           file, or that of the model of its size on the Hugging Face Hub
+
+One tensor is held at a time, so a conversion takes the memory of the largest, and not of the model. Networks with
+experts, whose weights are stored otherwise than transformers holds them, are read and written whole.
 
 A converted folder is in the user's cache, under the name, the size and the time of change of the file:
 
@@ -16,15 +20,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import json
 import logging
+import mmap
 import os
 import re
 import shutil
+import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -33,14 +41,20 @@ from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import compute_fingerprint
 from vaak.core.storage.lock import locked
-from vaak.core.storage.model_formats import GGUF, WHISPER_PT, ModelFormat, list_gguf_parts
+from vaak.core.storage.model_formats import GGUF, SAFETENSORS, WHISPER_PT, ModelFormat, list_gguf_parts
+from vaak.engine.snapshot import model_tensors
 from vaak.tasks.fetching import load_generation
 
 log = logging.getLogger("vaak")
 READABLE = (GGUF, WHISPER_PT)
 MARKER = "converted.json"
-ABANDONED_SECONDS = 3600.0
-"""Age from which a folder without a marker, that no process holds, was left by one that was killed."""
+ABANDONED_SECONDS = 60.0
+"""Age from which a folder without a marker, that no process holds, was left by one that was killed.
+
+A process that has made its folder takes the lock at once.
+"""
+AT_ONCE = 1 << 24
+"""Numbers that are dequantized at once."""
 
 
 def locate_converted(file: Path) -> Path:
@@ -64,11 +78,11 @@ def convert(key: str, found: ModelFormat) -> Path:
         raise UserError(f"{key}: {found.file} lacks {len(missing)} of its {len(parts)} parts: {', '.join(missing[:3])}")
     file = parts[0]
     made = Artifact(locate_converted(file), MARKER, "converted model", keys={"sizes": dict})
+    _remove_abandoned(made.folder)
     if made.find() is None or made.damage() is not None:
         with made.making(lambda: made.find() is not None and made.damage() is None, keeps_empty=False) as needed:
             if needed:
                 log.info("%s: %s is converted to %s in 32 bits", key, file, made.folder)
-                _remove_abandoned(made.folder)
                 with _leaving_nothing(made.folder):
                     (_convert_gguf if found.name == GGUF else _convert_whisper)(key, file, made.folder)
                     made.finish({"format": found.name, "file": str(file)})
@@ -94,13 +108,20 @@ def _leaving_nothing(folder: Path) -> Iterator[None]:
 
 def _remove_abandoned(own: Path) -> None:
     """Delete what killed conversions left next to the folder ``own``: those without a marker that no process holds."""
-    for folder in own.parent.iterdir():
-        is_old = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
-        if folder == own or not is_old or not folder.is_dir() or (folder / MARKER).exists():
+    for folder in own.parent.iterdir() if own.parent.is_dir() else ():
+        try:
+            is_old = time.time() - folder.stat().st_mtime > ABANDONED_SECONDS
+            if folder == own or not is_old or not folder.is_dir() or (folder / MARKER).exists():
+                continue
+            with locked(folder / LOCK, 0.0):
+                size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+                shutil.rmtree(folder)
+            log.info("%s is deleted: a conversion that was killed left %d MB there", folder, size / 1e6)
+        # Another process works in it, or has deleted it.
+        except (BlockingIOError, FileNotFoundError):
             continue
-        with contextlib.suppress(OSError), locked(folder / LOCK, 0.0):
-            # Another process works in it.
-            shutil.rmtree(folder)
+        except OSError as error:
+            log.warning("%s, which a killed conversion left, can't be deleted: %s", folder, error.strerror or error)
 
 
 def _join_gguf(parts: Sequence[Path], joined: Path) -> None:
@@ -152,22 +173,117 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
         with catching_panics(), _as_one_file(file, folder) as whole:
             how = {"gguf_file": whole.name, "trust_remote_code": False}
             tokenizer = auto.AutoTokenizer.from_pretrained(whole.parent, **how)
-            load = auto.AutoModelForCausalLM.from_pretrained
-            model, about = load(whole.parent, dtype=torch.float32, output_loading_info=True, **how)
+            config = auto.AutoConfig.from_pretrained(whole.parent, **how)
+            with torch.device("meta"):
+                model = auto.AutoModelForCausalLM.from_config(config)
+            if _has_experts(model):
+                lacking = _write_whole(auto, whole, how, folder)
+            else:
+                lacking = _write_tensors(model, _iterate_gguf(whole, model), folder)
+                _write_sizes(model, folder)
     # each layer of transformers and of gguf raises its own
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
             raise
         said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{key}: {file} can't be read as GGUF: {said}") from error
-    if lacking := sorted(about["missing_keys"]):  # transformers drew them
+    if lacking:
         raise UserError(f"{key}: {file} lacks {len(lacking)} tensors of its model, such as {lacking[0]}")
+    tokenizer.save_pretrained(folder)
+
+
+def _has_experts(model: Any) -> bool:
+    """Whether weights of several experts, or of convolutions, are one tensor."""
+    return any(tensor.ndim > 2 for tensor in model.state_dict().values())
+
+
+def _write_whole(auto: Any, file: Path, how: Mapping[str, Any], folder: Path) -> list[str]:
+    """Read a GGUF and write its model, as transformers does both; return the names of tensors that it lacks."""
+    load = auto.AutoModelForCausalLM.from_pretrained
+    model, about = load(file.parent, dtype=torch.float32, output_loading_info=True, **how)
     # transformers takes what it dequantized itself for quantized still, and doesn't save it.
     model.hf_quantizer, model.is_quantized = None, False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    return sorted(about["missing_keys"])  # transformers drew them
+
+
+def _iterate_gguf(file: Path, model: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield transformers' names of a GGUF's tensors that ``model`` has, and their numbers, as transformers has them."""
+    gguf: Any = importlib.import_module("gguf")
+    theirs: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    reader = gguf.GGUFReader(file)
+    architecture = reader.fields["general.architecture"].contents()
+    parsed = {**theirs.load_gguf_checkpoint(str(file), return_tensors=False), "tensors": {}}
+    processor = theirs.TENSOR_PROCESSORS.get(architecture, theirs.TensorProcessor)(config=parsed["config"])
+    names = theirs.get_gguf_hf_weights_map(model, processor)
+    for tensor in reader.tensors:
+        weights = _dequantize(gguf, reader, tensor)
+        found = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
+        if found.name in names:
+            yield names[found.name], found.weights
+
+
+def _dequantize(gguf: Any, reader: Any, tensor: Any) -> np.ndarray:
+    """Return the numbers of a tensor, some rows of which are read at a time."""
+    rows = tensor.data.reshape(-1, tensor.data.shape[-1])
+    found = np.empty((len(rows), int(tensor.shape[0])), np.float32)
+    step = max(1, AT_ONCE // found.shape[1])
+    for first in range(0, len(rows), step):
+        found[first : first + step] = gguf.dequantize(rows[first : first + step], tensor.tensor_type)
+        # Pages of the file that were read count as this process's memory until the kernel needs them.
+        if hasattr(mmap, "MADV_DONTNEED"):
+            reader.data._mmap.madvise(mmap.MADV_DONTNEED)
+    return found.reshape(tuple(int(size) for size in reversed(tensor.shape)))
+
+
+# Tensors, one at a time
+
+
+def _write_tensors(model: Any, tensors: Iterable[tuple[str, np.ndarray]], folder: Path) -> list[str]:
+    """Write a model's tensors to model.safetensors as they come; return the names of those that didn't.
+
+    ``model`` has their names and shapes, on the device meta. Raises ValueError for another shape.
+
+    The file's header, which comes first, is written last, in the room that is left for it.
+
+    Source: github.com/huggingface/safetensors, Format.
+    """
+    # Tensors that are tied are written once, under the first name.
+    expected = {name: tuple(one.shape) for name, one in model_tensors(model).items()}
+    longest = {name: _describe(shape, 1 << 50, 1 << 50) for name, shape in expected.items()}
+    room = -(-len(_header(longest)) // 8) * 8
+    written: dict[str, Any] = {}
+    with open(folder / SAFETENSORS, "wb") as file:
+        file.seek(8 + room)
+        for name, weights in tensors:
+            if name not in expected:
+                continue  # a second name of one that is tied
+            if weights.shape != expected[name]:
+                raise ValueError(f"{name} has shape {weights.shape}, expected {expected[name]}")
+            begin = file.tell() - 8 - room
+            file.write(memoryview(np.ascontiguousarray(weights, "<f4")).cast("B"))
+            written[name] = _describe(weights.shape, begin, file.tell() - 8 - room)
+        file.seek(0)
+        file.write(struct.pack("<Q", room) + _header(written).ljust(room))
+    return sorted(expected.keys() - written.keys())
+
+
+def _describe(shape: Sequence[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": [*shape], "data_offsets": [begin, end]}
+
+
+def _header(tensors: Mapping[str, Any]) -> bytes:
+    return json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
+
+
+def _write_sizes(model: Any, folder: Path) -> None:
+    """Write the configurations of a model that are in 32 bits, as transformers does with its weights."""
+    model.config.architectures, model.config.dtype = [type(model).__name__], torch.float32
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
 
 
 # Whisper
@@ -241,21 +357,24 @@ def _convert_whisper(key: str, file: Path, folder: Path) -> None:
             f"{key}: {file} has no tokenizer, and {source} isn't available; put its tokenizer.json and "
             "tokenizer_config.json next to the file"
         ) from error
-    model = transformers.WhisperForConditionalGeneration(_whisper_config(transformers, dims, tokenizer))
+    with torch.device("meta"):
+        model = transformers.WhisperForConditionalGeneration(_whisper_config(transformers, dims, tokenizer))
     try:
-        named = {name_whisper_tensor(name): tensor.float() for name, tensor in weights.items()}
-        model.load_state_dict(named | {"proj_out.weight": named["model.decoder.embed_tokens.weight"]})
-    except (KeyError, RuntimeError) as error:
+        named = ((name_whisper_tensor(name), tensor.float().numpy()) for name, tensor in weights.items())
+        lacking = _write_tensors(model, named, folder)
+        why = f"{lacking[0]} is missing" if lacking else ""
+    except (KeyError, ValueError) as error:
         why = str(error).splitlines()[0]
-        raise UserError(f"{key}: {file}: the weights don't fit the sizes in its header: {why}") from error
+    if why:
+        raise UserError(f"{key}: {file}: the weights don't fit the sizes in its header: {why}")
     model.generation_config = load_generation(key, source) or model.generation_config
-    model.save_pretrained(folder)
+    _write_sizes(model, folder)
     tokenizer.save_pretrained(folder)
 
 
 def _read_whisper(key: str, file: Path) -> tuple[Mapping[str, int], Mapping[str, Tensor]]:
     try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         return found["dims"], found["model_state_dict"]
     # a pickle with other things than tensors in it, or a damaged one
     except Exception as error:

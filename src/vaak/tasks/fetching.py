@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from vaak.config.tasks import CheckFinding, remark
 from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json
+from vaak.core.storage.model_formats import GGUF, TRANSFORMERS, WHISPER_PT, count_stored_parameters, recognise
+from vaak.runs.folder.directory import RUNS
 
 log = logging.getLogger("vaak")
 Found = TypeVar("Found")
@@ -173,6 +176,50 @@ def load_generation(key: str, source: str) -> Any | None:
         return None
     auto = import_transformers(key)
     return fetch_model(key, str(file.parent), lambda: auto.GenerationConfig.from_pretrained(file.parent))
+
+
+def locate_base(name: str) -> Path | None:
+    """Return where the files of a pretrained model are: its path, or a folder of the Hub's cache; None without them."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    try:
+        hub: Any = importlib.import_module("huggingface_hub")
+        found = hub.try_to_load_from_cache(name, "config.json")
+    except (ImportError, ValueError):
+        # Without the Hub's client, nothing is cached; the second is said of what can't be a name there.
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def is_own_run(base: str) -> bool:
+    """Return whether a base is a run of Vaak's, or will be one: a pipeline trains it before it is there."""
+    path = Path(base)
+    return path.parts[:1] == (RUNS,) or (path / "config.yml").is_file()
+
+
+def count_base_parameters(name: str) -> int:
+    """Return about how many parameters a pretrained model has; 0 where its weights aren't on this machine."""
+    place = locate_base(name)
+    return 0 if place is None else count_stored_parameters(place)
+
+
+def base_findings(key: str, name: str) -> Iterator[CheckFinding]:
+    """Yield a remark where the model that the option ``key`` names isn't there, or is in a form that isn't read."""
+    path = Path(name).expanduser()
+    if is_own_run(name):
+        return
+    if not path.exists():
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            yield remark(key, f"no such folder: {name}")
+        return
+    try:
+        form = recognise(path)
+    except OSError as error:
+        yield remark(key, f"{path} can't be read: {error.strerror or error}")
+        return
+    if form.name not in (TRANSFORMERS, GGUF, WHISPER_PT):
+        yield remark(key, form.describe(path))
 
 
 def _first_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json, scratch_folder, write_json
-from vaak.core.storage.model_formats import PYANNOTE, TRANSFORMERS, recognise
+from vaak.core.storage.model_formats import PYANNOTE, SAFETENSORS, SHARDS, TRANSFORMERS, list_weights, recognise
 from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.tasks.conversion import READABLE, convert, locate_converted
@@ -401,8 +401,8 @@ def check_tensors(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[
 
 def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a model whose names are ``wanted``; one of the Hub is downloaded, or found in the cache."""
-    folder = fetch_folder(source, ("*.safetensors", "*.json"))
-    files = sorted(folder.glob("model*.safetensors"))
+    folder = fetch_folder(source, WEIGHTS)
+    files = list_weights(folder)
     if not files:
         raise UserError(f"{PRETRAINED_KEY}: {folder} has no weights; expected model.safetensors")
     for file in files:
@@ -410,6 +410,10 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
             # Never within no_grad: a reader that stops early would leave it on.
             for name in filter(wanted, opened.keys()):
                 yield name, opened.get_tensor(name)
+
+
+WEIGHTS = (SAFETENSORS, SHARDS, "*.json")
+"""The files of a model that are fetched for its weights: none in another precision."""
 
 
 def fetch_folder(source: str, patterns: Sequence[str]) -> Path:

@@ -23,12 +23,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import compute_fingerprint, replacing
+from vaak.core.storage.model_formats import list_weights
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import NF4Linear, list_nf4_layers
 from vaak.nn.nf4 import Quantised
 from vaak.tasks.pretrained import (
     BASE_FOLDER,
     PRETRAINED_KEY,
+    WEIGHTS,
     check_tensors,
     fetch_folder,
     iterate_tensors,
@@ -120,7 +122,7 @@ def _other_shape(source: str, name: str, tensor: Tensor, target: Tensor) -> User
 
 def _locate(source: str, folder: Path) -> Path:
     """The file of a base's weights in four bits, by what its files are: names, sizes and times of change."""
-    files = sorted(fetch_folder(source, ("*.safetensors", "*.json")).glob("model*.safetensors"))
+    files = list_weights(fetch_folder(source, WEIGHTS))
     about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return folder / BASE_FOLDER / f"nf4-{compute_fingerprint([source, about])[:16]}.safetensors"
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.tasks import CheckFinding, remark
-from vaak.core.storage.model_formats import count_stored_parameters
-from vaak.runs.folder.directory import RUNS
+from vaak.tasks.fetching import count_base_parameters, is_own_run
 
 
 class UsualRates(NamedTuple):
@@ -55,7 +53,7 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
     if optimizer.type not in ("adamw", "adam") or training.freeze or optimizer.groups:
         return
     base: str = reduce(getattr, key.split("."), experiment)
-    if _is_own_run(base):
+    if is_own_run(base):
         return
     rates = find_usual(kind, base)
     usual = rates.adapters if adapted else rates.whole
@@ -71,11 +69,5 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
 
 def find_usual(kind: str, base: str) -> UsualRates:
     """Return the usual rates of a row of ``USUAL`` for a base; one whose size isn't known has those of large ones."""
-    is_small = 0 < count_stored_parameters(base) <= SMALL_PARAMETERS
+    is_small = 0 < count_base_parameters(base) <= SMALL_PARAMETERS
     return OF_SMALL.get(kind, USUAL[kind]) if is_small else USUAL[kind]
-
-
-def _is_own_run(base: str) -> bool:
-    """Return whether a base is a run of Vaak's, or will be one: a pipeline trains it before it is there."""
-    path = Path(base)
-    return path.parts[:1] == (RUNS,) or (path / "config.yml").is_file()

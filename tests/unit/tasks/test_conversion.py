@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
 
 from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
+from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.tasks.conversion import ABANDONED_SECONDS
 from vaak.tasks.pretrained import find_model, resolve_source
 
@@ -79,6 +80,7 @@ def test_a_whisper_of_openais_has_the_logits_of_its_folder(tmp_path: Path, cache
     source = resolve_source("model.base", str(file), Path())
     assert Path(source).is_relative_to(cache)
     assert find_model("openai/tiny.pt", tmp_path) == source
+    assert {count_stored_parameters(one) for one in (file, file.parent)} == {count_stored_parameters(whisper)}
     ours, theirs = (WhisperForConditionalGeneration.from_pretrained(one).eval() for one in (source, whisper))
     features = torch.randn(1, ours.config.num_mel_bins, 2 * ours.config.max_source_positions)
     with torch.no_grad():

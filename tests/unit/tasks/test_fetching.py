@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import transformers
 from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-from huggingface_hub.utils import httpx
 
 import tiny_encoder_decoder
 import tiny_listener
@@ -21,7 +22,7 @@ from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
 from vaak.tasks.asr.ctc.pretrained import own_vocabulary
 from vaak.tasks.asr.decoder.task import keep_base
-from vaak.tasks.fetching import GENERATION, fetch_model, find_file, load_generation
+from vaak.tasks.fetching import GENERATION, count_base_parameters, fetch_model, find_file, load_generation
 from vaak.tasks.pretrained import write_generation
 
 KEY = "model.base"
@@ -116,12 +117,14 @@ def test_a_file_of_the_cache_is_found_without_the_hub(cache: Path, caplog: pytes
     file = cache / "snapshots" / ("0" * 40) / GENERATION
     file.write_text('{"max_length": 7}')
     assert find_file(KEY, "some/model", GENERATION) == file
-    assert load_generation(KEY, "some/model").max_length == 7
+    found: Any = load_generation(KEY, "some/model")
+    assert found.max_length == 7
 
 
 def _answer(kind: type, status: int) -> Exception:
-    request = httpx.Request("GET", "https://huggingface.co/some/model")
-    found: Exception = kind("said by the Hub", response=httpx.Response(status, request=request))
+    client: Any = huggingface_hub.utils
+    request = client.httpx.Request("GET", "https://huggingface.co/some/model")
+    found: Exception = kind("said by the Hub", response=client.httpx.Response(status, request=request))
     return found
 
 
@@ -149,3 +152,39 @@ def test_why_a_model_of_the_hub_can_not_be_loaded_is_said(cache: Path, error: Ex
     with pytest.raises(UserError, match=r"^model\.base: some/model can't be loaded: [^\n]*$") as caught:
         fetch_model(KEY, "some/model", fetch)
     assert said in str(caught.value)
+
+
+def test_config_check_says_what_a_base_is_that_is_not_read(
+    tmp_path: Path, vaak: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yml").write_text("task: lm\ndata: {corpus: {type: text, train: [a.txt]}}\n")
+    (tmp_path / "ct2").mkdir()
+    for name in ("model.bin", "vocabulary.json", "config.json"):
+        (tmp_path / "ct2" / name).write_text("{}")
+    write_w2v_bert(tmp_path / "half")
+    _halve(tmp_path / "half" / "config.json")
+    (tmp_path / "ggml-tiny.bin").write_bytes(b"lmgg1234")
+    for base, said in {
+        "ct2": "is a model of CTranslate2",
+        "half": "half has a damaged config.json, which isn't JSON; download it again",
+        "ggml-tiny.bin": "is a model of whisper.cpp",
+        "./gone": "no such folder: ./gone",
+    }.items():
+        code, printed, warned = vaak("config", "check", "a.yml", f"model.pretrained={base}")
+        assert code == 0
+        assert "parameters" not in printed, "no number that isn't that of the model"
+        assert said in warned
+        assert "model.pretrained: " in warned
+
+
+def test_a_base_in_the_cache_of_the_hub_is_counted(cache: Path, tmp_path: Path):
+    folder = cache / "snapshots" / ("0" * 40)
+    folder.rmdir()
+    write_w2v_bert(folder)
+    assert count_base_parameters("some/model") == count_base_parameters(str(folder)) > 1000
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert count_base_parameters("some/model") == 0, "half of it isn't its number"
+    assert count_base_parameters("other/model") == 0

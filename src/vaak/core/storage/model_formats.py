@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickletools
 import re
 import struct
 import tarfile
@@ -60,24 +61,68 @@ def recognise(path: Path) -> ModelFormat:
     return _recognise_folder(path) if path.is_dir() else _recognise_file(path)
 
 
-def count_stored_parameters(place: Path | str) -> int:
-    """Return how many parameters a folder's safetensors, or a GGUF, have, by headers alone; 0 where there are none.
+def list_weights(folder: Path) -> list[Path]:
+    """Return the files of a folder's weights, in the order of their names: one, or the shards that its index names.
 
-    Tensors that are tied are stored, and counted, once.
+    Other forms of the same weights, such as model.fp16.safetensors, aren't among them.
+    """
+    if (folder / SAFETENSORS).is_file():
+        return [folder / SAFETENSORS]
+    named = _read_index(folder / INDEX) if (folder / INDEX).is_file() else None
+    # Only files of the folder itself: an index may name any path.
+    return [folder / name for name in named or () if Path(name).name == name]
+
+
+def count_stored_parameters(place: Path | str) -> int:
+    """Return how many parameters a model that is read has, by headers alone; 0 where there is none, or not all of it.
+
+    Read are a folder's safetensors, a GGUF, and OpenAI's Whispers. Tensors that are tied are stored, and counted, once.
     """
     path = Path(place).expanduser()
-    total = 0
     try:
-        for part in sorted(path.glob("model*.safetensors")):
-            with open(part, "rb") as file:
-                header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
-            total += sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
-        if not total and path.exists() and (found := recognise(path)).name == GGUF and found.file is not None:
-            total = sum(map(_count_in_gguf, list_gguf_parts(found.file)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error):
+        found = recognise(path) if path.exists() else None
+        if found is None:
+            return 0
+        if found.name == TRANSFORMERS:
+            return sum(map(_count_in_safetensors, list_weights(path)))
+        if found.name == GGUF and found.file is not None:
+            return sum(map(_count_in_gguf, list_gguf_parts(found.file)))
+        if found.name == WHISPER_PT and found.file is not None:
+            return _count_in_pickle(_read_pickle(found.file) or b"")
+        return 0
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, struct.error):
         # Who loads it says what is wrong with it.
         return 0
-    return total
+
+
+def _count_in_safetensors(path: Path) -> int:
+    with open(path, "rb") as file:
+        header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+    return sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
+
+
+def _count_in_pickle(content: bytes) -> int:
+    """Return the numbers of all storages that torch's pickle refers to; nothing of it is executed.
+
+    Each is referred to by the tuple ("storage", type, key, device, size) and the opcode BINPERSID; tied tensors have
+    one storage.
+
+    Source: torch.serialization, ``persistent_id`` of ``_save``.
+    """
+    sizes, memo, items = dict[Any, int](), dict[Any, Any](), list[Any]()
+    last: Any = None
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name == "MARK":
+            items = []
+        elif opcode.name.endswith("PUT"):
+            memo[argument] = last
+        elif opcode.name == "BINPERSID":
+            _, _, key, _, sizes[key] = items
+        elif opcode.name.endswith("GET"):
+            items.append(memo[argument])
+        elif argument is not None:
+            items.append(last := argument)
+    return sum(sizes.values())
 
 
 _GGUF_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -168,6 +213,8 @@ def _find_safetensors(folder: Path, files: Sequence[Path]) -> ModelFormat | None
             return ModelFormat("incomplete", said, "download the rest")
     if not (folder / CONFIG).is_file():
         return ModelFormat("incomplete", f"has weights, but no {CONFIG}", "add the one that the model came with")
+    if not _is_object(folder / CONFIG):
+        return ModelFormat("damaged", f"has a damaged {CONFIG}, which isn't JSON", "download it again")
     return ModelFormat(TRANSFORMERS, "is a model of transformers")
 
 
@@ -178,6 +225,13 @@ def _read_index(path: Path) -> list[str] | None:
         return sorted({str(name) for name in found.values()})
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _is_object(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except ValueError:
+        return False
 
 
 def _find_lone_shards(files: Sequence[Path]) -> ModelFormat | None:
@@ -311,10 +365,8 @@ def _recognise_file(path: Path) -> ModelFormat:
 
 def _recognise_zip(path: Path) -> ModelFormat:
     """torch saves a zip with data.pkl and a file for each tensor; the pickle is only searched for names."""
-    with zipfile.ZipFile(path) as archive:
-        pickles = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
-        content = archive.read(pickles[0]) if pickles and pickles[0].file_size <= LARGEST_PICKLE else b""
-    if not pickles:
+    content = _read_pickle(path)
+    if content is None:
         return ModelFormat("archive", "is an archive", "unpack it, and give the folder", path)
     if all(name in content for name in (b"dims", b"n_mels", b"model_state_dict")):
         said = "is a Whisper as OpenAI saves it (.pt)"
@@ -323,6 +375,15 @@ def _recognise_zip(path: Path) -> ModelFormat:
         said = "is a segmentation network of pyannote.audio"
         return ModelFormat(PYANNOTE, said, "it is read by task diarization (model.base)", path)
     return ModelFormat("pickle", "has its weights as a pickle, which can run code", f"{TO_HF}", path)
+
+
+def _read_pickle(path: Path) -> bytes | None:
+    """The opcodes of what torch saved, empty where they are too many; None where it isn't torch's."""
+    with zipfile.ZipFile(path) as archive:
+        pickles = [one for one in archive.infolist() if one.filename.endswith("/data.pkl")]
+        if not pickles:
+            return None
+        return archive.read(pickles[0]) if pickles[0].file_size <= LARGEST_PICKLE else b""
 
 
 def _has_member(path: Path, name: str) -> bool:

@@ -24,7 +24,6 @@ from vaak.config.tasks import (
     unread_input,
 )
 from vaak.core.errors import UserError
-from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.tasks.asr import METRICS
@@ -44,6 +43,7 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.tasks.rates import rate_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
@@ -83,6 +83,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
     yield from FINDINGS[model.architecture](experiment)
     if model.base != SCRATCH:
+        yield from base_findings("model.base", VERSIONS.get(model.base, model.base))
         adapted = model.lora is not None or model.experts is not None
         yield from rate_findings(experiment, "asr, ctc" if model.architecture == CTC else "asr", "model.base", adapted)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):
@@ -358,9 +359,9 @@ def metrics(experiment: AsrExperiment) -> Iterable[str]:
 
 
 def num_parameters(experiment: AsrExperiment) -> int:
-    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
+    """About how many parameters the model has; 0 for a pretrained one that isn't on this machine."""
     if experiment.model.base != SCRATCH:
-        return count_stored_parameters(experiment.model.base)
+        return count_base_parameters(VERSIONS.get(experiment.model.base, experiment.model.base))
     if experiment.model.architecture == CTC:
         conformer, audio = experiment.model.conformer, experiment.global_config
         # Below the stack, convolutions of width 3 halve the frames: one from the bins, log2(subsampling) - 1 from the

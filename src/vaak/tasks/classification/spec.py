@@ -17,7 +17,6 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
-from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     ConvolutionalStackConfig,
     lora_findings,
@@ -27,6 +26,7 @@ from vaak.nn.config import (
 )
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.tasks.rates import rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
@@ -65,6 +65,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _augmentation(model, data)
     yield from _class_weights(experiment)
     if model.pretrained_model is not None:
+        yield from base_findings("model.pretrained_model", model.pretrained_model)
         yield from rate_findings(experiment, "classification", "model.pretrained_model", model.lora is not None)
 
 
@@ -155,12 +156,12 @@ def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
+    """About how many parameters the model has; 0 for a pretrained one that isn't on this machine."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
     vocab_size = data.tokenizer.vocab_size
     if model.pretrained_model is not None:
-        return count_stored_parameters(model.pretrained_model)
+        return count_base_parameters(model.pretrained_model)
     if model.architecture == "cnn":
         return model.embed_size * (vocab_size + model.num_filters * sum(model.filter_sizes))
     return vocab_size * model.d_model + stack_parameters(model)

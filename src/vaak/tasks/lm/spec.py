@@ -7,7 +7,6 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, StarterData, TaskSpec, impossible, no_effect, unread_input
-from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     SingleStackConfig,
     lora_findings,
@@ -16,6 +15,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
@@ -66,6 +66,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
+        yield from base_findings("model.pretrained", model.pretrained)
         if data.corpus.type != PREFERENCES:
             # Those rates are lower still, and differ from loss to loss.
             yield from rate_findings(experiment, "lm", "model.pretrained", model.lora is not None)
@@ -191,11 +192,11 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
+    """About how many parameters the model has; 0 for a pretrained one that isn't on this machine."""
     model: LanguageModelConfig = experiment.model
     data: LanguageModelDataConfig = experiment.data
     if model.pretrained is not None:
-        return count_stored_parameters(model.pretrained)
+        return count_base_parameters(model.pretrained)
     embeddings = 1 if model.tie_embeddings else 2
     return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, impossible_if_given, no_effect
-from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
@@ -16,6 +15,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
 from vaak.tasks.rates import rate_findings
 from vaak.tasks.seq2seq import METRICS
@@ -61,6 +61,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for side in STACKS:
             yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
+        yield from base_findings("model.pretrained", model.pretrained)
         yield from rate_findings(experiment, "seq2seq", "model.pretrained", model.lora is not None)
     method = data.decoding.method
     for name, methods in METHODS_OF.items():
@@ -111,10 +112,10 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def num_parameters(experiment: Experiment[Any, Any]) -> int:
-    """About how many parameters the model has; 0 for a pretrained one whose weights aren't in a folder."""
+    """About how many parameters the model has; 0 for a pretrained one that isn't on this machine."""
     model: Seq2SeqConfig = experiment.model
     if model.pretrained is not None:
-        return count_stored_parameters(model.pretrained)
+        return count_base_parameters(model.pretrained)
     data: Seq2SeqDataConfig = experiment.data
     encoder, decoder = model.encoder, model.decoder
     shared = model.share_embeddings and data.target_tokenizer is None and encoder.d_model == decoder.d_model

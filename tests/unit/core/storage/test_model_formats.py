@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from vaak.core.storage.model_formats import count_stored_parameters, recognise
+from vaak.core.storage.model_formats import count_stored_parameters, list_weights, recognise
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -120,3 +121,12 @@ def test_the_parameters_of_a_gguf_are_counted_by_its_header(tmp_path: Path):
     for length in (6, 40, 300, 70_200):
         (tmp_path / "small.gguf").write_bytes(whole[:length])
         assert count_stored_parameters(tmp_path / "small.gguf") == 0, "who loads it says what is wrong with it"
+
+
+def test_weights_in_two_precisions_are_counted_and_read_once(tmp_path: Path):
+    tensors = {"a": np.zeros((5, 3), np.float32)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    save_file({"a": tensors["a"].astype(np.float16)}, tmp_path / "model.fp16.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    assert [path.name for path in list_weights(tmp_path)] == ["model.safetensors"]
+    assert count_stored_parameters(tmp_path) == 15
