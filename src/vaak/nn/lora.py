@@ -365,13 +365,14 @@ def write_adapter(
     *,
     whole: Mapping[str, nn.Module] | None = None,
     files: Mapping[str, str | Mapping[str, Tensor]] | None = None,
-    task_type: str | None = None,
+    kind: str | type[nn.Module] | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all, with the low-rank ``adapters`` alone, as ``options`` made them.
 
     ``targets`` are the layers' names, or their ends, in the ``base`` that peft is to put them on. ``whole`` are modules
     that were trained whole, by their names in it, and the rows of new tokens in modules; ``files`` are further ones:
-    texts, or tensors. ``task_type`` is peft's, by which its automatic classes know the base's.
+    texts, or tensors. ``kind`` is peft's type of task, by which ``AutoPeftModelFor…`` know the base's class; or, where
+    peft has none, that class in transformers, for ``AutoPeftModel``.
 
     Raises UserError where there are none, or the folder has something in it.
     """
@@ -385,7 +386,8 @@ def write_adapter(
         modules_to_save=list(modules) or None,
         trainable_token_indices={name: list(one.ids) for name, one in rows.items()} or None,
         base_model_name_or_path=base,
-        task_type=task_type,
+        task_type=kind if isinstance(kind, str) else None,
+        auto_mapping=None if kind is None or isinstance(kind, str) else _name_class(kind),
         inference_mode=True,
     )
     # peft makes a set of it, written in another order by each process.
@@ -408,6 +410,12 @@ def write_adapter(
                 write_text(temporary / file, content)
             else:
                 save_file(dict(content), temporary / file, metadata={"format": "pt"})
+
+
+def _name_class(kind: type[nn.Module]) -> dict[str, str]:
+    """The class of transformers that a network's class is, or was made from, as peft names it."""
+    theirs = next(one for one in kind.__mro__ if one.__module__.startswith("transformers."))
+    return {"base_model_class": theirs.__name__, "parent_library": theirs.__module__}
 
 
 def write_own_adapter(

@@ -226,6 +226,9 @@ def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
             assert f'vaak.open("{tmp_path / "first"}")' in (tmp_path / "adapter" / "README.md").read_text()
         else:
             found = adapted(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+            by_itself = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(tmp_path / "adapter").eval()
+            again = by_itself(input_ids=source, attention_mask=mask.long(), decoder_input_ids=target).logits
+            torch.testing.assert_close(again, found, rtol=0, atol=0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -84,16 +85,18 @@ def export_peft(
     adapters, names = list(iterate_adapters(classifier)), list(chain(*classes.values()))
     files: dict[str, Any] = {}
     if why_not_hf(_get_base(classifier).config, classifier.config.pooling, classes):
-        prefix, whole, kind = "", {}, README_OF_ENCODER
+        prefix, whole, kind, readme = "", {}, "FEATURE_EXTRACTION", README_OF_ENCODER
         layer = {"weight": classifier.class_weights(), "bias": classifier.head.bias}
         files[OF_HEAD] = {name: one.detach().cpu() for name, one in layer.items()}
     else:
         peer = _peer(merged(classifier), classes, multi_label, vocab_size)
         head = HEADS[peer.config.model_type]
-        prefix, kind = f"{peer.base_model_prefix}.", README_OF_CLASSIFIER
-        whole = {name: peer.get_submodule(name) for name in head.modules}
+        prefix, kind, readme = f"{peer.base_model_prefix}.", "SEQ_CLS", README_OF_CLASSIFIER
+        # Of a sequence classifier, peft itself takes the whole of what is called classifier or score.
+        saved = dict.fromkeys(re.sub(r"^(classifier|score)\..*", r"\1", name) for name in head.modules)
+        whole = {name: peer.get_submodule(name) for name in saved}
     adapters = [one._replace(name=f"{prefix}{one.name.removeprefix(OF_BASE)}") for one in adapters]
-    files["README.md"] = kind.format(
+    files["README.md"] = readme.format(
         base=base, folder=folder.name, number=len(names), names=", ".join(names), pooling=classifier.config.pooling
     )
     rows = {f"{prefix}{name.removeprefix(OF_BASE)}": one for name, one in iterate_new_rows(classifier)}
@@ -102,7 +105,7 @@ def export_peft(
         files["README.md"] += README_OF_NEW_TOKENS.format(number=len(next(iter(rows.values())).ids), size=size)
     whole |= rows
     targets = [one.name for one in adapters]
-    write_adapter(adapters, classifier.config.lora, targets, base, folder, whole=whole, files=files)
+    write_adapter(adapters, classifier.config.lora, targets, base, folder, whole=whole, files=files, kind=kind)
 
 
 OF_BASE = "transformer.base."
@@ -115,6 +118,7 @@ from transformers import AutoModelForSequenceClassification
 
 base = AutoModelForSequenceClassification.from_pretrained("{base}", num_labels={number})
 model = peft.PeftModel.from_pretrained(base, "{folder}")
+# or: peft.AutoPeftModelForSequenceClassification.from_pretrained("{folder}", num_labels={number})
 ```
 
 The classes, in the order of the logits: {names}. Their layers are in the adapter. `vaak export RUN --format hf` writes

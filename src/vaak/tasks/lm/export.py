@@ -190,7 +190,7 @@ def export_peft(
         }
     names = [adapter.name for adapter in adapters]
     _tell_of_single_experts(names)
-    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files, task_type="CAUSAL_LM")
+    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files, kind="CAUSAL_LM")
 
 
 def _tell_of_single_experts(names: Sequence[str]) -> None:

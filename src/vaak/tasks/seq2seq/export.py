@@ -125,7 +125,7 @@ def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) ->
     size = model.target_embedding.num_embeddings
     files = {"README.md": README_OF_NEW_TOKENS.format(base=base, size=size, folder=folder.name)} if rows else {}
     names = [adapter.name for adapter in adapters]
-    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files)
+    write_adapter(adapters, model.config.lora, names, base, folder, whole=rows, files=files, kind="SEQ_2_SEQ_LM")
 
 
 README_OF_NEW_TOKENS = """\

@@ -279,15 +279,20 @@ def test_adapters_alone_are_loaded_by_peft_on_the_base(kind: str, pooling: str, 
     if pooling == "first":
         base = transformers.AutoModelForSequenceClassification.from_pretrained("base", num_labels=2)
         model = peft.PeftModel.from_pretrained(base, "adapter").eval()
+        auto = peft.AutoPeftModelForSequenceClassification
+        by_itself = auto.from_pretrained(str(folder / "adapter"), num_labels=2).eval()
         with torch.no_grad():
-            torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
+            for one in (model, by_itself):
+                torch.testing.assert_close(one(ids).logits, expected, rtol=1e-4, atol=1e-4)
         return
     from safetensors.torch import load_file
 
     model = peft.PeftModel.from_pretrained(transformers.AutoModel.from_pretrained("base"), "adapter").eval()
     head = load_file("adapter/head.safetensors")
+    by_itself = peft.AutoPeftModelForFeatureExtraction.from_pretrained(str(folder / "adapter")).eval()
     with torch.no_grad():
         pooled = model(ids).last_hidden_state.mean(1)
+        torch.testing.assert_close(by_itself(ids).last_hidden_state.mean(1), pooled, rtol=0, atol=0)
     torch.testing.assert_close(pooled @ head["weight"].T + head["bias"], expected, rtol=1e-4, atol=1e-4)
 
 

@@ -337,13 +337,13 @@ class CtcTask(SpeechRecognitionTask):
             base = name_base(options.base, self.folder)
         elif base is None and began is not None:
             base = str(Path(began).expanduser().absolute())
-        head = "head"
+        head, kind = "head", None
         if self.own is None:
-            network, head = network.base, network.kind.head
+            network, head, kind = network.base, network.kind.head, type(network.base)
         adapters = list(iterate_adapters(network, expert, weight))
         targets = [one.name for one in adapters]
         whole = {head: network.get_submodule(head)}
-        write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole)
+        write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole, kind=kind)
 
     def export_mixture(self, model: nn.Module, folder: Path) -> None:
         """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""

@@ -378,11 +378,12 @@ class DecoderTask(SpeechRecognitionTask):
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
         """Write the low-rank adapters for peft, which loads them on the base."""
-        adapters = list(iterate_adapters(cast("PretrainedDecoder", model).base))
+        network = cast("PretrainedDecoder", model).base
+        adapters = list(iterate_adapters(network))
         adapted = cast("PretrainedDecoder", model).lora
         targets = adapted.targets if adapted else ()
         base = base or name_base(self.options.base, self.folder)
-        write_adapter(adapters, self.options.lora, targets, base, folder)
+        write_adapter(adapters, self.options.lora, targets, base, folder, kind=type(network))
 
     def refused_exports(self) -> dict[str, str]:
         hf = "use --format hf, which other tools convert"

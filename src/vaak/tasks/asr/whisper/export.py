@@ -107,7 +107,9 @@ def write_adapter(
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
     adapters, rows = list(lora.iterate_adapters(model.whisper, expert, weight)), dict(iterate_new_rows(model.whisper))
-    lora.write_adapter(adapters, section, targets, options.base, folder, whole=rows, files=files)
+    lora.write_adapter(
+        adapters, section, targets, options.base, folder, whole=rows, files=files, kind=type(model.whisper)
+    )
 
 
 def make_files_of_new_tokens(transcriber: WhisperTranscriber, base: str, folder: Path) -> dict[str, str]:

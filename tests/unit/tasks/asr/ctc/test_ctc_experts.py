@@ -363,6 +363,9 @@ def test_all_stages_of_a_mixture_work_on_an_encoder(
         else:
             adapted = peft.PeftModel.from_pretrained(network, str(folder)).eval()
             found = (adapted(values) if before is None else adapted(values[None], lengths)).logits
+            if before is None:
+                by_itself = peft.AutoPeftModel.from_pretrained(str(folder)).eval()
+                torch.testing.assert_close(by_itself(values).logits, found, rtol=0, atol=0)
         torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
     # Figures by group, and of each system.
     experts, joint = read_json(run / "experts" / "experts.json")["experts"], read_json(run / "joint" / "joint.json")

@@ -281,6 +281,8 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
     whole = WhisperForConditionalGeneration.from_pretrained(tmp_path / "hf").eval()
     base = WhisperForConditionalGeneration.from_pretrained(whisper_folder)
     adapted = peft.PeftModel.from_pretrained(base, str(tmp_path / "peft")).eval()
+    # On the base that the adapter names.
+    by_itself = peft.AutoPeftModel.from_pretrained(str(tmp_path / "peft")).eval()
     with torch.no_grad():
         if expert is None:
             expected = model(features, tokens).logits
@@ -289,7 +291,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
             with model.routing.of(choices_by(only)):
                 states = model.whisper.model.encoder(features).last_hidden_state
             expected = model.decode(tokens, Encoded(states, None, only, choices_by(only)))
-        for one in (whole, adapted):
+        for one in (whole, adapted, by_itself):
             found = one(input_features=features, decoder_input_ids=tokens).logits
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert Vocabulary.load(tmp_path / "hf").ids == vocabulary.ids
