@@ -129,7 +129,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         # Texts of given evaluation splits are dropped from what is cut from train: no model is tested on what it
         # learned.
         others = [one for one in self.division.given if one != "train"]
-        evaluated = (((normalise(one.text),),) for other in others for one in self.source.read(other))
+        evaluated = (((self.cleaned(one).identity,),) for other in others for one in self.source.read(other))
         is_cut = split in self.division.ranges
         kept = PairFilter(evaluated, deduplicate=self.options.deduplicate) if is_cut else None
         for document in entries:
@@ -139,7 +139,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
                 self.skipped.add(document.problem)
             elif not self._is_document(document.text):
                 counts.drop("empty")
-            elif kept is not None and (reason := kept.why_dropped(((document.text,),))):
+            elif kept is not None and (reason := kept.why_dropped(((document.identity,),))):
                 counts.drop(reason)
             else:
                 yield document

@@ -86,6 +86,18 @@ class Document(NamedTuple):
     asked: frozenset[int] = frozenset()
     options: Options = NO_OPTIONS
 
+    @property
+    def identity(self) -> str:
+        """What a document has in common with its duplicates: of a conversation, all that its answers are learned by.
+
+        That is its text, who says what, which answers are learned, and what the template is given.
+        """
+        if not self.messages:
+            return self.text
+        learned = [self.num_asked, sorted(self.unlearned), sorted(self.asked)]
+        about = [[one["role"] for one in self.messages], learned, dict(self.options)]
+        return f"{self.text}\0{json.dumps(about, sort_keys=True, default=str)}"
+
 
 class JsonEntry(NamedTuple):
     """A value of a JSON file, its place, and the number of bytes since the previous entry that were not UTF-8."""

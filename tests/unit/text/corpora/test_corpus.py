@@ -297,3 +297,40 @@ def test_what_a_pattern_matches_and_is_no_file_is_named(
     assert caplog.messages == [
         f"corpus.train: {tmp_path}/*: 1 file is read; 1 file left out (not a file): {tmp_path}/old.txt"
     ]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
+TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "assistant", "content": "c"}]
+CONVERSATIONS: list[dict[str, Any]] = [
+    {"messages": TURNS},
+    {"messages": TURNS, "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": TURNS, "chat_template_kwargs": {"enable_thinking": True}},
+    {"messages": TURNS, "tools": [TOOL]},
+    {"messages": [*TURNS[:1], {**TURNS[1], "weight": 0}, TURNS[2]]},
+    {"messages": [TURNS[0], {"role": "user", "content": "b"}, TURNS[2]]},
+]
+
+
+def test_conversations_that_are_learned_otherwise_are_no_duplicates(tmp_path: Path) -> None:
+    """Only their texts were compared."""
+    lines = [json.dumps(one) for one in CONVERSATIONS]
+    train, valid = "\n".join([*lines, *lines]), f"{lines[1]}\n"
+    corpus = all_given(tmp_path, train, valid, type="chat")
+    found = list(corpus.read("train"))
+    counts = corpus.statistics["train"]
+    assert (counts.also_in_evaluation, counts.duplicates) == (2, len(lines) - 1)
+    assert len({one.identity for one in found}) == len(found) == len(lines) - 1
+    assert {one.text for one in found if not one.tools} == {"a\nb\nc"}
+
+
+def test_conversations_with_the_same_texts_are_never_in_two_splits(tmp_path: Path) -> None:
+    rows = [
+        {**one, "messages": [{**one["messages"][0], "content": f"a{number}"}, *one["messages"][1:]]}
+        for number in range(20)
+        for one in CONVERSATIONS[:3]
+    ]
+    file = write(tmp_path / "all", "\n".join(map(json.dumps, rows)))
+    corpus = CorpusBuilder(options(type="chat", train=(file,), train_fraction=0.5, valid_fraction=0.3))
+    texts = [{one.text for one in corpus.read(split)} for split in corpus.splits]
+    assert [len(list(corpus.read(split))) for split in corpus.splits] == [3 * len(some) for some in texts]
+    assert sum(map(len, texts)) == len(set().union(*texts)) == 20
