@@ -7,10 +7,14 @@ import pickle
 import re
 import resource
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
@@ -188,6 +192,97 @@ def test_what_a_killed_conversion_left_is_deleted_by_the_next_one(gguf_file: Pat
     os.utime(left, (long_ago, long_ago))
     resolve_source("model.pretrained", str(gguf_file), Path())
     assert (left.exists(), recent.exists()) == (False, True), "another process may be making the recent one"
+
+
+CONVERTING = """
+import importlib, resource, sys
+from pathlib import Path
+for name in ("gguf", "transformers.modeling_gguf_pytorch_utils", "transformers.models.llama.modeling_llama"):
+    importlib.import_module(name)
+import vaak.tasks.pretrained as pretrained
+pretrained.import_transformers("test").AutoModelForCausalLM
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+pretrained.resolve_source("model.pretrained", sys.argv[1], Path())
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def _write_wide(small: Path, file: Path, width: int, blocks: int) -> int:
+    """Write a GGUF with the tokens of a small one and blocks of another width; return the number of its parameters."""
+    gguf: Any = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(small)
+    writer = gguf.GGUFWriter(file, "llama")
+    for name, one in reader.fields.items():
+        if name.startswith("tokenizer."):
+            inner = one.types[-1] if one.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(name, one.contents(), one.types[0], sub_type=inner)
+    for add, value in (
+        (writer.add_embedding_length, width), (writer.add_block_count, blocks), (writer.add_head_count, 8),
+        (writer.add_head_count_kv, 8), (writer.add_feed_forward_length, 4 * width), (writer.add_context_length, 64),
+        (writer.add_layer_norm_rms_eps, 1e-5), (writer.add_rope_dimension_count, width // 8),
+    ):  # fmt: skip
+        add(value)
+    num_tokens = len(reader.fields["tokenizer.ggml.tokens"].data)
+    shapes = {"token_embd": (num_tokens, width), "output_norm": (width,), "output": (num_tokens, width)}
+    for block in range(blocks):
+        shapes |= {f"blk.{block}.attn_{name}": (width, width) for name in ("q", "k", "v", "output")}
+        shapes |= {f"blk.{block}.ffn_{name}": (4 * width, width) for name in ("gate", "up")}
+        shapes |= {f"blk.{block}.ffn_down": (width, 4 * width)}
+        shapes |= {f"blk.{block}.{name}_norm": (width,) for name in ("attn", "ffn")}
+    for name, shape in shapes.items():
+        dtype = np.float32 if len(shape) == 1 else np.float16
+        writer.add_tensor(f"{name}.weight", np.full(shape, 0.01, dtype))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        step()
+    return sum(int(np.prod(shape)) for shape in shapes.values())
+
+
+@pytest.mark.slow
+def test_a_conversion_takes_the_memory_of_a_tensor_and_not_of_the_model(gguf_file: Path, tmp_path: Path):
+    """It took 11.8 bytes a parameter of Gemma 3 270M; of three times as many blocks it takes no more now."""
+    peaks, sizes = [], []
+    for blocks in (4, 12):
+        file = tmp_path / f"{blocks}.gguf"
+        sizes.append(_write_wide(gguf_file, file, 512, blocks))
+        done = subprocess.run([sys.executable, "-c", CONVERTING, file], check=True, capture_output=True, text=True)
+        peaks.append(int(done.stdout.split()[-1]))
+    assert peaks[1] - peaks[0] < 1.0 * (sizes[1] - sizes[0]), "bytes a parameter more"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import vaak.tasks.conversion as conversion
+from vaak.tasks.pretrained import resolve_source
+def die(model, folder):
+    os.kill(os.getpid(), signal.SIGKILL)
+conversion._write_sizes = die
+resolve_source("model.pretrained", sys.argv[1], Path())
+"""
+
+
+def test_a_killed_conversion_is_harmless_and_deleted_by_the_next_command_that_looks_there(
+    gguf_file: Path, tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
+):
+    first, second = (tmp_path / f"{name}.gguf" for name in ("first", "second"))
+    for file in (first, second):
+        shutil.copy(gguf_file, file)
+    done = resolve_source("model.pretrained", str(second), Path())
+    killed = subprocess.run([sys.executable, "-c", KILLED, first], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    [left] = [folder for folder in (cache / "vaak" / "converted").iterdir() if str(folder) != done]
+    assert (left / "model.safetensors").stat().st_size > 0
+    assert not (left / "converted.json").exists()
+    # It is made anew under the same name; and where another model is used that is converted already, deleted.
+    long_ago = time.time() - 2 * ABANDONED_SECONDS
+    os.utime(left, (long_ago, long_ago))
+    with caplog.at_level("INFO"):
+        assert resolve_source("model.pretrained", str(second), Path()) == done
+    assert not left.exists()
+    assert f"{left} is deleted: a conversion that was killed left" in caplog.text
+    subprocess.run([sys.executable, "-c", KILLED, first], check=False)
+    assert resolve_source("model.pretrained", str(first), Path()) == str(left)
+    assert AutoModelForCausalLM.from_pretrained(left)
 
 
 def test_a_gguf_has_the_logits_that_transformers_gives_it(gguf_file: Path):
