@@ -69,6 +69,8 @@ NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_s
 """Options that need tokens that only a base has."""
 ONLY_CTC_BEAM = ("token_min_logp", "beam_threshold", "ngram", "lm", "alpha", "beta")
 ONLY_STREAMING = ("largest_chunk", "left_frames")
+USUAL_CHUNK = 0.32
+"""Seconds of a chunk in an export where data.decoding.chunk is null."""
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
 """Options of global_config that a Whisper reads: its features are its own."""
@@ -426,11 +428,44 @@ def sherpa_code(exported: ExportedFolder) -> str:
         numbers = [exported.option(f"global_config.{name}") for name in ("sampling_rate", "num_mel_bins")]
         rate, bins = (one if isinstance(one, int) else usual for one, usual in zip(numbers, (16_000, 80), strict=True))
         files = f'"{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}'
-        return SHERPA_CODE.replace("{maker}", f"from_zipformer_ctc(\n    {files}\n)")
+        code = SHERPA_CODE.replace("{maker}", f"from_zipformer_ctc(\n    {files}\n)")
+        return code + (_online_code(exported, rate, bins) if "online.onnx" in exported.files else "")
     named = (exported.option("data.decoding.language"), exported.option("data.language"), *exported.languages)
     language = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
     files = f'"{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="{language}"'
     return SHERPA_CODE.replace("{maker}", f"from_whisper(\n    {files}\n)")
+
+
+ONLINE_CODE = """
+
+# while it comes
+model = sherpa_onnx.OnlineRecognizer.from_wenet_ctc(
+    "{folder}/tokens.txt", "{folder}/online.onnx", chunk_size={chunk}, num_left_chunks={left}, {audio}
+)
+stream = model.create_stream()
+stream.accept_waveform(rate, samples)
+while model.is_ready(stream):
+    model.decode_stream(stream)
+print(model.get_result(stream))"""
+
+
+def _online_code(exported: ExportedFolder, rate: int, bins: int) -> str:
+    """Return the code that opens a Conformer that streams in sherpa-onnx, which is told the size of its chunks."""
+    numbers = {
+        "chunk": exported.option("data.decoding.chunk") or USUAL_CHUNK,
+        "shift": exported.option("global_config.frame_shift"),
+        "factor": exported.option("model.conformer.subsampling"),
+        "left": exported.option("model.conformer.left_frames"),
+    }
+    usual = {"chunk": USUAL_CHUNK, "shift": 0.01, "factor": 4, "left": 128}
+    found = {name: one if isinstance(one, int | float) else usual[name] for name, one in numbers.items()}
+    chunk = round(found["chunk"] / (found["shift"] * found["factor"]))
+    return (
+        ONLINE_CODE.replace("{folder}", exported.name)
+        .replace("{chunk}", str(chunk))
+        .replace("{left}", str(round(found["left"]) // chunk))
+        .replace("{audio}", f"sample_rate={rate}, feature_dim={bins}")
+    )
 
 
 HUB_TAG = "automatic-speech-recognition"

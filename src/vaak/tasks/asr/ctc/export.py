@@ -11,13 +11,20 @@ model.onnx       inputs: x (row, frame, bin) float32; x_lens (row,) int64
                  outputs: log_probs (row, frame, vocab), log_probs_len (row,); what is never said has
                  less by ``MASKED_LOGIT``
 tokens.txt       a token and its number in each line; the blank is <blk>, a space before a word ▁
+online.onnx      of a Conformer that streams, one chunk, as WeNet's models for sherpa-onnx's OnlineRecognizer
+                 inputs: x (1, frame, bin) as Kaldi scales them; offset, required_cache_size (1,) int64;
+                 attn_cache (block, head, left, 2 · head_width) keys and values; conv_cache (block, 1, width,
+                 kernel − 1); attn_mask (1, 1, left + frame), True where something was heard
+                 outputs: log_probs (1, frame, vocab), next_attn_cache, next_conv_cache
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -25,6 +32,8 @@ from torch import Tensor
 from vaak.audio.config import AudioConfig
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder, write_json, write_text
+from vaak.nn.config import ConformerConfig
+from vaak.nn.conformer import ConformerStack
 from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
@@ -113,11 +122,17 @@ def refused_by_sherpa(audio: AudioConfig) -> str | None:
 
 
 def write_sherpa(
-    model: CtcModel, vocabulary: Vocabulary, features: FrameFeatures, folder: Path, quantization: str | None
+    model: CtcModel,
+    vocabulary: Vocabulary,
+    features: FrameFeatures,
+    folder: Path,
+    quantization: str | None,
+    chunk: int | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all, for sherpa-onnx's ``OfflineRecognizer.from_zipformer_ctc``.
 
-    With ``quantization`` int8, there is ``model.int8.onnx``, too: weights of matrices in 8 bits, by onnxruntime.
+    With ``quantization`` int8, there is ``model.int8.onnx``, too: weights of matrices in 8 bits, by onnxruntime. With
+    ``chunk``, a number of the encoder's frames, there is ``online.onnx`` for ``OnlineRecognizer.from_wenet_ctc``.
 
     Raises UserError as ``write_onnx`` does, and where the folder has something in it.
     """
@@ -147,7 +162,84 @@ def write_sherpa(
         write_onnx(made / "model.onnx", exported)
         if quantization is not None:
             quantize(made / "model.onnx", made / "model.int8.onnx")
+        if chunk is not None:
+            write_onnx(made / "online.onnx", _make_online(exported_model, lowered, chunk))
         write_text(made / "tokens.txt", "".join(f"{name} {number}\n" for number, name in enumerate(_names(vocabulary))))
+
+
+KALDI_SCALE = 2 * math.log(32768)
+"""How much higher log powers of 16-bit numbers are than those of samples within ±1."""
+LOWEST_LOG_POWER = math.log(torch.finfo(torch.float32).eps)
+"""The floor of the mel filters."""
+
+
+def refused_online(config: ConformerConfig, chunk: int) -> str | None:
+    """Why sherpa-onnx's online recogniser can't have a Conformer that reads ``chunk`` frames; None where it can."""
+    if config.left_frames < chunk or config.left_frames % chunk:
+        return f"model.conformer.left_frames ({config.left_frames}) isn't a multiple of a chunk's {chunk} frames"
+    if (
+        config.num_key_value_heads not in (None, config.num_heads)
+        or config.head_width * config.num_heads != config.d_model
+    ):
+        return "it has as many keys and values as queries, which together are as wide as the stream"
+    return "it needs model.conformer.kernel_size 3 or more" if config.kernel_size < 3 else None
+
+
+def _make_online(model: CtcModel, lowered: Tensor, chunk: int) -> OnnxModule:
+    """Return one chunk of ``chunk`` frames of a model that streams; ``lowered`` is added to log-probabilities."""
+    config, stack, subsampling = model.config, cast("ConformerStack", model.encoder.stack), model.encoder.subsampling
+    width, left, blocks = config.head_width, config.left_frames, config.num_layers
+
+    def call(given: CtcModel, x: Tensor, offset: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        size, keys, frames, seen = kept
+        cache = stack.new_cache()
+        for number, layer in enumerate(cache.self_attention):
+            one = keys[number : number + 1]
+            layer.tensors = {"keys": one[..., :width], "values": one[..., width:], "convolution": frames[number].mT}
+        # Both have the same floor on their own scale, so digital silence is as low here once it is clamped.
+        rows = given.normalise((x - KALDI_SCALE).clamp(min=LOWEST_LOG_POWER), size)
+        states = stack.next_chunk(subsampling.whole_frames(rows), cache, offset, seen[0, 0])
+        layers = [layer.tensors for layer in cache.self_attention]
+        return (
+            given.project(states).log_softmax(-1) + lowered,
+            torch.cat([torch.cat((one["keys"], one["values"]), -1) for one in layers]),
+            torch.stack([one["convolution"].mT for one in layers]),
+        )
+
+    # As many features as a chunk needs: those after its last frame are read again by the next.
+    num_features = (chunk - 1) * subsampling.factor + subsampling.read_on + 1
+
+    def inputs(heard: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(heard)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        return {
+            "x": draw(1, num_features, len(given_mean)) * 4 + 12,
+            "offset": torch.tensor([left + heard]),
+            "required_cache_size": torch.tensor([left]),
+            "attn_cache": draw(blocks, config.num_heads, left, 2 * width),
+            "conv_cache": draw(blocks, 1, config.d_model, config.kernel_size - 1),
+            "attn_mask": (torch.arange(left + chunk) >= left - heard)[None, None],
+        }
+
+    given_mean = model.get_buffer("mean")
+    metadata = {
+        "head": config.num_heads,
+        "num_blocks": blocks,
+        "output_size": config.d_model,
+        "cnn_module_kernel": config.kernel_size,
+        "right_context": subsampling.read_on,
+        "subsampling_factor": subsampling.factor,
+        "vocab_size": len(lowered),
+        "chunk_size": chunk,
+        "left_chunks": left // chunk,
+    }
+    names = ("log_probs", "next_attn_cache", "next_conv_cache")
+    strings = {"model_type": "wenet_ctc", **{name: str(value) for name, value in metadata.items()}}
+    others = [inputs(chunk), inputs(left)]
+    return OnnxModule(ExportWrapper(model, call), inputs(0), {}, names, others, strings)
 
 
 def _names(vocabulary: Vocabulary) -> list[str]:

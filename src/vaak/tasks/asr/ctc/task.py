@@ -39,7 +39,7 @@ from vaak.tasks.asr.ctc.data import (
     longest_example,
     padded_features,
 )
-from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
+from vaak.tasks.asr.ctc.export import refused_by_sherpa, refused_online, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, decode_tokens, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources, OwnEncoder, about_run
@@ -58,6 +58,7 @@ from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import BASE_KEY, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
+from vaak.tasks.asr.spec import USUAL_CHUNK
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
 from vaak.tasks.pretrained import has_checkpoints, load_config, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
@@ -315,7 +316,21 @@ class CtcTask(SpeechRecognitionTask):
 
     def export_sherpa_onnx(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write the encoder for sherpa-onnx, with its tokens."""
-        write_sherpa(cast("CtcModel", model), self.prepared.vocabulary, self.features, folder, quantization)
+        network = cast("CtcModel", model)
+        write_sherpa(network, self.prepared.vocabulary, self.features, folder, quantization, self._find_online(network))
+
+    def _find_online(self, model: CtcModel) -> int | None:
+        """The frames of a chunk in sherpa-onnx's online recogniser; None, reported, where it can't have the model."""
+        if not model.config.streaming:
+            return None
+        chunk = self.transcriber(model, chunk=self.data.decoding.chunk or USUAL_CHUNK).chunk_frames
+        assert chunk is not None
+        reason = refused_online(model.config, chunk)
+        if reason is None:
+            log.info("online.onnx reads chunks of %d frames (data.decoding.chunk)", chunk)
+            return chunk
+        log.warning("online.onnx isn't written: %s", reason)
+        return None
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write a model that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""

@@ -24,6 +24,7 @@ from vaak.nn.conformer import ConformerStream
 from vaak.nn.decoding.ctc_beam import CtcBeam
 from vaak.nn.decoding.ctc_search import CtcStream, ctc_beam_search
 from vaak.runs.open_run import open_run
+from vaak.tasks.asr.ctc.export import refused_online
 from vaak.tasks.asr.ctc.model import CtcModel, draw_chunk
 from vaak.tasks.asr.live import ChunkedTranscriber, Event, LiveOptions, make_live
 
@@ -262,3 +263,43 @@ def test_a_model_that_does_not_stream_has_no_chunks(corpus: Path, tmp_path: Path
 def test_a_position_that_counts_from_the_beginning_is_refused():
     with pytest.raises(ValueError, match="position_type sinusoidal counts from the beginning"):
         ConformerConfig(**{**SIZES, "position_type": "sinusoidal"})
+
+
+@pytest.mark.slow
+def test_sherpa_onnx_reads_it_online_and_writes_the_same_text(run: Path, corpus: Path, vaak: Any, tmp_path: Path):
+    """With its own features, of the same samples."""
+    sherpa_onnx = pytest.importorskip("sherpa_onnx", reason="sherpa-onnx isn't installed")
+    opened, folder = open_run(run, device="cpu"), tmp_path / "out"
+    code, _, err = vaak("export", run, "--format", "sherpa-onnx", "--output", folder)
+    assert code == 0, err
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "model.onnx", "online.onnx", "tokens.txt"]
+    recogniser = sherpa_onnx.OnlineRecognizer.from_wenet_ctc(
+        str(folder / "tokens.txt"), str(folder / "online.onnx"), chunk_size=8, num_left_chunks=8, feature_dim=40
+    )
+    task: Any = opened.task
+    transcriber, texts = task.transcriber(opened.model, chunk=0.32), set[str]()
+    # A chunk that isn't full is never read there, so silence comes after each.
+    silence = np.zeros(9600, np.float32)
+    for file in sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")]):
+        with AudioFile(file, 16000, "mix") as audio:
+            samples = np.concatenate([audio.read(0.0, audio.duration), silence])
+        stream, ours = recogniser.create_stream(), transcriber.stream()
+        for part in np.array_split(samples, 5):
+            stream.accept_waveform(16000, part)
+            while recogniser.is_ready(stream):
+                recogniser.decode_stream(stream)
+            text = ours.read(part, is_last=False)
+        assert recogniser.get_result(stream).strip() == text.strip(), file.name
+        texts.add(text)
+    assert len(texts) > 4
+    card = (folder / "README.md").read_text()
+    assert "from_wenet_ctc(" in card
+    assert "chunk_size=8, num_left_chunks=8" in card
+
+
+def test_what_sherpa_onnx_can_not_read_online_is_said():
+    config = ConformerConfig(**SIZES)
+    assert refused_online(config, 8) is None
+    assert "left_frames (64) isn't a multiple of a chunk's 9 frames" in str(refused_online(config, 9))
+    grouped = ConformerConfig(**{**SIZES, "num_key_value_heads": 1})
+    assert "as many keys and values as queries" in str(refused_online(grouped, 8))
