@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import typing
@@ -153,12 +154,16 @@ def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
     return here
 
 
+@pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)])
 @tasks
-def test_a_change_of_an_option_is_reported_with_its_class(task):
+def test_a_change_of_an_option_is_reported_with_its_class(task, shared):
+    """Those that an earlier task has, too, are changed for each of their tasks by `make test-slow`."""
     untouched = default_experiment(task, "run", "runs/run")
     values = resolved_values(untouched)
     assert changes_between(values, copy.deepcopy(values)) == []
-    for leaf in leaves(task):
+    earlier = {leaf.key for other in itertools.takewhile(task.__ne__, TASKS) for leaf in leaves(other)}
+    changed = [leaf for leaf in leaves(task) if (leaf.key in earlier) == shared]
+    for leaf in changed:
         if (task, leaf.key) not in UNCHANGEABLE:
             check_a_change(task, leaf, untouched, copy.deepcopy(values))
 

@@ -257,9 +257,10 @@ def said(vaak: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
     return call
 
 
-def test_the_same_text_at_any_speed(said: Callable[..., Any], run: Path, talk: np.ndarray):
+@pytest.mark.parametrize("played", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_same_text_at_any_speed(played: int, said: Callable[..., Any], run: Path, talk: np.ndarray):
     command, found = ("transcribe", run, "--live", "--rate", RATE, "--pause", 0.4), []
-    for speed in (1, 20, 0):
+    for speed in (played, 0):
         code, out, err = said(
             talk.tobytes(), speed, "transcribe", run, "--live", "--rate", RATE, "--json", "--pause", 0.4
         )
@@ -272,7 +273,7 @@ def test_the_same_text_at_any_speed(said: Callable[..., Any], run: Path, talk: n
             f"{int(seconds * 100) / 100:.1f} s heard, utterances: 3",
         ]
     assert len(found[0]) == len(SENTENCES)
-    assert found[1] == found[0] == found[2]
+    assert found[1] == found[0]
     code, out, _ = said(talk.tobytes(), 0, *command)
     assert out.splitlines() == [one["text"] for one in found[0]]
 

@@ -310,7 +310,7 @@ TURNS = """\
 {%- if add_generation_prompt %}{{ '<|says|>assistant\\n' }}{% endif %}"""
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3_text"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("gemma3_text", marks=pytest.mark.slow)])
 def stopping(request: pytest.FixtureRequest, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose base ends documents by <|endoftext|> and was taught turns that end by <|done|>."""
     transformers = pytest.importorskip("transformers")
