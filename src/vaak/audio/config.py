@@ -42,7 +42,7 @@ def to_samples(seconds: float, sampling_rate: int) -> int:
 
 
 class AudioConfig(Section):
-    """Features of all datasets, and the folders of corpora. Names and meanings are those of Lhotse, and so of Kaldi."""
+    """Features of all datasets, and the folders of corpora. Names and meanings are Lhotse's, and so Kaldi's."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
@@ -59,9 +59,9 @@ class AudioConfig(Section):
         "fbank",
     )
     mel: MelConfig | None = option(
-        "mel: its options, which replace those of the other types; null: the defaults.", None
+        "mel: its options, which replace those of the other types; null: their defaults.", None
     )
-    pitch: PitchConfig | None = option("mel: energy, and F0 in Hz (0: unvoiced), as two more numbers in a frame.", None)
+    pitch: PitchConfig | None = option("mel: add the energy and F0 in Hz (0: unvoiced) to each frame.", None)
     sampling_rate: int = option(
         "Sampling rate of the features, in Hz; other recordings are resampled.", 16000, gt=0, le=10_000_000
     )
@@ -75,17 +75,21 @@ class AudioConfig(Section):
         "The window function.", "povey"
     )
     dither: float = option(
-        "Standard deviation of noise added in training, for samples within 1; 0 disables it.", 0.0, ge=0
+        "Standard deviation of noise added in training, for samples between -1 and 1; 0 disables it.", 0.0, ge=0
     )
     snip_edges: bool = option("true: only complete windows; false: a frame for every shift.", False)
     energy_floor: float = option("use_energy: minimum energy, before the logarithm.", 1e-10, gt=0)
     raw_energy: bool = option("Compute energy before pre-emphasis and window.", True)
     use_energy: bool = option(
-        "Log energy: before the bins of fbank, instead of mfcc's first coefficient or spectrogram's first bin.", False
+        "Add the log energy: before the bins of fbank, in place of mfcc's first coefficient or spectrogram's "
+        "first bin.",
+        False,
     )
     use_fft_mag: bool = option("Use magnitudes instead of powers.", False)
     low_freq: float = option("fbank, mfcc: lowest frequency of the filters, in Hz.", 20.0, ge=0)
-    high_freq: float = option("fbank, mfcc: highest frequency; 0 and less are relative to half the rate.", -400.0)
+    high_freq: float = option(
+        "fbank, mfcc: highest frequency, in Hz; values up to 0 are relative to half the sampling rate.", -400.0
+    )
     norm_filters: bool = option("fbank, mfcc: normalise filters to equal area.", False)
     num_ceps: int = option("mfcc: number of coefficients.", 13, gt=0)
     cepstral_lifter: int = option("mfcc: liftering; 0 disables it.", 22, ge=0)
@@ -106,7 +110,9 @@ class AudioConfig(Section):
         ge=0,
         resume="free",
     )
-    channels: Literal["mix", "first"] = option("For several channels: their mean, or the first.", "mix")
+    channels: Literal["mix", "first"] = option(
+        "What to use of recordings with several channels: their mean, or the first.", "mix"
+    )
 
     @model_validator(mode="after")
     def _follows_mel(self) -> AudioConfig:
@@ -292,7 +298,7 @@ class ConversationsConfig(Section):
     )
     duration: Range = option("Duration of a conversation, in seconds.", (30.0, 60.0))
     train_duration: Range | None = option("Duration of training conversations; null is duration.", None)
-    speed: tuple[float, ...] = option("train: factors of a speaker's speed and pitch, one drawn for each.", ())
+    speed: tuple[float, ...] = option("train: factors of a speaker's speed and pitch, one drawn for each speaker.", ())
     silence: float = option("train: fraction of conversations without any speech.", 0.0, ge=0, lt=1)
     level_difference: float = option("Maximum deviation of a speaker's level, in decibels.", 5.0, ge=0)
     noise: NoiseConfig | None = option("Noise in the conversation; null disables this.", NoiseConfig())
@@ -380,8 +386,8 @@ class DatasetConfig(DividedSection):
         only_for=("json", "splits", "commonvoice", "fleurs", "nemo", "parquet", "voxpopuli", "webdataset"),
     )
     audio_root: tuple[Source, ...] = option(
-        "One or several folders outside of a manifest's own in which the audio that it names may be, by absolute or "
-        "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
+        "Folders besides the manifest's own that may contain its audio, by absolute or relative paths; without "
+        "any, only the manifest's folder may (cuts: any folder).",
         (),
         resume="free",
         only_for=(
@@ -397,9 +403,9 @@ class DatasetConfig(DividedSection):
     valid: tuple[SourceOrName, ...] = option("The same for the validation split.", ())
     test: tuple[SourceOrName, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
-        "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
-        "conversations, and for types splits, commonvoice, librispeech and voxpopuli, the default is speaker: those of "
-        "test then have speakers that training doesn't have.",
+        "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. "
+        "With conversations, and for types splits, commonvoice, librispeech and voxpopuli, the default is "
+        "speaker, so that no test speaker occurs in training.",
         "recording",
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
@@ -411,12 +417,12 @@ class DatasetConfig(DividedSection):
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
     )
     say: Literal["sentences", "digits"] = option(
-        "voices: their texts: English sentences, or one to six digits.", "sentences", only_for=("voices",)
+        "voices: what they say: English sentences, or one to six digits.", "sentences", only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     alignments: Source | None = option(
-        "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
-        "and phones; null: those that the corpus has (ljspeech: its folder TextGrid).",
+        "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with "
+        "words and phones; null: the corpus's own (ljspeech: its folder TextGrid).",
         None,
     )
     find_speech: bool = option(

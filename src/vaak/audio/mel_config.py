@@ -30,7 +30,7 @@ class MelConfig(Section):
     sampling_rate: int = option("Sampling rate in Hz.", 22050, gt=0, le=10_000_000)
     n_fft: int = option("Length of the FFT, in samples; an even number.", 1024, ge=4, le=MOST_SAMPLES, multiple_of=2)
     hop_length: int = option("Samples between frames.", 256, gt=0, le=MOST_SAMPLES)
-    win_length: int = option("Length of the Hann window, in samples, in the middle of the FFT.", 1024, ge=2)
+    win_length: int = option("Length of the Hann window, in samples, centred in the FFT.", 1024, ge=2)
     n_mels: int = option("Number of mel filters.", 80, gt=0, le=65_536)
     f_min: float = option("Lowest frequency of the filters, in Hz.", 0.0, ge=0)
     f_max: float | None = option("Highest frequency, in Hz; null is half the sampling rate.", 8000.0, gt=0)

@@ -220,13 +220,13 @@ class ChosenRun:
         how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
         return open_run(self.run, overrides=overrides, **how, **data)
 
-    def require_use(self, opened: OpenedRun, command: str, required: str) -> None:
-        """Raise UserError, which says what is ``required``, where the run's task doesn't declare that ``command``."""
+    def require_use(self, opened: OpenedRun, use: str, by: str = "") -> None:
+        """Raise UserError where the run's task doesn't declare that it is used so (``vaak.runs.use.require_use``)."""
         from vaak.runs.base import is_base
+        from vaak.runs.use import require_use
 
-        if command not in opened.task.SPEC.uses:
-            kind = "a model" if is_base(self.run) else "a run"
-            raise UserError(f"{self.run} is {kind} of task {opened.experiment.task}; {required}")
+        kind = "a model" if is_base(self.run) else "a run"
+        require_use(use, self.run, opened.experiment, opened.task, by=by, kind=kind)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,10 +207,7 @@ def lm_eval(
         from vaak.tasks.lm.evaluation_harness import HarnessModel, Questions, evaluate
     create_folder(None if output is None else output.parent)
     opened = chosen.open()
-    required = "vaak lm-eval requires a language model that is a decoder"
-    chosen.require_use(opened, "lm-eval", required)
-    if not opened.task.causal:
-        raise UserError(f"{chosen.run} is a run of an encoder; {required}")
+    chosen.require_use(opened, "lm-eval")
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
         raise UserError("--tasks: expected the name of a task, or a task file")

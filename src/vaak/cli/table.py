@@ -66,7 +66,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "More": {
         "config": ("vaak.cli.config:app", "Check and show configurations."),
         "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
-        "tune": ("vaak.cli.tasks.diarize:tune", "Tune inference options of a diarizer or CTC recogniser."),
+        "tune": ("vaak.cli.tasks.tune:tune", "Tune inference options of a diarizer or CTC recogniser."),
         "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),
         "find-batch-size": ("vaak.cli.preflight:find_batch_size", "Find the largest batch that fits."),
         "launch": ("vaak.cli.launch:app", "Train on a cluster with SLURM or Ray."),
@@ -97,18 +97,22 @@ class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc, 
 
 
 WRITING = {
-    *("init", "train", "launch ray", "pipeline moe-asr", "tune", "export", "publish", "fork", "runs clean", "plot"),
+    *("init", "train", "launch ray", "pipeline", "tune", "export", "publish", "fork", "runs clean", "plot"),
     *("report", "compare", "crossval", "sweep"),
     *("data simulate", "data segment", "data get", "data prepare", "data clean", "data preprocess"),
 }
-"""Commands whose result is what they write, send or delete; others print it, unless they are given where to write."""
+"""Commands whose result is what they write, send or delete; others print it, unless they are given where to write.
+
+``pipeline`` stands for all of its commands: each task brings its own.
+"""
 OUTPUT_PARAMETERS = ("output", "output_dir", "out", "picture", "plot")
 """Parameters that say where to write."""
 
 
 def is_written(command: str, values: Mapping[str, Any]) -> bool:
     """Return whether the result of a command, called with these values, is elsewhere than in what it prints."""
-    return command in WRITING or any(isinstance(values.get(name), Path) for name in OUTPUT_PARAMETERS)
+    group = command.partition(" ")[0]
+    return bool({command, group} & WRITING) or any(isinstance(values.get(name), Path) for name in OUTPUT_PARAMETERS)
 
 
 class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]

@@ -238,7 +238,7 @@ class _InMemory(JointTask):
         return JointMeters(meters, split, self.weights) if split in self.evaluation_splits else super().meters(split)
 
     def _evaluated_tasks(self) -> dict[str, AnyTask]:
-        return {name: part for name, part in self.parts.items() if part.evaluation_splits}
+        return {name: part for name, part in self.inner_tasks.items() if part.evaluation_splits}
 
     def models_of_tasks(self) -> dict[str, nn.Module]:
         return copy.deepcopy(self.models)

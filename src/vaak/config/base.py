@@ -272,7 +272,7 @@ FOLDS_FILE = "folds_file"
 def valid_examples_option(units: str) -> Any:
     """The option ``valid_examples: int | None`` of a ``DividedSection`` whose entries are ``units``."""
     return option(
-        f"Number of {units} for valid, in place of fractions, which may give a small corpus none; null: by fractions.",
+        f"Number of {units} for valid, instead of a fraction, which may be none of a small corpus; null: by fractions.",
         None,
         ge=0,
         le=LARGEST_COUNT,
@@ -293,18 +293,18 @@ def fold_option() -> Any:
 
 def folds_file_option() -> Any:
     """The option ``folds_file: Place | None`` of a ``DividedSection``."""
-    return option("The file of the folds (folds.json of vaak crossval), which fold is one of.", None, resume="free")
+    return option("The file that contains the fold (folds.json of vaak crossval).", None, resume="free")
 
 
 class DialectConfig(Section):
-    """The dialect of tables; evidence decides the options that aren't given."""
+    """The dialect of tables; options that aren't given are detected from their content."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     delimiter: str | None = option("Separator of cells: one character, such as ';', or tab.", None)
     quotes: Quotes | None = option(
-        "What quotation marks are: cells, around cells; lines, the same where they end in their line, text otherwise; "
-        "text.",
+        "What quotation marks mean. cells: they enclose cells; lines: the same if they close in their line, else "
+        "they are text; text: they are always text.",
         None,
     )
     encoding: str | None = option("The encoding, such as cp1252, latin-1 or utf-16.", None)
@@ -334,7 +334,7 @@ class DialectConfig(Section):
 
 def dialect_option(*only_for: str) -> Any:
     """The option ``dialect: DialectConfig | None`` of a corpus whose types ``only_for`` read tables."""
-    return option("How tables are written; null: all is decided by evidence.", None, only_for=only_for)
+    return option("Dialect of tables; null: detected from their content.", None, only_for=only_for)
 
 
 def given_dialect(dialect: DialectConfig | None) -> GivenDialect:

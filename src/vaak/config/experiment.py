@@ -33,8 +33,8 @@ class DistillationConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     teacher: SourceOrName = option("The teacher: a run of the same task, or a checkpoint of it.", resume="free")
-    temperature: float = option("T: logits of both are divided by it.", 4.0, gt=0)
-    alpha: float = option("Weight of what the teacher predicts; the rest is that of the labels.", 0.7, ge=0, le=1)
+    temperature: float = option("T: the logits of both are divided by it.", 4.0, gt=0)
+    alpha: float = option("Weight of the teacher's predictions; the labels have the rest.", 0.7, ge=0, le=1)
     hidden: tuple[HiddenConfig, ...] = option("Modules whose outputs are learned as well.", (), resume="refused")
     stored_gib: float = option(
         "Largest size, in GiB, of the teacher's stored predictions; above, it predicts in every step.", 2.0, ge=0
@@ -76,16 +76,16 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
 
     task: str = option("Task to train.", resume="refused")
     name: str = option(
-        "Name of the run, as a folder; not given, it is the name of the YAML.", pattern=r"^[^/\\]+$", resume="free"
+        "Name of the run and of its folder; default: the name of the YAML file.", pattern=r"^[^/\\]+$", resume="free"
     )
-    run_dir: FolderPath = option("Folder of the run; not given, it is runs/NAME.", resume="free")
+    run_dir: FolderPath = option("Folder of the run; default: runs/NAME.", resume="free")
     model: Model = option("The network.")
     global_config: Audio = option("Features of all audio datasets.", {}, validate_default=True, resume="refused")
     datasets: tuple[Corpus, ...] = option("Audio datasets.", (), resume="refused")
     data: Data = option("The data.")
     training: Training = option("The loop.", {}, validate_default=True)
     distillation: DistillationConfig | None = option(
-        "A teacher to learn from; null has none.", None, resume="other numbers"
+        "A teacher to learn from; null: none.", None, resume="other numbers"
     )
     wandb: WandbConfig = option("Weights & Biases.", WandbConfig())
 

@@ -183,14 +183,14 @@ class SchedulerConfig(ExtensibleSection):
         "Warm-up as a fraction of all steps, instead of warmup_steps.", None, ge=0, lt=1
     )
     long_warmup: Literal["refuse", "shorten"] = option(
-        "Where warmup_steps are more than training has: refuse, or shorten them to a tenth of training. Unless given, "
-        "shorten where data or length of training are given over the file that has warmup_steps.",
+        "If warmup_steps exceed the steps of training: refuse, or shorten them to a tenth of training. Default: "
+        "shorten if the data or the length of training override the file that has warmup_steps.",
         "refuse",
         resume="free",
     )
     min_lr: float = option("The final learning rate.", 0.0, ge=0, only_for=SCHEDULES_THAT_END_LOW)
     decay_ratio: float = option(
-        "wsd: the fraction of all steps, at the end, in which the rate decays.", 0.2, gt=0, le=1, only_for=("wsd",)
+        "wsd: fraction of all steps, at the end, over which the rate decays.", 0.2, gt=0, le=1, only_for=("wsd",)
     )
     power: float = option("polynomial: the exponent.", 1.0, gt=0, only_for=("polynomial",))
     first_cycle_steps: int | None = option(

@@ -238,11 +238,9 @@ class TaskSpec:
         configuration (``config.json``, or a vocoder's ``config.yaml``), and of its folder or its name on the Hub. A
         text completes "MODEL …" and says why it can't be used so; None: it isn't one of this task's.
     uses
-        The commands, besides those for runs of any task, that use its runs: ``transcribe``. Its class has the methods
-        that they call.
-    tunes
-        The ``key=value`` of which an experiment must have one so that ``vaak tune`` chooses options for its runs; its
-        class then has the method ``tune``. Empty: any experiment does. None: none does.
+        The commands, besides those for runs of any task, that use its runs (``transcribe``), and the options that may
+        name one (``predict --embeddings``, ``data.decoding.lm``), each with the ``key=value`` of which an experiment
+        must have one; empty: any experiment does. Its class has the methods that they call.
     pipelines
         The pipelines that it brings, by name.
     """
@@ -286,8 +284,7 @@ class TaskSpec:
     sections: tuple[str, ...] = ()
     hub_tag: str | None = None
     opens: Callable[[Mapping[str, Any], str], Mapping[str, Any] | str | None] = lambda about, source: None
-    uses: tuple[str, ...] = ()
-    tunes: tuple[str, ...] | None = None
+    uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pipelines: Mapping[str, TaskPipeline] = field(default_factory=dict)
 
     @property

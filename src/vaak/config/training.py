@@ -25,7 +25,7 @@ class AuxiliaryLoss(Component):
     bare: ClassVar[str | None] = None
 
     type: str = option("A short name, ./file.py:Name, or package.module:Name.")
-    weight: float = option("Its weight: the mean is multiplied by this.")
+    weight: float = option("Factor by which the mean loss is multiplied.")
 
 
 class LossConfig(Section):
@@ -96,14 +96,14 @@ class FreezeConfig(Section):
 
     match: str = option("Regular expression searched in the parameter's name.")
     until_step: int | None = option(
-        "Trained after this step; with until_epoch null too, never.",
+        "Train them after this step; never, if until_epoch is null too.",
         None,
         gt=0,
         resume="other numbers",
         resume_switch="refused",
     )
     until_epoch: int | None = option(
-        "Trained after this many epochs; with until_step, after whichever comes first.",
+        "Train them after this many epochs; with until_step, after whichever comes first.",
         None,
         gt=0,
         resume="other numbers",
@@ -175,7 +175,10 @@ class CheckpointConfig(Section):
     interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)
     save_total_limit: int | None = option("How many checkpoints to keep, in addition to best and last.", 3, ge=1)
     keep_every: int | None = option(
-        "Save every N steps a checkpoint that is never removed: vaak verify, fork and bisect begin at one.", None, gt=0
+        "Every N steps, save a checkpoint that is never removed; vaak verify, fork and bisect begin at such "
+        "checkpoints.",
+        None,
+        gt=0,
     )
     metric: str = option("The metric by which a checkpoint is the best.", "val_loss", resume="other numbers")
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min", resume="other numbers")
@@ -184,7 +187,8 @@ class CheckpointConfig(Section):
         "Regular expressions of parameters that init_from leaves randomly initialised, such as a new head.", ()
     )
     init_rename: dict[str, str] = option(
-        "Regular expressions of init_from's parameter names, each with what replaces its match, in this order.",
+        "Regular expressions for parameter names of init_from, each with the replacement of its match, applied in "
+        "this order.",
         {},
     )
     resume: SourceOrName | None = option(
@@ -204,7 +208,7 @@ class LoggingConfig(Section):
         "Further trackers by name: trackio, and those of accelerate (mlflow, comet_ml, ...).", ()
     )
     smoothing: float = option("Weight of the past in the smoothed losses; 0 turns smoothing off.", 0.98, ge=0, lt=1)
-    system_metrics: bool = option("Log memory in use, its pressure, and how busy the processors are.", True)
+    system_metrics: bool = option("Log memory use, memory pressure and processor load.", True)
     examples: bool = option(
         "Keep single examples of evaluations for vaak report: texts, errors, samples, in RUN/pictures.", True
     )
@@ -234,8 +238,8 @@ class PerformanceConfig(Section):
     prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0, le=LARGEST_COUNT, resume="free")
     persistent_workers: bool = option("Keep the workers from epoch to epoch.", True, resume="free")
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = option(
-        "How workers start: fork copies this process; forkserver and spawn begin new ones, which are sent what they "
-        "read; null is fork, or forkserver once CUDA is used, where the data can be sent.",
+        "How workers start. fork: as copies of this process; forkserver, spawn: as new processes, which are sent "
+        "the data; null: fork, or forkserver once CUDA is used, if the data can be sent.",
         None,
         resume="free",
     )
@@ -245,13 +249,14 @@ class PerformanceConfig(Section):
         "TensorFloat-32 matrix products on CUDA; null: with mixed precision, unless deterministic.", None
     )
     logits: Logits = option(
-        "How scores of all tokens become a loss: whole, as one tensor; chunked, some rows at a time, so that they are "
-        "never held; liger, by liger-kernel on CUDA; auto is chunked from 2^26 scores in a microbatch on, else whole.",
+        "How logits become a loss. whole: as one tensor; chunked: some rows at a time, so that never all are in "
+        "memory; liger: by liger-kernel on CUDA; auto: chunked from 2^26 logits in a microbatch on, else whole.",
         "auto",
     )
     attention: Literal["auto", "masked"] = option(
-        "How attention tells documents of a row, or its padding, apart: masked by a mask of all pairs; auto on CUDA in "
-        "bf16 and fp16 by kernels of variable length, where no weights are dropped and deterministic is off.",
+        "How attention separates the documents of a row, and padding. masked: by a mask of all pairs; auto: by "
+        "variable-length kernels on CUDA in bf16 and fp16, where no attention weights are dropped and "
+        "deterministic is off, else by a mask.",
         "auto",
     )
     num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
@@ -271,41 +276,43 @@ class DistributedConfig(Section):
         "Required number of processes; null accepts as many as were started.", None, gt=0, le=LARGEST_COUNT
     )
     processes_at_start: int | None = option(
-        "Processes of the first start, where they were more than gradient_accumulation_steps: that was multiplied by "
-        "them, so that batch_size is per process. Set when the run starts; null: batch_size is over all processes.",
+        "Number of processes at the first start, if it exceeded gradient_accumulation_steps, which was then "
+        "multiplied by it, so that batch_size is per process. Set when the run starts; null: batch_size is over "
+        "all processes.",
         None,
         gt=0,
         le=LARGEST_COUNT,
     )
     reduction: Literal["float", "exact"] = option(
-        "How microbatches' gradients are added up: float, as they come; exact, as whole numbers of 64 bits, so that "
-        "weights and figures are the same bits on any number of processes.",
+        "How gradients of microbatches are summed. float: as they come; exact: as 64-bit integers, so that "
+        "weights and metrics are bitwise the same on any number of processes.",
         "float",
         resume="other numbers",
     )
     reduce_dtype: Literal["fp32", "bf16"] = option(
-        "What is sent of gradients as processes add them up: fp32, all of it; bf16, half the bytes, so each sum is "
-        "rounded to 8 bits.",
+        "Precision in which processes exchange gradients to sum them. fp32: in full; bf16: half the bytes, each "
+        "sum rounded to 8 bits of precision.",
         "fp32",
         resume="other numbers",
     )
     strategy: Literal["ddp", "zero1", "fsdp"] = option(
-        "What each process holds: ddp, all; zero1, all weights, and the optimizer's moments of some, which it updates; "
-        "fsdp, a part of every weight, gradient and moment, gathered block by block.",
+        "What each process holds. ddp: everything; zero1: all weights, but optimizer moments only of those that "
+        "it updates; fsdp: a shard of every weight, gradient and moment, gathered block by block.",
         "ddp",
         resume="other numbers",
     )
     reshard_after_forward: bool = option(
-        "With fsdp, whether a block's weights are given back after the forward and gathered again for the backward.",
+        "With fsdp, whether a block's weights are freed after the forward pass and gathered again for the "
+        "backward pass.",
         True,
     )
     shard_size: int | None = option(
-        "With fsdp, how many processes share one copy of the model (those of a machine, say); null: all.",
+        "With fsdp, number of processes that share one copy of the model, such as those of one machine; null: all.",
         None,
         gt=1,
         le=LARGEST_COUNT,
     )
-    cpu_offload: bool = option("With fsdp, keep weights and moments in the machine's memory, and update there.", False)
+    cpu_offload: bool = option("With fsdp, keep weights and moments in host memory, and update them there.", False)
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 
@@ -333,8 +340,8 @@ class BatchingConfig(Section):
     )
     num_buckets: int = option("Number of groups of similar length.", 64, gt=0, le=1_000_000, only_for=("bucketed",))
     round_lengths: int | None = option(
-        "Pad batches of training to a multiple of this many tokens or frames, so that few shapes occur; null: to the "
-        "longest example of each.",
+        "Pad training batches to a multiple of this many tokens or frames, so that few shapes occur; null: to the "
+        "longest example of each batch.",
         None,
         gt=0,
         le=LARGEST_LENGTH,
@@ -378,8 +385,8 @@ class TrainingConfig(Section):
         "The device to train on; auto picks the fastest available.", "auto", resume="other numbers"
     )
     mixed_precision: Precision = option(
-        "auto, no (fp32), bf16 or fp16; true is fp16. auto is bf16 on a GPU that multiplies it in hardware, else no; a "
-        "run keeps what it began with.",
+        "auto, no (fp32), bf16 or fp16; true is fp16. auto is bf16 on a GPU with bf16 hardware, else no; a run "
+        "keeps the one that it began with.",
         "auto",
         resume="other numbers",
     )
@@ -387,8 +394,8 @@ class TrainingConfig(Section):
         "Fixed loss scale of fp16; null adapts it.", None, gt=0, resume="other numbers"
     )
     fp32_fallback: int | None = option(
-        "A step that isn't finite in mixed precision is computed again in fp32; after N such steps that were finite "
-        "then, training stays in fp32; null never does this.",
+        "Recompute a step that isn't finite in mixed precision in fp32; after N steps for which that helped, "
+        "training stays in fp32; null: never.",
         3,
         gt=0,
         resume="other numbers",

@@ -201,6 +201,31 @@ class Baselines:
 
 
 @dataclass(frozen=True)
+class TunedScore:
+    """How good options are on development data: in a few words, as a line, and as JSON."""
+
+    short: str
+    line: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TunedOptions:
+    """The options that ``vaak tune`` chose for a run: what a task's method ``tune(model, split)`` returns.
+
+    ``section`` is their dotted key, such as ``data.inference``, and ``options`` are all of it, as JSON. ``unit`` says
+    what the examples are, in the plural: "recordings".
+    """
+
+    section: str
+    options: Mapping[str, Any]
+    num_examples: int
+    unit: str
+    before: TunedScore
+    after: TunedScore
+
+
+@dataclass(frozen=True)
 class Outputs:
     """A description of the logits of a task's models: whether one model can learn from another depends on it.
 
@@ -259,6 +284,8 @@ class Task:
     predict_files
         For a task whose inputs are files: ``predict_files(model, paths, batch_size)`` yields each path with its
         prediction, or with the UserError that says why it can't be read. None: ``predict`` gets the inputs themselves.
+    inner_tasks
+        For a task that trains several others together: these, by name. Their models are ``tasks.NAME`` of its own.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)
@@ -271,6 +298,7 @@ class Task:
     loss_weights: Mapping[str, float] = MappingProxyType({})
     begins_pretrained: bool = False
     predict_files: Any = None
+    inner_tasks: Mapping[str, Task] = MappingProxyType({})
 
     # Data.
 

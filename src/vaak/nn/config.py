@@ -62,7 +62,7 @@ class StackConfig(ExtensibleSection):
     by_whole_path: ClassVar[bool] = True
 
     type: Annotated[str, open_type(("transformer",))] = option(
-        "The network between embeddings and heads; that of a class of one's own has its options next to type.",
+        "The network between embeddings and heads; the options of your own class stand next to type.",
         "transformer",
     )
     d_model: int = option("Width of the residual stream.", 512, gt=0, le=LARGEST_WIDTH)
@@ -89,7 +89,7 @@ class StackConfig(ExtensibleSection):
         "softmax; linear and causal_linear: Performer's FAVOR+; local: softmax over a window.", "softmax"
     )
     window: int = block_option(
-        "local: how far a token attends to each side, in tokens; in a decoder, to the left only.",
+        "local: number of tokens to each side that a token attends to; in a decoder, to the left only.",
         128,
         gt=0,
         le=LARGEST_LENGTH,
@@ -128,22 +128,27 @@ class StackConfig(ExtensibleSection):
         "Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers"
     )
     rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = block_option(
-        "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more; "
+        "How rotary positions extend beyond the training length: all wavelengths alike, or the long ones more; "
         "llama3 and yarn leave the short ones unchanged.",
         "linear",
         resume="other numbers",
     )
     rope_scaling_factor: float = block_option(
-        "How many times longer; 1 has no effect.", 1.0, ge=1, resume="other numbers"
+        "Factor by which the length is extended; 1 has no effect.", 1.0, ge=1, resume="other numbers"
     )
     rope_scaling_bounds: tuple[float, float] | None = block_option(
-        "llama3, yarn: pairs that turn less often than the first in the length before are slowed down by the whole "
-        "factor, more often than the second not at all; null: 1 and 4 for llama3, 1 and 32 for yarn.",
+        "llama3, yarn: pairs of dimensions that turn less often than the first within rope_original_length are "
+        "slowed down by the whole factor, more often than the second not at all; null: 1 and 4 for llama3, 1 and "
+        "32 for yarn.",
         None,
         resume="other numbers",
     )
     rope_original_length: int = block_option(
-        "llama3, yarn: the length before, in tokens.", 8192, gt=0, le=LARGEST_LENGTH, resume="other numbers"
+        "llama3, yarn: the length before it was extended, in tokens.",
+        8192,
+        gt=0,
+        le=LARGEST_LENGTH,
+        resume="other numbers",
     )
     bias: bool = block_option("Biases in the linear layers.", False)
     qkv_bias: bool = block_option("Biases of queries, keys and values alone, as in Qwen2.", False)
@@ -210,7 +215,7 @@ class StackConfig(ExtensibleSection):
 
 
 class MoeConfig(Section):
-    """A mixture of experts: feed-forward layers of which each token reads some.
+    """A mixture of experts: feed-forward layers, of which each token uses some.
 
     Sources: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report"; Wang et al. 2024, arXiv:2408.15664 (the bias).
     """
@@ -218,16 +223,20 @@ class MoeConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     num_experts: int = option("Feed-forward layers to choose from, in each block.", 8, gt=1, le=4096)
-    top_k: int = option("Number of experts that a token reads.", 2, gt=0, le=4096)
-    num_shared: int = option("Experts that all tokens read, as one layer of this many times the width.", 0, ge=0, le=64)
+    top_k: int = option("Number of experts per token.", 2, gt=0, le=4096)
+    num_shared: int = option(
+        "Number of experts that all tokens use, as one layer of this many times the width.", 0, ge=0, le=64
+    )
     d_ff: int | None = option(
         "Width of an expert; null is that of the feed-forward layer that it replaces.", None, gt=0, le=1 << 24
     )
-    first_layer: int = option("Blocks before this one, from 0, have one feed-forward layer.", 0, ge=0, le=10_000)
-    scores: Literal["sigmoid", "softmax"] = option(
-        "What the router makes of its outputs: sigmoid, as DeepSeek-V3; softmax over all experts, as Qwen3.", "sigmoid"
+    first_layer: int = option(
+        "Blocks before this one, counted from 0, have a single feed-forward layer.", 0, ge=0, le=10_000
     )
-    normalise: bool = option("The weights of a token's experts are divided by their sum.", True)
+    scores: Literal["sigmoid", "softmax"] = option(
+        "The router's activation: sigmoid, as in DeepSeek-V3; softmax over all experts, as in Qwen3.", "sigmoid"
+    )
+    normalise: bool = option("Divide the weights of a token's experts by their sum.", True)
     scale: float = option("Factor applied to these weights.", 1.0, gt=0)
     balancing_bias: float = option(
         "Change of each expert's bias per step, which balances how often each is chosen; 0 disables the bias.",
@@ -247,7 +256,7 @@ class TokenStackConfig(StackConfig):
     """A stack over tokens, whose feed-forward layers may be mixtures of experts."""
 
     moe: MoeConfig | None = block_option(
-        "Mixture of experts in place of feed-forward layers: each token reads some of many.", None
+        "Mixture of experts instead of feed-forward layers: each token uses some of many.", None
     )
 
     @property
@@ -263,12 +272,11 @@ class TokenStackConfig(StackConfig):
 
 
 class ConvolutionalStackConfig(StackConfig):
-    """A stack that sees both sides, and may widen each token or frame together with its neighbours."""
+    """A bidirectional stack, whose feed-forward layers may see a token or frame together with its neighbours."""
 
     feed_forward_kernel: int = block_option(
-        "Tokens or frames that the feed-forward layer sees at once; odd. 1: each alone; 3: what words mean together, "
-        "as in a TextCNN; 9: the convolution of FastSpeech 2, by which the spectrum changes within a phoneme after "
-        "little training.",
+        "Tokens or frames that the feed-forward layer sees at once; odd. 1: each alone; 3: short phrases, as in a "
+        "TextCNN; 9: as in FastSpeech 2, which soon learns how the spectrum changes within a phoneme.",
         1,
         gt=0,
         le=1001,
@@ -282,12 +290,12 @@ class ConvolutionalStackConfig(StackConfig):
 
 
 class ConformerConfig(StackConfig):
-    """A stack whose blocks also convolve, and that reads features at a lower rate than they come."""
+    """A stack whose blocks also convolve, and that reads features at a reduced frame rate."""
 
     own_types: ClassVar[tuple[str, ...]] = ("conformer",)
 
     type: Annotated[str, open_type(("conformer",))] = option(
-        "The network after the first convolutions; that of a class of one's own has its options next to type.",
+        "The network after the first convolutions; the options of your own class stand next to type.",
         "conformer",
     )
     d_model: int = option("Width of the residual stream.", 144, gt=0, le=LARGEST_WIDTH)
@@ -298,9 +306,9 @@ class ConformerConfig(StackConfig):
         "The two feed-forward layers; tanh is GPT-2's approximation.", "silu"
     )
     norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = block_option("The normalisation.", "layernorm")
-    norm_placement: Literal["pre"] = block_option("The only one: before each layer, and at the end of a block.", "pre")
+    norm_placement: Literal["pre"] = block_option("Fixed: before each layer, and at the end of a block.", "pre")
     bias: bool = block_option("Biases in the linear layers.", True)
-    kernel_size: int = block_option("Frames of the encoder that a convolution sees at once; odd.", 15, gt=0, le=1001)
+    kernel_size: int = block_option("Width of a convolution, in frames of the encoder; odd.", 15, gt=0, le=1001)
     subsampling: Literal[1, 2, 4, 8] = option("Frames of features for each frame of the encoder.", 4)
     streaming: bool = option(
         "Learn to read audio while it comes, in chunks, and as a whole: convolutions read earlier frames only, "
@@ -342,10 +350,10 @@ class HifiGanConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     upsample_rates: tuple[Size, ...] = option(
-        "Factors of the frame rate, one a level; their product is hop_length.", (8, 8, 2, 2), min_length=1
+        "Factors of the frame rate, one per level; their product is hop_length.", (8, 8, 2, 2), min_length=1
     )
     upsample_kernel_sizes: tuple[Size, ...] = option(
-        "Kernels of the levels; each is its rate, or an even number more.", (16, 16, 4, 4)
+        "Kernel sizes of the levels; each is its rate, or larger by an even number.", (16, 16, 4, 4)
     )
     upsample_initial_channel: int = option(
         "Channels at the frame rate; each level has half of the one before.", 512, gt=0, le=LARGEST_WIDTH
@@ -401,25 +409,25 @@ class LoraConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    rank: int = option("Rank of the change of a weight.", 8, gt=0, le=LARGEST_WIDTH)
-    alpha: float = option("The change is multiplied by alpha / rank.", 16.0, gt=0)
-    dropout: float = option("Dropout before the change.", 0.0, ge=0, lt=1, resume="other numbers")
+    rank: int = option("Rank of the adapters.", 8, gt=0, le=LARGEST_WIDTH)
+    alpha: float = option("An adapter's output is multiplied by alpha / rank.", 16.0, gt=0)
+    dropout: float = option("Dropout before the adapters.", 0.0, ge=0, lt=1, resume="other numbers")
     targets: tuple[str, ...] = option(
-        "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
+        "Linear layers to adapt, by the end of their names.", ("query", "value"), min_length=1
     )
     rslora: bool = option(
         "Multiply the change by alpha / sqrt(rank) instead, so that high ranks learn, too. Source: Kalajdzievski 2023.",
         False,
     )
     dora: bool = option(
-        "Train the length of each row of a weight apart from its direction, which alone is changed by low rank. "
-        "Source: Liu et al. 2024.",
+        "Train the magnitude of each row of a weight apart from its direction, to which alone the low-rank change "
+        "applies. Source: Liu et al. 2024.",
         False,
     )
     base_dtype: Literal["fp32", "bf16", "nf4"] = option(
-        "How the frozen weights of linear layers are kept, but for the output layer: in bf16 they take half the "
-        "memory, and training in bf16 computes the same numbers; in nf4 (QLoRA, with double quantisation) an eighth, "
-        "and they are rounded to 4 bits.",
+        "Type of the frozen weights of linear layers, except the output layer: bf16 takes half the memory, and "
+        "training in bf16 computes the same numbers; nf4 (QLoRA, with double quantisation) takes an eighth, and "
+        "rounds them to 4 bits.",
         "fp32",
     )
 
@@ -448,14 +456,14 @@ def _as_tuple(value: Any) -> Any:
 def lora_option() -> Any:
     """``model.lora`` of a task whose own network it adapts."""
     return option(
-        "Train low-rank adapters of the weights that training begins with (pretrained, training.checkpoint.init_from), "
-        "which are frozen; null trains them all.",
+        "Train low-rank adapters of the frozen weights that training starts from (pretrained, "
+        "training.checkpoint.init_from); null: train all weights.",
         None,
     )
 
 
 class DecoderConfig(TokenStackConfig):
-    """A stack that sees no later token, and may look at the output of an encoder."""
+    """A causal stack, which may attend to the output of an encoder."""
 
     cross_attention_type: Literal["softmax", "linear"] | None = block_option(
         "Type of cross-attention; null is linear where attention_type is causal_linear, else softmax.", None
@@ -483,7 +491,7 @@ class SingleStackConfig(TokenStackConfig):
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: sees no later token; encoder: sees both sides.", "decoder"
     )
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     tie_embeddings: bool = option("Input and output embeddings are one matrix.", True)
 
     @model_validator(mode="after")
@@ -498,15 +506,17 @@ class EncoderDecoderConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    model_type: Literal["encoder_decoder"] = option("The only one with a source and a target.", "encoder_decoder")
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    model_type: Literal["encoder_decoder"] = option(
+        "Fixed: only this type has a source and a target.", "encoder_decoder"
+    )
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     encoder: TokenStackConfig = option("The stack that reads the source.", TokenStackConfig())
     decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
     tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)
     scale_outputs: bool = option("Divide outputs by the root of d_model before scoring, as in the first T5.", False)
     output_bias: bool = option("A bias for the score of each token, as in Marian.", False)
     share_embeddings: bool = option(
-        "Source and target have one embedding, where tokenizer and width are the same.", True
+        "Use one embedding for source and target, if their tokenizer and width are the same.", True
     )
 
     copy_source: bool = option(

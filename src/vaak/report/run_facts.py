@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from vaak.config.changes import NOT_GIVEN, changes_between
 from vaak.config.metrics import find_repeats, get_unit
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import built_in, list_pipelines, spec_by_name
+from vaak.config.tasks import TASKS, list_pipelines, spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
@@ -191,9 +191,9 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
     task = options.get("task")
     if not options:
         return [], "config.yml can't be read"
-    if not isinstance(task, str) or task not in built_in():
-        # Its class would have to be executed.
-        return [], "the defaults of a task from outside Vaak aren't known here"
+    if not isinstance(task, str) or task not in TASKS:
+        # Its class would have to be executed, and a run's folder may be a stranger's.
+        return [], "the defaults of a task that isn't installed aren't known here"
     try:
         untouched = resolved_values(default_experiment(str(task), str(options["name"]), str(options["run_dir"])))
         return differences(untouched, options), ""
@@ -204,7 +204,7 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Name, value before and value after of each option that differs, without name and place of the run."""
     task = after.get("task")
-    if isinstance(task, str) and task in built_in():
+    if isinstance(task, str) and task in TASKS:
         found = [(one.key, one.before, one.after) for one in changes_between(before, after)]
     else:
         old, new = dict(_flat(before)), dict(_flat(after))

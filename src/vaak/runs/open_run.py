@@ -301,7 +301,7 @@ def select_task(opened: OpenedRun, name: str | None) -> OpenedRun:
 
     Raises UserError where the run has no task of this ``name``, or a name is needed.
     """
-    parts = getattr(opened.task, "parts", {})
+    parts = opened.task.inner_tasks
     if name in parts:
         model = opened.model.get_submodule(f"tasks.{name}")
         return replace(opened, experiment=parts[name].experiment, task=parts[name], model=model)
@@ -445,9 +445,8 @@ def require_same_rows(task: Task, kept: Task, checkpoint: Path, directory: Path)
 
 def _row_names(task: Task) -> dict[str, Sequence[str]]:
     """The names of a task's rows by kind; of one of several, by the part, too."""
-    parts: Mapping[str, Task] = getattr(task, "parts", {})
     return {**task.row_names()} | {
-        f"{name}'s {kind}": names for name, part in parts.items() for kind, names in part.row_names().items()
+        f"{name}'s {kind}": names for name, part in task.inner_tasks.items() for kind, names in part.row_names().items()
     }
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +121,30 @@ def _of_task(spec: TaskSpec, options: Mapping[str, Any], splits: Sequence[str]) 
             yield EVAL
 
 
-def require_tunable(run: Path, experiment: Experiment[Any, Any], task: Task) -> None:
-    """Raise UserError where a run's task doesn't declare that ``vaak tune`` chooses options for it (``tunes``)."""
-    tunes = find_spec(task).tunes
-    if tunes is None or (tunes and not any(has_value(experiment, condition) for condition in tunes)):
-        kinds = [_describe_tunable(name, spec.tunes) for name, spec in TASKS.items() if spec.tunes is not None]
-        raise UserError(f"{run} is a run of task {experiment.task}; vaak tune requires a run {', or '.join(kinds)}")
+def require_use(
+    use: str, run: Path, experiment: Experiment[Any, Any], task: Task, *, by: str = "", kind: str = "a run"
+) -> None:
+    """Raise UserError where a task doesn't declare that this run, or pretrained model, can be used so (``uses``).
+
+    ``use`` is a command or an option, as in the spec; ``by`` is what the error calls it, if it is called otherwise, and
+    ``kind`` what it calls the path ``run``.
+    """
+    conditions = find_spec(task).uses.get(use)
+    if conditions is not None and (not conditions or any(has_value(experiment, one) for one in conditions)):
+        return
+    # A run of the right task lacks one of the values: the error shows those that it has.
+    keys = dict.fromkeys(condition.partition("=")[0] for condition in conditions or ())
+    own = [f"{key}={attrgetter(key)(experiment)}" for key in keys]
+    able = [_describe_kind(name, spec.uses[use]) for name, spec in TASKS.items() if use in spec.uses]
+    raise UserError(
+        f"{run} is {kind} of {_describe_kind(str(experiment.task), own)}; "
+        f"{by or (use if '.' in use else f'vaak {use}')} requires a run of {', or of '.join(able)}"
+    )
 
 
-def _describe_tunable(task: str, conditions: tuple[str, ...]) -> str:
+def _describe_kind(task: str, conditions: Sequence[str]) -> str:
     named = " or ".join(condition.replace("=", ": ") for condition in conditions)
-    return f"of {task} with {named}" if named else f"of {task}"
+    return f"task {task} with {named}" if named else f"task {task}"
 
 
 def reads_files(task: Task) -> bool:

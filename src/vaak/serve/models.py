@@ -110,7 +110,7 @@ def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batch
         device = next((one.device for one in run.model.parameters()), torch.device("cpu"))
         name = name_model(path, run)
         worker = Worker(name, device, run.precision.autocast, metrics, batching)
-        for part in getattr(run.task, "parts", {None: None}):
+        for part in run.task.inner_tasks or (None,):
             own = run if part is None else select_task(run, part)
             known = name if part is None else f"{name}/{part}"
             if known in found:

@@ -4,10 +4,11 @@
     whole       a pretrained base, all weights trained      ten times less and below, with a warm-up: above, it forgets
     adapters    a frozen base with low-rank adapters        about ten times as much as whole
 
-They are for AdamW. ``OF_SMALL`` was measured, on small bases and few data (benchmarks/pretrained.py; docs/lab has the
-study). ``USUAL`` is from the literature: Devlin et al. 2019 (BERT: 2e-5 to 5e-5); Raffel et al. 2020 (T5); Touvron et
-al. 2023 (Llama 2: 2e-5); Hu et al. 2021 and Dettmers et al. 2023 (LoRA, QLoRA: 1e-4 to 2e-4); Gandhi 2022 (Whisper by
-Hugging Face: 1e-5), peft's example (Whisper with LoRA: 1e-3); Baevski et al. 2020 (wav2vec 2.0).
+They are for AdamW; each task declares its own in its ``spec.py``. Those of small bases were measured, on few data
+(benchmarks/pretrained.py; docs/lab has the study). The others are from the literature: Devlin et al. 2019 (BERT: 2e-5
+to 5e-5); Raffel et al. 2020 (T5); Touvron et al. 2023 (Llama 2: 2e-5); Hu et al. 2021 and Dettmers et al. 2023 (LoRA,
+QLoRA: 1e-4 to 2e-4); Gandhi 2022 (Whisper by Hugging Face: 1e-5), peft's example (Whisper with LoRA: 1e-3); Baevski et
+al. 2020 (wav2vec 2.0).
 """
 
 from __future__ import annotations
@@ -21,31 +22,25 @@ from vaak.tasks.fetching import count_base_parameters, is_own_run
 
 
 class UsualRates(NamedTuple):
-    """The usual rates of AdamW for a pretrained base: all of it trained, or low-rank adapters of it."""
+    """The usual rates of AdamW for a pretrained base: all of it trained, or low-rank adapters of it.
+
+    ``small`` are those of bases with at most ``SMALL_PARAMETERS``, where they are others.
+    """
 
     whole: float
     adapters: float
+    small: UsualRates | None = None
 
 
-USUAL = {
-    "lm": UsualRates(2e-5, 2e-4),
-    "seq2seq": UsualRates(1e-4, 3e-4),
-    "classification": UsualRates(2e-5, 3e-4),
-    "asr": UsualRates(1e-5, 1e-3),
-    "asr, ctc": UsualRates(1e-4, 1e-3),
-}
-"""By task, and kind of model."""
 SMALL_PARAMETERS = 50_000_000
-OF_SMALL = {"classification": UsualRates(2e-4, 6e-3)}
-"""Of bases with at most ``SMALL_PARAMETERS``."""
 FACTOR = 5
 """A rate above this many times the usual one is high; for adapters, one below the usual by its square is low."""
 
 
-def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterator[CheckFinding]:
+def rate_findings(experiment: Any, usual_rates: UsualRates, key: str, adapted: bool) -> Iterator[CheckFinding]:
     """Yield a remark on a rate that a pretrained base, which the option ``key`` names, isn't usually trained at.
 
-    ``kind`` is a row of ``USUAL``; ``adapted`` says whether the base is frozen, with low-rank adapters. Where other
+    ``adapted`` says whether the base is frozen, with low-rank adapters. Where other
     parts are frozen, the optimizer isn't Adam's kind, or the base is a run of Vaak's, of any size, nothing is known.
     """
     training = experiment.training
@@ -55,7 +50,7 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
     base: str = reduce(getattr, key.split("."), experiment)
     if is_own_run(base):
         return
-    rates = find_usual(kind, base)
+    rates = select_rates(usual_rates, base)
     usual = rates.adapters if adapted else rates.whole
     what = "low-rank adapters of a pretrained base" if adapted else "a pretrained base, all of it trained,"
     if optimizer.lr > FACTOR * usual:
@@ -67,7 +62,7 @@ def rate_findings(experiment: Any, kind: str, key: str, adapted: bool) -> Iterat
         yield remark(key, f"{what} usually begins with a warm-up; give training.scheduler.warmup_ratio, such as 0.1")
 
 
-def find_usual(kind: str, base: str) -> UsualRates:
-    """Return the usual rates of a row of ``USUAL`` for a base; one whose size isn't known has those of large ones."""
+def select_rates(rates: UsualRates, base: str) -> UsualRates:
+    """Return a task's usual rates for a base; one whose size isn't known has those of large ones."""
     is_small = 0 < count_base_parameters(base) <= SMALL_PARAMETERS
-    return OF_SMALL.get(kind, USUAL[kind]) if is_small else USUAL[kind]
+    return rates.small if is_small and rates.small is not None else rates

@@ -36,6 +36,7 @@ from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
+from vaak.runs.use import require_use
 from vaak.tasks.fetching import fetch_model
 
 Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -74,8 +75,8 @@ def synthesize(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
 def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.device) -> Vocoder:
     """The vocoder that the run in ``directory`` names, for spectrograms as ``mel`` describes them.
 
-    It is a run whose task has ``vocoder(model)``, or published. Raises UserError where it is neither, where it is for
-    other spectrograms, and where the folder doesn't exist.
+    It is published, or a run of a task that declares this use and has ``vocoder(model)``. Raises UserError where it is
+    neither, where it is for other spectrograms, and where the folder doesn't exist.
     """
     places = places_of_another(Path(name).expanduser(), directory)
     run = next((place for place in places if place.exists()), None)
@@ -87,9 +88,7 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
         require_mel(SPEAKING, published.folder, published.mel, mel)
         return NetworkVocoder(published.generator().to(device), mel.hop_length)
     opened = open_run(run, device=device.type)
-    task = opened.experiment.task
-    if not hasattr(opened.task, "vocoder"):
-        raise UserError(f"{SPEAKING}: {run} is a run of task {task}; expected one of task vocoder")
+    require_use(SPEAKING, run, opened.experiment, opened.task)
     require_mel(SPEAKING, run, opened.task.audio.mel, mel)
     vocoder: Vocoder = opened.task.vocoder(opened.model)
     return vocoder

@@ -59,11 +59,11 @@ def subset_option() -> Any:
     return option("huggingface: name of its configuration.", None, only_for=("huggingface",))
 
 
-def max_unknown_option(lost: str = "can't be written by the tokenizer") -> Any:
+def max_unknown_option(lacking: str = "the tokenizer can't write") -> Any:
     """``data.max_unknown``."""
     return option(
-        f"Preparation is refused where this many percent of the characters or words of a split {lost}; from 0.5 on, "
-        "they are named in a warning.",
+        f"Refuse to prepare the data if {lacking} this percentage of a split's characters or words; from 0.5 on, a "
+        "warning names them.",
         5.0,
         gt=0,
         le=101,

@@ -12,7 +12,8 @@ import tiny_bert
 import vaak
 from vaak.config.load import load
 from vaak.core.splits import SPLITS
-from vaak.tasks.rates import SMALL_PARAMETERS, USUAL, find_usual
+from vaak.tasks.classification.spec import RATES
+from vaak.tasks.rates import SMALL_PARAMETERS, select_rates
 
 TEXTS = {
     "lm": "model: {pretrained: theirs, LORA}\ndata: {corpus: {train: a.txt}}",
@@ -83,7 +84,7 @@ def test_a_real_small_encoder_learns_in_few_steps_at_its_usual_rate_alone(tmp_pa
         (tmp_path / f"{split}.json").write_text(json.dumps([row for own in kept for row in own]))
     encoder, files = str(Path(weights, "minilm")), {split: [str(tmp_path / f"{split}.json")] for split in SPLITS}
     found = {}
-    for name, rate in (("usual", find_usual("classification", encoder)), ("large", USUAL["classification"])):
+    for name, rate in (("usual", select_rates(RATES, encoder)), ("large", RATES)):
         config = {
             "task": "classification",
             "model": {"architecture": "transformer", "pretrained_model": encoder},

@@ -151,8 +151,13 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
     audio = tones / "test0.wav"
     expected = {
         ("classify", bert, "the"): "is an encoder, which has no classes before it is trained",
-        ("generate", whisper, "the"): "is a model of task asr; vaak generate requires a language model",
-        ("align", whisper, audio, tmp_path / "said.txt"): "is a Whisper",
+        ("generate", whisper, "the"): "is a model of task asr; vaak generate requires a run of task lm",
+        (
+            "align",
+            whisper,
+            audio,
+            tmp_path / "said.txt",
+        ): "is a model of task asr with model.architecture: whisper; vaak align",
         ("transcribe", tmp_path / "pickled", audio): "as pickles (pytorch_model.bin), which can run code",
         ("transcribe", "nobody/nothing", audio): "the Hugging Face Hub has no such model or can't be reached",
         ("transcribe", "runs/nothing", audio): "is not a run directory",

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -26,6 +26,7 @@ from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS, ExportFormat, StarterData, TaskPipeline, TaskSpec, load_name
 from vaak.core.errors import UserError
 from vaak.core.metrics import Metric
+from vaak.core.task import TunedOptions, TunedScore
 from vaak.pipeline.stage import Pipeline, Stage, StageWork
 from vaak.report.html import Html, element
 from vaak.report.model_card import AboutExport, model_card
@@ -197,12 +198,22 @@ class RightLetters(vowels.VowelMeters):
         return {"loss": found["loss"], "right_letters": found["accuracy"]}
 
 
+class ReadingConfig(Section):
+    """How words are read."""
+
+    pause: float = option("Seconds between two words.", 0.5)
+
+
+class SorterDataConfig(vowels.VowelDataConfig):
+    reading: ReadingConfig = ReadingConfig()
+
+
 class Sorter(vowels.VowelTask):
     """A task of another package: it has commands, a format and a tag of its own."""
 
     SPEC = TaskSpec(
         model=vowels.VowelTask.SPEC.model,
-        data=vowels.VowelTask.SPEC.data,
+        data=SorterDataConfig,
         defaults=vowels.VowelTask.SPEC.defaults,
         commands=lambda get: ("predict {run} aeiou", "eval {run}"),
         exports={
@@ -217,8 +228,7 @@ class Sorter(vowels.VowelTask):
         starter_data=StarterData("texts", "texts without labels", usual_for="texts"),
         drawings={"letters": f"{__name__}:draw_letters"},
         sections=(f"{__name__}:show_letters",),
-        uses=("translate",),
-        tunes=("name=tunable",),
+        uses={"translate": (), "tune": ("name=tunable",), "predict --embeddings": ()},
         pipelines={"sort-letters": TaskPipeline(f"{__name__}:SORTING", shown="learn/run")},
     )
 
@@ -228,8 +238,12 @@ class Sorter(vowels.VowelTask):
     def decoding(self, **options: Any) -> None:
         raise UserError("a sorter is asked for its decoding")
 
-    def tune(self, model: Any, split: str = "valid") -> None:
-        raise UserError(f"a sorter is asked to tune itself on {split}")
+    def tune(self, model: Any, split: str = "valid") -> TunedOptions:
+        before, after = (TunedScore(f"{share} wrong", f"{share} wrong of 4", {"wrong": share}) for share in (3, 1))
+        return TunedOptions("data.reading", {"pause": 0.25}, 4, "words", before, after)
+
+    def embed(self, model: Any, texts: Iterable[str], batch_size: int | None) -> Iterator[tuple[str, list[float]]]:
+        yield from ((text, [float(len(text))]) for text in texts)
 
     def refused_exports(self) -> dict[str, str]:
         return {"table": "this sorter has no table"}
@@ -328,18 +342,37 @@ def test_an_installed_task_brings_its_pipeline_which_runs_and_whose_run_is_repor
 
 @pytest.mark.usefixtures("installed_sorter")
 def test_an_installed_task_declares_which_of_its_runs_are_tuned(vaak: Vaak, tmp_path: Path) -> None:
-    """Any task with a method of this name was tuned, and the message named two of Vaak's own."""
+    """Only what a diarizer or a recogniser finds could be kept and printed."""
     (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
-    for name, said in (
-        ("tunable", "a sorter is asked to tune itself on valid"),
-        (
-            "other",
-            f"{tmp_path / 'other'} is a run of task sorter; vaak tune requires a run of asr with "
-            "model.architecture: ctc, or of diarization, or of sorter with name: tunable",
-        ),
-    ):
+    for name in ("tunable", "other"):
         assert vaak("train", tmp_path / "sorter.yml", f"name={name}", f"run_dir={tmp_path / name}")[0] == 0
-        assert vaak("tune", tmp_path / name)[::2] == (2, f"{said}\n")
+    code, out, err = vaak("tune", tmp_path / "tunable")
+    assert code == 0, err
+    assert out.splitlines()[:3] == ["valid: words 4", "before  3 wrong of 4", "after   1 wrong of 4"]
+    assert f"{'pause':<17} 0.5 → 0.25" in out
+    assert (tmp_path / "tunable" / "tuned.yml").read_text() == (
+        "# By vaak tune, on valid (4 words), with step-00000002.\n"
+        "# 3 wrong before, 1 wrong with these options.\ndata:\n  reading:\n    pause: 0.25\n"
+    )
+    found = json.loads(vaak("tune", tmp_path / "tunable", "--json")[1])
+    assert (found["words"], found["after"], found["reading"]) == (4, {"wrong": 1}, {"pause": 0.25})
+    assert vaak("tune", tmp_path / "other")[::2] == (
+        2,
+        f"{tmp_path / 'other'} is a run of task sorter with name: other; vaak tune requires a run of task asr with "
+        "model.architecture: ctc, or of task diarization, or of task sorter with name: tunable\n",
+    )
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_an_installed_task_gives_embeddings_and_its_options_that_differ(vaak: Vaak, tmp_path: Path) -> None:
+    """Any task with a method of this name was asked; the defaults of tasks from outside Vaak weren't known."""
+    (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
+    run = tmp_path / "run"
+    assert vaak("train", tmp_path / "sorter.yml", f"run_dir={run}")[0] == 0
+    assert vaak("predict", run, "--embeddings", "abc")[1] == '{"text": "abc", "embedding": [3.0]}\n'
+    keys = {name for name, _, _ in read_facts(run).changed}
+    assert "training.max_steps" in keys
+    assert "model.width" not in keys
 
 
 @pytest.mark.usefixtures("installed_sorter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vaak.audio.config import AugmentationConfig
-from vaak.config.tasks import TASKS, load_name
+from vaak.config.tasks import TASKS, list_pipelines, load_name
 from vaak.tasks.speech_task import SpeechTask
 from vaak.tasks.text_task import TextTask
 
@@ -65,12 +66,20 @@ def test_every_task_reads_text_or_audio_and_begins_with_what_these_have_in_commo
 OUTSIDE = [
     path
     for path in sorted(FOLDERS.parent.rglob("*.py"))
-    if path.relative_to(FOLDERS.parent).parts[0] not in ("tasks", "compat")
+    if path.parent == FOLDERS or path.relative_to(FOLDERS.parent).parts[0] not in ("tasks", "compat")
 ]
+"""All but the tasks' folders; what several tasks share lies next to these, and knows none of them either."""
 EXTRAS = "optional_import"
 """Its second argument is the name of a package's extra, which may be a task's, too."""
-OPTIONS = {("cli/export.py", "vocoder")}
-"""An option of ``vaak export``, which the formats declare that take it."""
+ALLOWED = {("cli/export.py", "vocoder"), ("tasks/__init__.py", "lm")}
+"""An option of ``vaak export``, which the formats declare that take it; and the task of a YAML that points to none."""
+OF_STRANGERS = {
+    ("config/tasks.py", 'getattr(task, "'),
+    ("library/fit.py", 'getattr(task, "'),
+    ("library/trained_run.py", 'getattr(self.task, "'),
+    ("runs/use.py", 'getattr(task, "'),
+}
+"""Where a user's class or object is looked at before it is known to be a task, or for a tokenizer it may have."""
 LOSSES = {"cross_entropy", "orpo"}
 """Metrics that are losses, too, which the configuration knows by name."""
 
@@ -86,14 +95,29 @@ def strings(node: ast.AST) -> Iterator[str]:
 
 
 def test_nothing_outside_the_tasks_knows_one_by_its_name() -> None:
-    """``vaak lm-eval`` asked whether a run's task is "lm", and seven commands likewise: a spec declares it."""
+    """``vaak lm-eval`` asked whether a run's task is "lm", and seven commands likewise: a spec declares it.
+
+    A table of learning rates had a row for each task; the table of commands named the pipeline of one.
+    """
+    pipelines = list_pipelines()
     found = {
         (path.relative_to(FOLDERS.parent).as_posix(), text)
         for path in OUTSIDE
         for text in strings(ast.parse(path.read_text(encoding="utf-8")))
-        if text in TASKS
+        if text in TASKS or text.removeprefix("pipeline ") in pipelines
     }
-    assert found == OPTIONS
+    assert found == ALLOWED
+
+
+def test_nothing_outside_the_tasks_tries_whether_a_task_has_a_method() -> None:
+    """Whether a run has a vocoder, embeddings or words was tried by ``hasattr``: a spec declares it (``uses``)."""
+    of_tasks = re.compile(r"\b(hasattr|getattr)\((\w+\.)*(task|own), \"|isinstance\((\w+\.)*task, [A-Z]\w+Task\b")
+    found = {
+        (path.relative_to(FOLDERS.parent).as_posix(), match[0])
+        for path in [*OUTSIDE, *FOLDERS.glob("*/**/*.py")]
+        for match in of_tasks.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert found == OF_STRANGERS
 
 
 def test_nothing_outside_the_tasks_asks_for_a_metric_by_its_name() -> None:

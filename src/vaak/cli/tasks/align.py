@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vaak.tasks.asr.ctc.align import AlignedLine, AlignedRecording
 
 log = logging.getLogger("vaak")
-REQUIRED = "this requires a run of task asr with model.architecture: ctc"
 
 
 class Format(StrEnum):
@@ -178,13 +177,10 @@ def _align_files(
     chosen: ModelInUse, files: dict[Path, list[str]], within: bool, batch_size: int | None
 ) -> Iterator[tuple[Path, AlignedRecording | UserError]]:
     from vaak.tasks.asr.ctc.align import Aligner
-    from vaak.tasks.asr.ctc.predict import CtcTranscriber
 
     opened = chosen.open()
-    chosen.require_use(opened, "align", REQUIRED)
+    chosen.require_use(opened, "align")
     transcriber = opened.task.transcriber(opened.model)
-    if not isinstance(transcriber, CtcTranscriber):
-        raise UserError(f"{chosen.run} is a Whisper; {REQUIRED}")
     with opened.precision.autocast():
         aligner = Aligner(transcriber, within)
         yield from zip(files, aligner.align_files(files, [*files.values()], batch_size), strict=True)

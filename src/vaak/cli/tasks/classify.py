@@ -35,7 +35,7 @@ def classify(
 
     texts, _ = read_texts(text)
     opened = select_task(chosen.open(), task)
-    chosen.require_use(opened, "classify", "vaak classify requires a text classifier")
+    chosen.require_use(opened, "classify")
     multi_label = opened.experiment.data.corpus.multi_label
     lines = (
         json.dumps(asdict(found), ensure_ascii=False) if chosen.as_json else _lines(found, top_k, multi_label)

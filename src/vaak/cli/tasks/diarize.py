@@ -15,29 +15,24 @@ import typer
 from vaak.cli.arguments import (
     AudioFiles,
     BatchSize,
-    ChosenRun,
     ModelInUse,
     add_options,
-    files_and_overrides,
     make_overrides,
     on_a_run,
 )
-from vaak.cli.output import create_folder, failed_to_json, print_contents
+from vaak.cli.output import create_folder, failed_to_json
 from vaak.core.errors import UserError
 from vaak.core.left_out import ReadFiles, files_to_json, noting_files
 from vaak.core.matching import pair_names, quote_names, rename_like
-from vaak.core.metrics import percent
 from vaak.core.progress import track
-from vaak.core.storage.files import scratch_folder
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vaak.audio.segments import Segment
     from vaak.runs.open_run import OpenedRun
-    from vaak.scoring.diarization_errors import ErrorSeconds, Scores
-    from vaak.tasks.asr.ctc.predict import Weighed
+    from vaak.scoring.diarization_errors import Scores
     from vaak.tasks.diarization.enrolment import Enrolment, Named
-    from vaak.tasks.diarization.predict import Diarized, Tuning
+    from vaak.tasks.diarization.predict import Diarized
 
 log = logging.getLogger("vaak")
 LATE_SECONDS = 0.1
@@ -93,7 +88,7 @@ def diarize(
         raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
     # bounds of the number override a number that is given in the run
     opened = chosen.open(make_overrides("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
-    chosen.require_use(opened, "diarize", "vaak diarize requires a diarization run")
+    chosen.require_use(opened, "diarize")
     counts = [name for name in inference if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type
@@ -322,107 +317,3 @@ def _pace(recordings: list[Diarized]) -> str:
     factor = times["real_time_factor"]
     said = "" if factor is None else f", real-time factor {factor:.4f}"
     return f"{times['duration']:.1f} s of audio in {times['seconds_taken']:.2f} s{said}"
-
-
-@on_a_run
-def tune(
-    chosen: ChosenRun,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
-    ] = None,
-    split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
-) -> None:
-    """Tune inference options of a diarizer or CTC recogniser on development data.
-
-    Those of a diarizer are threshold, median filter and minimum durations; of a recogniser the weights of its language
-    model, alpha and beta. They are written to RUN/tuned.yml with all of data.inference or data.decoding. Commands that
-    use the run take them from there unless their command line overrides them; training doesn't use them. To undo,
-    delete the file.
-
-    Example: vaak tune runs/diarizer
-    """
-    from vaak.runs.evaluate import contents_of_splits
-    from vaak.runs.open_run import write_tuned
-    from vaak.runs.use import require_tunable
-    from vaak.tasks.asr.ctc.predict import Weighed
-
-    files, overrides = files_and_overrides(arguments or [])
-    with scratch_folder("tune") as temporary_folder, noting_files() as noted:
-        data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
-        opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
-        require_tunable(chosen.run, opened.experiment, opened.task)
-        tuned = opened.task.tune(opened.model, split)
-        data_read = contents_of_splits(opened.task, [split])
-    about_data = {"data": data_read, "files": files_to_json(noted)}
-    if isinstance(tuned, Weighed):
-        _tell_weights(chosen, opened, split, tuned, about_data)
-        return
-    found: Tuning = tuned
-    inference = found.inference.model_dump(mode="json")
-    remarks = [
-        f"By vaak tune, on {split} ({found.recordings} recordings), with {opened.checkpoint.name}.",
-        f"DER {_error_rate(found.before)} before, {_error_rate(found.after)} with these options.",
-    ]
-    path = write_tuned(opened.directory, {"data": {"inference": inference}}, remarks)
-    before = opened.experiment.data.inference.model_dump(mode="json")
-    if chosen.as_json:
-        about = {
-            "split": split,
-            "recordings": found.recordings,
-            "file": str(path),
-            "checkpoint": str(opened.checkpoint),
-        }
-        errors = {name: _error_values(getattr(found, name)) for name in ("before", "after")}
-        protocol = opened.task.meters(split).protocol
-        print(json.dumps({**about, **errors, "inference": inference, "protocol": protocol, **about_data}))
-        return
-    print(f"{split}: recordings {found.recordings}")
-    for name in ("before", "after"):
-        print(f"{name:<7} {_error_line(getattr(found, name))}")
-    for name, value in inference.items():
-        if value != before[name]:
-            print(f"{name:<17} {before[name]} → {value}")
-    print_contents(data_read)
-    print(f"in {path}: vaak eval and vaak diarize use these from now on; report metrics on test, not on this split")
-
-
-def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed, about_data: dict[str, Any]) -> None:
-    """Write the weights of a language model to the run's tuned.yml; print them, and the data read and left out."""
-    from vaak.runs.open_run import write_tuned
-
-    decoding = found.decoding.model_dump(mode="json")
-    remarks = [
-        f"By vaak tune, on {split} ({found.utterances} utterances), with {opened.checkpoint.name}.",
-        f"WER {100 * found.before:.2f} % before, {100 * found.after:.2f} % with these options.",
-    ]
-    path = write_tuned(opened.directory, {"data": {"decoding": decoding}}, remarks)
-    if chosen.as_json:
-        rates = {"utterances": found.utterances, "before": {"wer": found.before}, "after": {"wer": found.after}}
-        about = {"split": split, "file": str(path), "checkpoint": str(opened.checkpoint), **rates}
-        print(json.dumps({**about, "decoding": decoding, **about_data}))
-        return
-    print(f"{split}: utterances {found.utterances}")
-    print(f"before  WER {100 * found.before:.2f} %")
-    print(f"after   WER {100 * found.after:.2f} %: alpha {found.decoding.alpha:g}, beta {found.decoding.beta:g}")
-    print_contents(about_data["data"])
-    print(f"in {path}: vaak eval and vaak transcribe use these from now on; report metrics on test, not on this split")
-
-
-def _error_rate(error: ErrorSeconds) -> str:
-    return "-" if error.rate is None else f"{100 * error.rate:.2f} %"
-
-
-def _error_line(error: ErrorSeconds) -> str:
-    if not error.scored:
-        return "DER -: no speech to score"
-    names = {"miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
-    return f"DER {_error_rate(error)}: " + ", ".join(
-        f"{name} {100 * part / error.scored:.2f}" for name, part in names.items()
-    )
-
-
-def _error_values(error: ErrorSeconds) -> dict[str, float | None]:
-    rates = {"der": error.rate, "der_percent": percent(error.rate)}
-    parts = {"scored_seconds": error.scored, "miss_seconds": error.miss}
-    return {**rates, **parts, "false_alarm_seconds": error.false_alarm, "confusion_seconds": error.confusion}

@@ -39,7 +39,7 @@ def generate(
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
     opened = chosen.open()
-    chosen.require_use(opened, "generate", "vaak generate requires a language model (task lm)")
+    chosen.require_use(opened, "generate")
     task, read = opened.task, opened.experiment.data.max_length
     asked = _conversation(text) if chat else None
     prompt = (

@@ -79,7 +79,7 @@ def predict(
 
 
 def _embed(chosen: ModelInUse, texts: Iterable[str], task: str | None, batch_size: int | None) -> Iterator[str]:
-    """Yield a line of JSON for each text. Raises UserError for a run of another task than classification."""
+    """Yield a line of JSON for each text. Raises UserError for a run of a task without embeddings."""
     from vaak.engine.distributed.launcher import pick_device
     from vaak.runs.base import is_base
 
@@ -91,12 +91,8 @@ def _embed(chosen: ModelInUse, texts: Iterable[str], task: str | None, batch_siz
         from vaak.runs.open_run import select_task
 
         opened = select_task(chosen.open(), task)
-        own: Any = opened.task
-        if not hasattr(own, "embed"):
-            kind = opened.experiment.task
-            takes = "a run of task classification, or a pretrained encoder (a folder, OWNER/NAME)"
-            raise UserError(f"--embeddings: {chosen.run} is a run of task {kind}; expected {takes}")
-        found = own.embed(opened.model, texts, batch_size)
+        chosen.require_use(opened, "predict --embeddings")
+        found = opened.task.embed(opened.model, texts, batch_size)
     for text, vector in found:
         yield json.dumps({"text": text, "embedding": vector}, ensure_ascii=False)
 

@@ -60,7 +60,7 @@ def speak(
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
     opened = chosen.open(make_overrides("data.speaking", speaking))
-    chosen.require_use(opened, "speak", "vaak speak requires a run of task tts")
+    chosen.require_use(opened, "speak")
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []

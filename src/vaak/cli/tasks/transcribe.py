@@ -121,7 +121,7 @@ def transcribe(
     # Before the seconds that opening a model takes.
     _require_that_options_fit(files, format, output, diarize, decoding)
     opened = chosen.open(make_overrides("data.decoding", decoding))
-    chosen.require_use(opened, "transcribe", "vaak transcribe requires a run of task asr")
+    chosen.require_use(opened, "transcribe")
     transcriber = opened.task.transcriber(opened.model)
     transcripts: Iterator[Transcript | SpeakerTranscript | UserError]
     if diarize is None:
@@ -150,7 +150,7 @@ def _transcribe_live(
     if others:
         raise UserError(f"{others[0]} can't be taken with --live, which prints text or JSON of what it hears")
     opened = chosen.open(make_overrides("data.decoding", decoding))
-    chosen.require_use(opened, "transcribe", "vaak transcribe requires a run of task asr")
+    chosen.require_use(opened, "transcribe")
     with opened.precision.autocast():
         listen(
             opened.task.transcriber(opened.model, long_form="silences"),
@@ -182,7 +182,7 @@ def _transcribe_speakers(
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
 
     opened: OpenedRun = chosen.open()
-    chosen.require_use(opened, "diarize", "--diarize requires a diarization run")
+    chosen.require_use(opened, "diarize", by="--diarize")
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
 
     def read_segments(path: Path) -> tuple[list[Segment], float]:

@@ -38,7 +38,7 @@ def translate(
     """
     texts, where = read_texts(text)
     opened = chosen.open()
-    chosen.require_use(opened, "translate", "vaak translate requires a seq2seq model")
+    chosen.require_use(opened, "translate")
     settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)

@@ -78,10 +78,10 @@ class ScratchConfig(Section):
     d_model: int = option("Width.", 128, gt=0, le=LARGEST_WIDTH)
     encoder_layers: int = option("Layers of the encoder.", 2, gt=0, le=1000)
     decoder_layers: int = option("Layers of the decoder.", 2, gt=0, le=1000)
-    num_heads: int = option("Attention heads of a layer.", 4, gt=0, le=1000)
+    num_heads: int = option("Attention heads per layer.", 4, gt=0, le=1000)
     d_ff: int | None = option("Width of the feed-forward layers; null is 4 times d_model.", None, gt=0)
     max_target_length: int = option(
-        "Tokens of the longest transcript, with its start and its end.", CONTEXT_TOKENS, gt=2, le=LARGEST_LENGTH
+        "Longest transcript, in tokens, including its start and end.", CONTEXT_TOKENS, gt=2, le=LARGEST_LENGTH
     )
     dropout: float = option("Dropout.", 0.1, ge=0, lt=1, resume="other numbers")
 
@@ -95,20 +95,19 @@ class ScratchConfig(Section):
 class WhisperLoraConfig(LoraConfig):
     """Low-rank adapters of a Whisper, by the names of its layers."""
 
-    targets: tuple[str, ...] = option(
-        "Linear layers that are adapted, by the end of their names.", ("q_proj", "v_proj")
-    )
+    targets: tuple[str, ...] = option("Linear layers to adapt, by the end of their names.", ("q_proj", "v_proj"))
 
 
 class ExpertsConfig(WhisperLoraConfig):
     """A mixture of experts: for each utterance, a gate chooses some of several low-rank adapters."""
 
     num_experts: int = option("Number of experts.", 8, gt=1, le=10_000)
-    top_k: int = option("Experts that are chosen for an utterance.", 1, gt=0, le=10_000)
+    top_k: int = option("Number of experts chosen for an utterance.", 1, gt=0, le=10_000)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
     balancing_bias: float = option(
-        "Load balancing without a loss: each expert has a bias in the choice, which a step raises by this where the "
-        "expert was chosen less than the mean, or lowers; 0 disables it, 0.001 is usual. Source: Wang et al. 2024.",
+        "Load balancing without a loss: each step raises the bias of an expert in the choice by this if it was "
+        "chosen less often than the mean, else lowers it; 0 disables it, 0.001 is usual. Source: Wang et al. "
+        "2024.",
         0.0,
         ge=0,
     )
@@ -127,32 +126,33 @@ class MaskingConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    time_prob: float = option("Part of the frames that is hidden, in spans that may overlap.", 0.05, ge=0, le=1)
-    time_length: int = option("Frames of a span.", 10, gt=0, le=LARGEST_LENGTH)
-    channel_prob: float = option("Part of the channels that is hidden in all frames, in spans.", 0.0, ge=0, le=1)
-    channel_length: int = option("Channels of a span.", 10, gt=0, le=LARGEST_WIDTH)
+    time_prob: float = option("Fraction of the frames to mask, in spans that may overlap.", 0.05, ge=0, le=1)
+    time_length: int = option("Length of a span, in frames.", 10, gt=0, le=LARGEST_LENGTH)
+    channel_prob: float = option("Fraction of the channels to mask in all frames, in spans.", 0.0, ge=0, le=1)
+    channel_length: int = option("Width of a span, in channels.", 10, gt=0, le=LARGEST_WIDTH)
 
 
 class AsrModelConfig(Section):
-    """The network, and what of it is trained; training.freeze can hold its encoder."""
+    """The network, and which parts of it are trained; training.freeze can freeze its encoder."""
 
     bare: ClassVar[str | None] = "base"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     architecture: Literal["whisper", "ctc", "decoder"] = option(
-        "whisper: a decoder writes the transcript, token by token; ctc: an encoder, and for each of its frames a token "
-        "or none; decoder: a base with a decoder other than Whisper's, such as Moonshine or Qwen3-ASR.",
+        "whisper: a decoder writes the transcript token by token; ctc: an encoder predicts a token or none for "
+        "each of its frames; decoder: another base with a decoder, such as Moonshine or Qwen3-ASR.",
         "whisper",
     )
     base: SourceOrName = option(
-        "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder; of ctc, "
-        "also a run that trained a Conformer.",
+        "scratch: train from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder; for "
+        "ctc, also a run that trained a Conformer.",
         SCRATCH,
     )
     window: float | None = option(
-        "whisper with a base: seconds that its encoder reads at once; null: as many as the base was trained with (30). "
-        "Fewer are faster, but cut its positions: it repeats and loses words until it has learned again.",
+        "whisper with a base: seconds that its encoder reads at once; null: as many as the base was trained with "
+        "(30). Fewer are faster, but cut its positions: until it has adapted in training, it repeats and loses "
+        "words.",
         None,
         gt=0,
         le=CONTEXT_SECONDS,
@@ -164,15 +164,14 @@ class AsrModelConfig(Section):
     )
     train_feature_encoder: bool = option("ctc with a base: train its convolutions, too.", False)
     adapter: str | None = option(
-        "ctc with a base that has adapters by language (MMS): train that of a language, such as hin, with the output "
-        "layer, and nothing else. If the base has no layer for it, a new one, with tokens of data.tokenizer.",
+        "ctc with a base that has an adapter per language (MMS): train only the adapter of this language, such as "
+        "hin, and the output layer. If the base has no output layer for it, a new one is made for the tokens of "
+        "data.tokenizer.",
         None,
         pattern=r"^[A-Za-z0-9][\w-]*$",
     )
-    lora: WhisperLoraConfig | None = option(
-        "Train low-rank adapters of the base, which is frozen; null trains it all.", None
-    )
-    experts: ExpertsConfig | None = option("Train several such changes, and a gate that chooses among them.", None)
+    lora: WhisperLoraConfig | None = option("Train low-rank adapters of the frozen base; null: train all of it.", None)
+    experts: ExpertsConfig | None = option("Train several low-rank adapters, and a gate that chooses among them.", None)
 
     @model_validator(mode="after")
     def _window_fits(self) -> AsrModelConfig:
@@ -206,12 +205,12 @@ class AsrDecodingConfig(Section):
     beam_size: int = option("beam: number of hypotheses.", 5, ge=1, le=10_000)
     length_penalty: float = option("whisper, beam: scores are divided by length to this power.", 1.0, ge=0)
     early_stopping: bool = option(
-        "whisper, beam: a search is over once beam_size hypotheses have ended; false: once none can win any "
-        "more, which takes several times as long.",
+        "whisper, beam: end a search once beam_size hypotheses are complete; false: once no other can win, which "
+        "takes several times as long.",
         True,
     )
     max_new_tokens: int | None = option(
-        "whisper, decoder: maximum number of tokens of a window; null is as many as the decoder can take.", None, gt=0
+        "whisper, decoder: maximum number of tokens per window; null: as many as the decoder can take.", None, gt=0
     )
     token_min_logp: float | None = option(
         "ctc, beam: tokens of a frame with a lower log-probability are left out, but for the best; null: none is.",
@@ -224,24 +223,25 @@ class AsrDecodingConfig(Section):
         gt=0,
     )
     ngram: Source | None = option(
-        "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
-        "one that gzip compressed.",
+        "ctc, beam: an ARPA file (of KenLM or SRILM; may be gzipped) with an n-gram model of words, spelt as in "
+        "the transcripts.",
         None,
     )
     lm: Source | None = option(
-        "ctc, beam: a run of task lm (a decoder), in place of an n-gram model; its texts are spelt as the transcripts.",
+        "ctc, beam: a run of task lm (a decoder) instead of an n-gram model, trained on texts spelt as in the "
+        "transcripts.",
         None,
     )
     alpha: float = option("ctc, beam: weight of the language model's log-probabilities.", 0.5, ge=0)
     beta: float = option("ctc, beam: score added for each word.", 0.0)
     hotwords: Hotwords = option(
-        "whisper; ctc, beam: words and phrases that transcripts should prefer, such as names: a list of them, or with "
-        "commas between them; NAME.txt or NAME.tsv is a file with one in each line, and its own weight after a tab if "
-        "it has one.",
+        "whisper; ctc, beam: words and phrases that transcripts should prefer, such as names: a list, or a text "
+        "with commas between them; NAME.txt or NAME.tsv is a file with one per line, which may have its own "
+        "weight after a tab.",
         (),
     )
     hotword_weight: float = option(
-        "Score, as a log-probability, that a hotword adds each time it is in a transcript.", 4.0, gt=0, le=1000
+        "Score, as a log-probability, added each time a hotword appears in a transcript.", 4.0, gt=0, le=1000
     )
     chunk: float | None = option(
         "ctc, of a Conformer that streams: seconds of the chunks in which audio is read, a multiple of the encoder's "
@@ -258,48 +258,48 @@ class AsrDecodingConfig(Section):
         "whisper: translate writes English, if the base can.", "transcribe"
     )
     prompt: str | None = option(
-        "whisper: a text that is read as if it had been said before: names, spelling, style.", None
+        "whisper: a text that the model takes as said before the recording: for names, spelling and style.", None
     )
     timestamps: Literal["none", "segment", "word"] = option(
-        "Which times are found. segment: those that a Whisper writes itself; word: those of words, too, with how "
-        "probable each is: by a Whisper's attention to the audio, or by the frames of a CTC model.",
+        "Which times to find. segment: those that a Whisper writes itself; word: also those of words, each with "
+        "its probability, from a Whisper's attention to the audio or a CTC model's frames.",
         "none",
     )
     max_initial_timestamp: float | None = option(
-        "whisper: seconds of a window in which its first segment has to begin; null: anywhere.", 1.0, ge=0
+        "whisper: seconds of a window within which its first segment must begin; null: anywhere.", 1.0, ge=0
     )
     long_form: Literal["silences", "seek"] = option(
-        "whisper: how long recordings are cut. silences: where it is quietest; seek: Whisper's own way, each window "
-        "begins where the last complete segment of the one before ends.",
+        "whisper: how long recordings are cut into windows. silences: where it is quietest; seek: as Whisper "
+        "does, each beginning where the last complete segment of the previous one ends.",
         "silences",
     )
-    condition_on_previous: bool = option("whisper, seek: a window's prompt is what was written before it.", False)
+    condition_on_previous: bool = option("whisper, seek: prompt each window with the text before it.", False)
     temperature: float = option(
         "whisper: 0 writes the most probable text (by method); above 0, tokens are drawn.", 0.0, ge=0, le=100
     )
     temperature_step: float | None = option(
-        "whisper: a window whose text fails a threshold is written again at a temperature higher by this, up to 1; "
-        "0.2 is usual. null: never.",
+        "whisper: transcribe a window whose text fails a threshold again, at a temperature higher by this each "
+        "time, up to 1; 0.2 is usual; null: never.",
         None,
         gt=0,
     )
     compression_ratio_threshold: float | None = option(
-        "whisper: a text whose tokens zlib makes smaller by more than this factor has failed: it repeats itself. "
-        "OpenAI has 2.4, of characters; transformers 1.35, of tokens, as here.",
+        "whisper: a text fails, because it repeats itself, if zlib compresses its tokens by more than this "
+        "factor. transformers uses 1.35, of tokens as here; OpenAI 2.4, of characters.",
         None,
         gt=0,
     )
     logprob_threshold: float | None = option(
-        "whisper: a text whose tokens have a lower mean log-probability has failed; -1 is usual.", None
+        "whisper: a text fails if the mean log-probability of its tokens is below this; -1 is usual.", None
     )
     no_speech_threshold: float | None = option(
-        "whisper: a window that has failed by logprob_threshold is silence if the probability of <|nospeech|> is "
-        "higher; 0.6 is usual.",
+        "whisper: a window that fails logprob_threshold counts as silence if the probability of <|nospeech|> is "
+        "above this; 0.6 is usual.",
         None,
         ge=0,
         le=1,
     )
-    batch_size: int = option("Windows that are transcribed together, at most.", 16, gt=0, le=LARGEST_COUNT)
+    batch_size: int = option("Maximum number of windows transcribed together.", 16, gt=0, le=LARGEST_COUNT)
     valid_examples: int | None = option(
         "Number of validation examples that are transcribed during training; null is all.", None, ge=0
     )
@@ -324,62 +324,62 @@ class AsrDataConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     group: str | None = option(
-        "The label by which examples are sampled and figures are given: a key of the manifest, or speaker, or "
-        "language. null: the first of etiology, accent, severity, group that the labels have.",
+        "The label by which examples are sampled and metrics are broken down: a key of the manifest, speaker or "
+        "language. null: the first of etiology, accent, severity and group that the labels have.",
         None,
     )
-    groups: tuple[str, ...] = option("Only utterances of these groups are used; empty: of all.", ())
+    groups: tuple[str, ...] = option("Use only utterances of these groups; empty: of all.", ())
     percent: float = option(
-        "Percentage of the training utterances that is used, of each group in proportion.", 100.0, gt=0, le=100
+        "Percentage of the training utterances to use, from each group in proportion.", 100.0, gt=0, le=100
     )
     max_samples: int | None = option(
-        "Maximum number of training utterances, of each group in proportion.", None, gt=0, le=LARGEST_COUNT
+        "Maximum number of training utterances, from each group in proportion.", None, gt=0, le=LARGEST_COUNT
     )
     max_valid_samples: int | None = option(
-        "The same maximum for the validation split; null is all.", None, gt=0, le=LARGEST_COUNT
+        "The same for the validation split; null: all.", None, gt=0, le=LARGEST_COUNT
     )
     sampling_seed: int = option("Random seed of percent, max_samples and max_valid_samples.", 42, ge=0)
     max_duration: float = option(
-        "Seconds of the longest utterance. Audio for a Whisper is padded: to 30 s for a pretrained one (model.window), "
-        "to this for one from scratch, which less makes faster.",
+        "Longest utterance, in seconds. Audio for a Whisper is padded: to 30 s for a pretrained one "
+        "(model.window), to this for one trained from scratch, so a smaller value trains faster.",
         CONTEXT_SECONDS,
         gt=0,
         le=CONTEXT_SECONDS,
     )
     too_long: Literal["fail", "drop", "split"] = option(
-        "What to do with utterances longer than max_duration, or with more tokens than the decoder writes or, of ctc, "
-        "than there are frames for. split: cut at silences those whose words have times; others are dropped.",
+        "What to do with utterances longer than max_duration, or with more tokens than the decoder can write or "
+        "(ctc) than there are frames. split: cut those whose words have times at silences, and drop the others.",
         "drop",
     )
     join_utterances: bool = option(
         "Train on neighbouring utterances of a recording together, as many as fit into max_duration.", False
     )
     timestamps: float = option(
-        "whisper with a base: part of the training examples that have the times of their segments in them: of joined "
-        "utterances, of phrases between the pauses of words with times, or else of the utterance.",
+        "whisper with a base: fraction of the training examples whose targets contain the times of segments: of "
+        "joined utterances, of phrases between pauses where words have times, or else of the utterance.",
         0.0,
         ge=0,
         le=1,
         resume="other numbers",
     )
-    language: str = option("Language of the transcripts, for a base that knows many.", "en")
+    language: str = option("Language of the transcripts, for a multilingual base.", "en")
     language_like: str | None = option(
-        "whisper: the nearest language that the base knows, such as bn, for a data.language that it doesn't: that gets "
-        "a token, whose row begins as this one's.",
+        "whisper: for a data.language that the base doesn't know, the closest one that it does, such as bn. The "
+        "new language gets a token whose embedding starts as this one's.",
         None,
     )
     tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
     features_on: Literal["loader", "device"] = option(
-        "Where features of training audio are computed. device: where the model is, as part of the step, so that the "
-        "loader only reads audio; the same up to rounding.",
+        "Where features of training audio are computed. device: on the model's device, as part of the step, so "
+        "that the loader only reads audio; the features are the same up to rounding.",
         "loader",
         resume="other numbers",
     )
     decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())
     normaliser: NormaliserName = option(
-        "What WER and CER don't count: whisper-english is Whisper's for English; basic (any script) ignores case and "
-        "punctuation; none compares texts unchanged.",
+        "How texts are normalised for WER and CER: whisper-english as Whisper does for English; basic (any "
+        "script) ignores case and punctuation; none compares them unchanged.",
         "basic",
         resume="other numbers",
     )

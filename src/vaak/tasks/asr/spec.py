@@ -45,11 +45,13 @@ from vaak.tasks.asr.config import (
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
-from vaak.tasks.rates import rate_findings
+from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
 WHISPER, CTC, DECODER = "whisper", "ctc", "decoder"
+RATES, CTC_RATES = UsualRates(1e-5, 1e-3), UsualRates(1e-4, 1e-3)
+"""The learning rates that a pretrained base is usually trained at, a CTC model at its own."""
 ONLY_WHISPERS_BEAM = ("length_penalty", "early_stopping")
 ONLY_WHISPERS = (
     "language",
@@ -87,7 +89,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if model.base != SCRATCH:
         yield from base_findings("model.base", VERSIONS.get(model.base, model.base))
         adapted = model.lora is not None or model.experts is not None
-        yield from rate_findings(experiment, "asr, ctc" if model.architecture == CTC else "asr", "model.base", adapted)
+        yield from rate_findings(experiment, CTC_RATES if model.architecture == CTC else RATES, "model.base", adapted)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):
         yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
     yield from dataset_findings(experiment.datasets, reads_times=False)
@@ -516,11 +518,11 @@ SPEC = TaskSpec(
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),
     example="vaak.tasks.asr.starter:write_example",
     commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
-    uses=(
-        "transcribe",
-        "align",
-    ),
-    tunes=(f"model.architecture={CTC}",),
+    uses={
+        "transcribe": (),
+        "align": (f"model.architecture={CTC}",),
+        "tune": (f"model.architecture={CTC}",),
+    },
     pipelines={"moe-asr": TaskPipeline("vaak.tasks.asr.stages.pipeline:PIPELINE", shown="joint/run")},
     endpoints=lambda get: (
         "transcriptions",

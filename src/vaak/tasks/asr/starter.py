@@ -14,7 +14,7 @@ from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets
 from vaak.tasks.asr.config import CONTEXT_SECONDS
-from vaak.tasks.rates import USUAL
+from vaak.tasks.asr.spec import RATES
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
@@ -44,10 +44,9 @@ def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Devi
         if is_little:
             why = f"{amounts.hours:,.1f} hours: low-rank adapters forget less than all weights would"
             model["lora"] = {"rank": Choice(16, why), "alpha": 32, "targets": ["q_proj", "v_proj"]}
-        usual = USUAL["asr"]
         optimizer = {
             "type": "adamw",
-            "lr": Choice(usual.adapters, "usual for adapters") if is_little else Choice(usual.whole, "Whisper's"),
+            "lr": Choice(RATES.adapters, "usual for adapters") if is_little else Choice(RATES.whole, "Whisper's"),
         }
         if amounts.language is not None:
             data["language"] = Choice(amounts.language, "most of the recordings")

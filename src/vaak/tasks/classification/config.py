@@ -69,28 +69,32 @@ class ClassifierConfig(ConvolutionalStackConfig):
     architecture: Literal["transformer", "cnn"] = option(
         "transformer: an encoder with pooling; cnn: TextCNN (Kim 2014).", "transformer"
     )
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     pretrained_model: SourceOrName | None = option(
-        "transformer: an encoder of transformers, or with pooling last a decoder, by its name on the Hugging Face Hub "
-        "or its folder; its sizes and tokenizer are then used.",
+        "transformer: an encoder of transformers (with pooling: last, a decoder) to start from, by its name on "
+        "the Hugging Face Hub or its folder; its sizes and tokenizer are used.",
         None,
     )
     lora: LoraConfig | None = lora_option()
-    num_labels: int | None = option("Number of classes, compared with the data's; null is theirs.", None, gt=0)
+    num_labels: int | None = option(
+        "Number of classes, checked against the data; null: taken from the data.", None, gt=0
+    )
     pooling: Literal["first", "last", "mean", "max", "max_mean"] = option(
-        "transformer: what represents a text: the output at its first or last token, the mean or maximum over all, or "
-        "both of these, one after the other. A decoder takes last.",
+        "transformer: what represents a text: the output at its first or last token, the mean or maximum over "
+        "all, or both of these, concatenated. A decoder takes last.",
         "mean",
     )
     classifier_dropout: float | None = option(
-        "Dropout before the classes; null is dropout.", None, ge=0, lt=1, resume="other numbers"
+        "Dropout before the output layer; null: as dropout.", None, ge=0, lt=1, resume="other numbers"
     )
     embed_size: int = option("cnn: width of the word vectors.", 128, gt=0, le=LARGEST_WIDTH)
     num_filters: int = option("cnn: number of filters of each size.", 100, gt=0, le=LARGEST_WIDTH)
     filter_sizes: tuple[int, ...] = option("cnn: sizes of the filters, in words.", (3, 4, 5), min_length=1)
-    word_vectors: WordVectorsConfig | None = option("cnn: vectors to begin with; null draws them.", None)
+    word_vectors: WordVectorsConfig | None = option(
+        "cnn: pretrained word vectors to start from; null: random ones.", None
+    )
     max_norm: float | None = option(
-        "Bound of the norm of each class's weights, as in Kim 2014 (3.0); null has none.",
+        "Upper bound on the norm of each class's weights, as in Kim 2014 (3.0); null: none.",
         None,
         gt=0,
         resume="other numbers",
@@ -119,10 +123,11 @@ class LabelledCorpusConfig(TextSourceSection):
     type_of_ending: ClassVar[Mapping[str, str]] = {"": "files"}
 
     type: Literal["grammar", "files", "folders", "lines", "fasttext", "huggingface"] = option(
-        "files: JSON (a list, or lines), CSV, TSV, spreadsheets and Parquet, by their endings; folders: a file is a "
-        "text, the name of its folder the label; lines: a line is a text, the name of its file the label; fasttext: "
-        "the words of a line that begin with __label__ are its labels; grammar: sentences of the built-in Hindi "
-        "grammar by the rule that they show. Not given, it is files or huggingface where these are named.",
+        "files: JSON (a list, or lines), CSV, TSV, spreadsheets and Parquet, by their extensions; folders: each "
+        "file is a text, the name of its folder the label; lines: each line is a text, the name of its file the "
+        "label; fasttext: the words of a line that begin with __label__ are its labels; grammar: sentences of the "
+        "built-in Hindi grammar, labelled with the rule that they show. Default: files or huggingface, where "
+        "these are named.",
         "grammar",
     )
     train: tuple[Source, ...] = option(
@@ -133,7 +138,8 @@ class LabelledCorpusConfig(TextSourceSection):
     )
     test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILE_TYPES, resume="free")
     out_of_scope: tuple[Source, ...] = option(
-        "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
+        "Files of texts that belong to no class; --split out_of_scope evaluates how well they are told apart from "
+        "the test texts.",
         (),
         resume="free",
     )
@@ -147,7 +153,9 @@ class LabelledCorpusConfig(TextSourceSection):
     num_sentences: int = option("grammar: number of sentences to generate.", 4000, gt=0, le=LARGEST_COUNT)
     seed: int = option("grammar: random seed of the sentences; training.random_seed doesn't change them.", 0, ge=0)
     deduplicate: bool = option("Drop texts that occur in training before.", True)
-    stratify: bool = option("Splits have the same proportions of labels; false: a text's hash alone decides.", True)
+    stratify: bool = option(
+        "Keep the proportions of labels the same in all splits; false: a hash of each text decides its split.", True
+    )
     train_fraction: float = option("Fraction of the texts for train, if valid and test are not given.", 0.8, gt=0, lt=1)
     valid_fraction: float = option("Fraction for valid; the rest is test.", 0.1, gt=0, lt=1)
     valid_examples: int | None = valid_examples_option("texts")
@@ -185,10 +193,10 @@ class TextAugmentationConfig(Section):
             min_length=1,
         )
     )
-    probability: float = option("Of each technique, for each word.", 0.1, ge=0, lt=1)
+    probability: float = option("Probability of each technique, for each word.", 0.1, ge=0, lt=1)
     synonyms: SourceOrName = option(
-        "wordnet (by nltk), vectors (neighbours among model.word_vectors, or among the words of pretrained_model), or "
-        "a file with words that mean the same in each line, separated by tabs or commas.",
+        "wordnet (by nltk), vectors (neighbours among model.word_vectors, or among the words of "
+        "pretrained_model), or a file with a group of synonyms per line, separated by tabs or commas.",
         "wordnet",
     )
     keep_negation: bool = option(
@@ -203,9 +211,7 @@ class ClassificationDataConfig(Section):
 
     corpus: LabelledCorpusConfig = option("The source of the labelled texts.", LabelledCorpusConfig())
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
-    max_length: int = option(
-        "Maximum length, in tokens; the rest of a longer text isn't read.", 256, gt=2, le=LARGEST_LENGTH
-    )
+    max_length: int = option("Maximum length, in tokens; longer texts are cut.", 256, gt=2, le=LARGEST_LENGTH)
     augmentation: TextAugmentationConfig = option("Changes of training texts.", TextAugmentationConfig())
     on_bad_example: Literal["fail", "skip"] = option(
         "Fail on an example that can't be read, or skip it.", "fail", resume="other numbers"

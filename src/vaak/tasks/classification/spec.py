@@ -28,9 +28,11 @@ from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
 from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
-from vaak.tasks.rates import rate_findings
+from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
+RATES = UsualRates(2e-5, 3e-4, small=UsualRates(2e-4, 6e-3))
+"""The learning rates that a pretrained base is usually trained at; config check compares with them."""
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
 OF_ALL = frozenset(
@@ -66,7 +68,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _class_weights(experiment)
     if model.pretrained_model is not None:
         yield from base_findings("model.pretrained_model", model.pretrained_model)
-        yield from rate_findings(experiment, "classification", "model.pretrained_model", model.lora is not None)
+        yield from rate_findings(experiment, RATES, "model.pretrained_model", model.lora is not None)
 
 
 def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
@@ -216,7 +218,7 @@ SPEC = TaskSpec(
     ),
     example="vaak.tasks.classification.starter:write_example",
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
-    uses=("classify",),
+    uses={"classify": (), "predict --embeddings": ()},
     endpoints=lambda get: ("classify", "embeddings"),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
     hub_tag=HUB_TAG,

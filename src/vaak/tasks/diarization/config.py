@@ -72,7 +72,7 @@ class DiarizationModelConfig(StackConfig):
         "of Vaak's; null: Vaak's.",
         None,
     )
-    model_type: Literal["encoder"] = option("A diarizer is an encoder.", "encoder")
+    model_type: Literal["encoder"] = option("Fixed: a diarizer is an encoder.", "encoder")
     name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     front_end: Literal["convolutional", "stacked"] = option(
         "Input layers of the encoder: convolutions, or stacking of neighbouring frames.", "convolutional"
@@ -150,7 +150,8 @@ class InferenceConfig(Section):
     min_duration_on: float = option("Seconds; shorter speech segments are dropped.", 0.0, ge=0)
     min_duration_off: float = option("Seconds; shorter pauses of a speaker are filled.", 0.0, ge=0)
     window: float | None = option(
-        "Window length in seconds; longer recordings are read in windows. null: that of training's longest examples.",
+        "Window length in seconds; longer recordings are read in windows. null: the length of the longest "
+        "training examples.",
         None,
         gt=0,
         le=SECONDS_OF_A_DAY,
@@ -182,8 +183,8 @@ class InferenceConfig(Section):
         ge=0,
         lt=1,
     )
-    vbx_fa: float = option("vbx: F_A, the weight of the evidence of embeddings.", 0.07, gt=0)
-    vbx_fb: float = option("vbx: F_B, that of speakers; larger is fewer.", 0.8, gt=0)
+    vbx_fa: float = option("vbx: F_A, the weight of the evidence from the embeddings.", 0.07, gt=0)
+    vbx_fb: float = option("vbx: F_B, the speaker regularisation; larger values find fewer speakers.", 0.8, gt=0)
 
     @model_validator(mode="after")
     def _bounds_rise(self) -> InferenceConfig:
@@ -210,8 +211,9 @@ class DiarizationDataConfig(Section):
     shift_windows: bool = option("Windows of a recording begin at different places in every epoch.", True)
     augmentation: AugmentationConfig = option("Augmentation of training audio.", AugmentationConfig())
     features_on: Literal["loader", "device"] = option(
-        "Where features of training audio are computed. device: where the model is, as part of the step, so that the "
-        "loader only reads audio; the same up to rounding. Stored features aren't read then.",
+        "Where features of training audio are computed. device: on the model's device, as part of the step, so "
+        "that the loader only reads audio; the features are the same up to rounding, and stored ones are not "
+        "read.",
         "loader",
         resume="other numbers",
     )

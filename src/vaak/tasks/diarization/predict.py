@@ -33,8 +33,10 @@ from vaak.audio.config import AudioConfig, to_samples
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
+from vaak.core.metrics import percent
 from vaak.core.progress import track
 from vaak.core.storage.files import whole_folder
+from vaak.core.task import TunedOptions, TunedScore
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.scoring.diarization_errors import ErrorSeconds, diarization_error
@@ -288,6 +290,30 @@ class Tuning:
     recordings: int
     before: ErrorSeconds
     after: ErrorSeconds
+
+    def to_options(self) -> TunedOptions:
+        """Return the settings as options to keep with the run."""
+        options = self.inference.model_dump(mode="json")
+        scores = _to_score(self.before), _to_score(self.after)
+        return TunedOptions("data.inference", options, self.recordings, "recordings", *scores)
+
+
+def _to_score(error: ErrorSeconds) -> TunedScore:
+    if error.rate is None:
+        short, line = "DER -", "DER -: no speech to score"
+    else:
+        names = {"miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
+        short = f"DER {100 * error.rate:.2f} %"
+        line = f"{short}: " + ", ".join(f"{name} {100 * part / error.scored:.2f}" for name, part in names.items())
+    values = {
+        "der": error.rate,
+        "der_percent": percent(error.rate),
+        "scored_seconds": error.scored,
+        "miss_seconds": error.miss,
+        "false_alarm_seconds": error.false_alarm,
+        "confusion_seconds": error.confusion,
+    }
+    return TunedScore(short, line, values)
 
 
 class _Recording(NamedTuple):

@@ -37,7 +37,7 @@ from vaak.core.errors import UserError
 from vaak.core.progress import track
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import compute_fingerprint, in_temporary_folder
-from vaak.core.task import Baselines, Outputs
+from vaak.core.task import Baselines, Outputs, TunedOptions
 from vaak.data.batching import evaluation_plan, largest_rows
 from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
@@ -96,7 +96,7 @@ from vaak.tasks.diarization.model import (
     reorder_speakers,
     speaker_loss,
 )
-from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
+from vaak.tasks.diarization.predict import Diarized, Diarizer, export_onnx, tune
 from vaak.tasks.diarization.pyannote import PretrainedDiarizer, SampleFrames, Sizes, read_checkpoint
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
@@ -436,7 +436,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             return None
         return read_speaker_encoder(source, json.dumps(inference.speaker_features), self.audio.sampling_rate, device)
 
-    def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
+    def tune(self, model: nn.Module, split: str = "valid") -> TunedOptions:
         """The best inference options on development recordings, read as in an evaluation.
 
         Raises UserError for ``train`` and ``test``: metrics on data used for tuning are meaningless.
@@ -447,11 +447,11 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         one_by_one = evaluation_addresses(evaluation_plan(lengths, 1), 0, 1)
         found = tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring, len(lengths))
         source = found.inference.speaker_encoder
-        if source is None or not Path(source).exists():
-            return found
-        # It is read from other folders, too.
-        resolved = {"speaker_encoder": str(Path(source).resolve())}
-        return replace(found, inference=found.inference.model_copy(update=resolved))
+        if source is not None and Path(source).exists():
+            # It is read from other folders, too.
+            resolved = {"speaker_encoder": str(Path(source).resolve())}
+            found = replace(found, inference=found.inference.model_copy(update=resolved))
+        return found.to_options()
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""

@@ -87,8 +87,8 @@ class LanguageModelConfig(SingleStackConfig):
 
     preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
     pretrained: SourceOrName | None = option(
-        "A causal language model of transformers that training begins with, by its name on the Hugging Face Hub or its "
-        "folder; its sizes and tokenizer are then used.",
+        "A causal language model of transformers to start from, by its name on the Hugging Face Hub or its "
+        "folder; its sizes and tokenizer are used.",
         None,
     )
     lora: LoraConfig | None = lora_option()
@@ -98,8 +98,8 @@ class LanguageModelConfig(SingleStackConfig):
         None,
     )
     neftune_noise_alpha: float = option(
-        "Noise on the vectors of tokens in training: each number is moved by up to alpha / sqrt(length of the row · "
-        "d_model), at random; 5 to 15 are usual. Source: Jain et al. 2024, NEFTune.",
+        "Noise on token embeddings in training: each number is moved at random, by up to alpha / sqrt(row length "
+        "· d_model); 5 to 15 are usual. Source: Jain et al. 2024, NEFTune.",
         0.0,
         ge=0,
         resume="other numbers",
@@ -137,8 +137,8 @@ class CorpusConfig(TextSourceSection):
     }
 
     type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface", "chat", "preferences"] = option(
-        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them; "
-        "preferences, pairs of a chosen and a rejected answer. Not given, it is told by the endings of the files.",
+        "grammar: the built-in Hindi grammar; json: JSON lists and JSON lines; chat: conversations in JSON; "
+        "preferences: pairs of a chosen and a rejected answer in JSON. Default: by the extensions of the files.",
         "grammar",
     )
     train: tuple[Source, ...] = option(
@@ -181,7 +181,7 @@ class SourceWeights(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    step: int = option("The step; before the first and after the last, the weights are those of these.", 0, ge=0)
+    step: int = option("The step; before the first and after the last one given, the weights stay the same.", 0, ge=0)
     weights: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] = option(
         "The weight of each pattern of data.corpus.train, in their order.", (), min_length=1
     )
@@ -201,18 +201,18 @@ class LanguageModelDataConfig(Section):
 
     corpus: CorpusConfig = option("The source of the text.", CorpusConfig())
     mixture: tuple[SourceWeights, ...] = option(
-        "Shares of the patterns of data.corpus.train, each a source, in training, by step; on a straight line from one "
-        "to the next. Empty: each document once an epoch.",
+        "Weights of the sources (the patterns of data.corpus.train) in training, by step, with linear "
+        "interpolation between steps. Empty: each document once per epoch.",
         (),
     )
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     new_tokens: tuple[str, ...] = option(
-        "Special tokens that are added to those of model.pretrained, such as <|im_start|> of a chat template; their "
-        "rows are trained, next to low-rank adapters, too.",
+        "Special tokens to add to those of model.pretrained, such as <|im_start|> of a chat template. Their "
+        "embeddings are trained, also next to low-rank adapters.",
         (),
     )
     new_tokens_like: str | None = option(
-        "The token of the base as whose row those of new tokens begin; null: as the mean of all.", None
+        "The base's token with whose embedding those of new tokens start; null: the mean of all.", None
     )
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: SourceOrName | None = option(
@@ -222,21 +222,20 @@ class LanguageModelDataConfig(Section):
         None,
     )
     chat_template_kwargs: dict[str, Any] = option(
-        "chat, preferences: what the template is given besides, such as enable_thinking: false of Qwen3's; those of a "
-        "row come first.",
+        "chat, preferences: further arguments of the template, such as enable_thinking: false for Qwen3; a row's "
+        "own take precedence.",
         {},
     )
     loss_on: Literal["answers", "last", "all"] = option(
-        "chat: which tokens training learns to predict; last is the last answer alone. Evaluations score answers, or "
-        "the last one.",
+        "chat: which tokens the loss is on; last: only the last answer. Evaluations score answers, or the last one.",
         "answers",
     )
     learned_roles: tuple[Literal["assistant", "user", "system", "tool"], ...] = option(
         "chat: whose turns count as answers, for training and evaluation.", ("assistant",), min_length=1
     )
     reasoning: Literal["keep", "mask", "drop"] = option(
-        "chat, preferences: thoughts of answers (reasoning_content; unless they are kept, <think> in the content, too) "
-        "are learned; read, but not learned; or left out.",
+        "chat, preferences: whether the reasoning in answers (reasoning_content; unless it is kept, <think> in "
+        "the content, too) is learned; read, but not learned; or left out.",
         "keep",
     )
     long_chats: Literal["cut", "drop"] = option(

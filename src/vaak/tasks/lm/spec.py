@@ -28,7 +28,7 @@ from vaak.tasks.lm.config import (
     LanguageModelConfig,
     LanguageModelDataConfig,
 )
-from vaak.tasks.rates import rate_findings
+from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import (
     NO_CLASSES,
     corpus_findings,
@@ -37,6 +37,8 @@ from vaak.text.config import (
     unread_tokenizer_findings,
 )
 
+RATES = UsualRates(2e-5, 2e-4)
+"""The learning rates that a pretrained base is usually trained at; config check compares with them."""
 READ_BY = {
     "text_column": ("json", "csv", "parquet", "huggingface"),
     "document": ("text",),
@@ -69,7 +71,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from base_findings("model.pretrained", model.pretrained)
         if data.corpus.type != PREFERENCES:
             # Those rates are lower still, and differ from loss to loss.
-            yield from rate_findings(experiment, "lm", "model.pretrained", model.lora is not None)
+            yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)
     if model.ngram is not None:
         yield from _ngram(model, data)
     yield from _mixture(experiment, data)
@@ -262,10 +264,11 @@ SPEC = TaskSpec(
     starter_data=StarterData("texts", "texts", usual_for="texts"),
     example="vaak.tasks.lm.starter:write_example",
     commands=commands,
-    uses=(
-        "generate",
-        "lm-eval",
-    ),
+    uses={
+        "generate": ("model.model_type=decoder",),
+        "lm-eval": ("model.model_type=decoder",),
+        "data.decoding.lm": ("model.model_type=decoder",),
+    },
     endpoints=lambda get: ("embeddings",) if get("model.model_type") == "encoder" else ("completions", "chat"),
     exports={
         "hf": transformers_format(HUB_TAG),

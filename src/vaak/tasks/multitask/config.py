@@ -50,13 +50,13 @@ class MultiTaskConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     shared: tuple[str | dict[str, str], ...] = option(
-        "Modules that the tasks have together, by their names in each task's model (transformer); where these differ, "
-        "by task ({intent: transformer.stack, words: stack}). The first task's takes the place of the others'. Empty: "
-        "a model for each task.",
+        "Modules that the tasks share, by their names in each task's model (transformer); where these differ, by "
+        "task ({intent: transformer.stack, words: stack}). The first task's module replaces the others'. Empty: a "
+        "model for each task.",
         (),
     )
     loss_weights: dict[str, NonNegativeFloat] | Literal["uncertainty"] = option(
-        "Weight of each task's loss, by task, 1 where not given; or uncertainty: weights that are learned.", {}
+        "Weight of each task's loss, by task (default: 1); or uncertainty, to learn the weights.", {}
     )
 
 
@@ -75,7 +75,10 @@ class SamplingConfig(Section):
         "T: 1 is proportional; the higher, the more equal.", 2.0, gt=0, only_for=("temperature",)
     )
     epochs: int | None = option(
-        "Number of epochs that the exponent takes to fall; null is training.epochs.", None, gt=0, only_for=("annealed",)
+        "annealed: number of epochs over which the exponent falls; null is training.epochs.",
+        None,
+        gt=0,
+        only_for=("annealed",),
     )
 
 
@@ -97,7 +100,7 @@ class MultiTaskDataConfig(Section):
     )
 
     cache_dir: Place | None = option(
-        "Folder for prepared data, shared by runs, of tasks that don't give one; null is RUN/tasks/NAME/prepared.",
+        "Folder for prepared data, shared by runs, for tasks that don't give one; null is RUN/tasks/NAME/prepared.",
         None,
         resume="free",
     )

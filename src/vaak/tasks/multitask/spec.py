@@ -9,7 +9,7 @@ from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect
+from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, spec_by_name
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.tasks.multitask import METRICS
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
@@ -99,7 +99,7 @@ def commands(get: Callable[[str], Any]) -> Iterator[str]:
     yield "eval {run}"
     tasks = get("data.tasks")
     for name, task in tasks.items() if isinstance(tasks, Mapping) else ():
-        if isinstance(task, Mapping) and task.get("task") == "classification":
+        if isinstance(task, Mapping) and "classify" in spec_by_name(task.get("task")).uses:
             yield f'classify {{run}} --task {shlex.quote(name)} "…"'
 
 

@@ -69,11 +69,11 @@ class JointTask(Task[Any]):
         shared: Sequence[Mapping[str, str]] = (),
         shares: Shares | None = None,
     ) -> None:
-        self.parts, self.shared, self.shares = dict(parts), shared, shares
+        self.inner_tasks, self.shared, self.shares = dict(parts), shared, shares
         self.uncertainty = Uncertainty(list(parts)) if weights == "uncertainty" else None
         self.weights: Mapping[str, float] = {} if isinstance(weights, str) else weights
-        self.begins_pretrained = any(part.begins_pretrained for part in self.parts.values())
-        first, *others = self.parts.values()
+        self.begins_pretrained = any(part.begins_pretrained for part in self.inner_tasks.values())
+        first, *others = self.inner_tasks.values()
         self.evaluation_splits = tuple(
             split for split in first.evaluation_splits if all(split in part.evaluation_splits for part in others)
         )
@@ -83,27 +83,27 @@ class JointTask(Task[Any]):
     # Data.
 
     def sources(self) -> list[Path]:
-        return [path for part in self.parts.values() for path in part.sources()]
+        return [path for part in self.inner_tasks.values() for path in part.sources()]
 
     def corpora(self) -> NoReturn:
         raise UserError(
-            f"several tasks ({', '.join(self.parts)}) aren't cross-validated together; run vaak crossval on the file "
-            "of one"
+            f"several tasks ({', '.join(self.inner_tasks)}) aren't cross-validated together; run vaak crossval on the "
+            "file of one"
         )
 
     def prepare(self) -> None:
         """Prepare the data of each task. Raises UserError for a task that can't be trained with others."""
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             if part.objectives or part.logged_terms:
                 what = "several objectives" if part.objectives else "weights that follow its terms"
                 raise UserError(f"data.tasks.{name}: a model with {what} can't be trained with other tasks")
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             with _naming_the_task(name):
                 part.prepare()
 
     def split_contents(self, split: str) -> SplitContents | None:
         """Return the contents of all tasks, as examples; reasons for leaving out begin with the task's name."""
-        found = {name: part.split_contents(split) for name, part in self.parts.items()}
+        found = {name: part.split_contents(split) for name, part in self.inner_tasks.items()}
         renamed = [
             SplitContents(
                 "examples",
@@ -117,18 +117,18 @@ class JointTask(Task[Any]):
         return join_contents(renamed) if renamed else None
 
     def prepare_for_check(self) -> None:
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             with _naming_the_task(name):
                 part.prepare_for_check()
 
     def dataset(self, split: str) -> JointDataset:
         if split not in self._datasets:
-            datasets = {name: part.dataset(split) for name, part in self.parts.items()}
+            datasets = {name: part.dataset(split) for name, part in self.inner_tasks.items()}
             self._datasets[split] = JointDataset(datasets, self.shares)
         return self._datasets[split]
 
     def data_findings(self, split: str) -> Iterator[DataFinding]:
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             for found in part.data_findings(split):
                 yield replace(found, example=f"{name}: {found.example}")
 
@@ -140,7 +140,7 @@ class JointTask(Task[Any]):
 
     def models_of_tasks(self) -> dict[str, nn.Module]:
         """A new model of each task."""
-        return {name: part.model() for name, part in self.parts.items()}
+        return {name: part.model() for name, part in self.inner_tasks.items()}
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         raise UserError(
@@ -149,18 +149,22 @@ class JointTask(Task[Any]):
         )
 
     def row_names(self) -> dict[str, Sequence[str]]:
-        return {f"{name}: {kind}": own for name, part in self.parts.items() for kind, own in part.row_names().items()}
+        return {
+            f"{name}: {kind}": own for name, part in self.inner_tasks.items() for kind, own in part.row_names().items()
+        }
 
     def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
         models: Any = model.tasks
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             for weight, kind in part.named_rows(models[name]):
                 yield weight, f"{name}: {kind}"
 
     def loss_modules(self) -> dict[str, nn.Module]:
         own = {} if self.uncertainty is None else {"uncertainty": self.uncertainty}
         further = {
-            f"{name}_{key}": module for name, part in self.parts.items() for key, module in part.loss_modules().items()
+            f"{name}_{key}": module
+            for name, part in self.inner_tasks.items()
+            for key, module in part.loss_modules().items()
         }
         return {**own, **further}
 
@@ -169,7 +173,7 @@ class JointTask(Task[Any]):
         """The weight of every term; their names are found by computing an example of each task."""
         assert self._model is not None, "a model is made before its losses are weighed"
         weights: dict[str, float] = {}
-        for name, part in self.parts.items():
+        for name, part in self.inner_tasks.items():
             config = getattr(part, "experiment", None)
             own = auxiliary_losses(config.training.loss, part.auxiliary_losses) if config is not None else {}
             own |= dict(part.loss_weights)
@@ -186,16 +190,16 @@ class JointTask(Task[Any]):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         models: Any = model.tasks
         name, own = own_batch(batch)
-        found = self.parts[name].losses(models[name], own)
+        found = self.inner_tasks[name].losses(models[name], own)
         terms = {f"{name}/{key}": replace(term, per=f"{name}/{term.per}") for key, term in found.items()}
         return terms if self.uncertainty is None else self.uncertainty(name, terms, batch)
 
     def meters(self, split: str) -> Meters:
-        return JointMeters({name: part.meters(split) for name, part in self.parts.items()}, split, self.weights)
+        return JointMeters({name: part.meters(split) for name, part in self.inner_tasks.items()}, split, self.weights)
 
     def show(self, batch: Batch) -> list[str]:
         name, own = own_batch(batch)
-        return self.parts[name].show(own)
+        return self.inner_tasks[name].show(own)
 
     # Use.
 
@@ -207,19 +211,19 @@ class JointTask(Task[Any]):
         models: Any = model.tasks
         inputs = map(self._require_pair, inputs)
         for name, group in groupby(inputs, key=lambda pair: pair[0]):
-            yield from self.parts[name].predict(models[name], [one for _, one in group], **options)
+            yield from self.inner_tasks[name].predict(models[name], [one for _, one in group], **options)
 
     def _require_pair(self, given: Any) -> tuple[str, Any]:
-        if not isinstance(given, tuple | list) or len(given) != 2 or given[0] not in self.parts:
-            names = ", ".join(self.parts)
+        if not isinstance(given, tuple | list) or len(given) != 2 or given[0] not in self.inner_tasks:
+            names = ", ".join(self.inner_tasks)
             raise UserError(f"{given!r} isn't a pair of a task's name ({names}) and what that task predicts from")
         return given[0], given[1]
 
     def refused_exports(self) -> dict[str, str]:
         found = {}
         for format in self.SPEC.exports:
-            if not any(format in available_formats(part) for part in self.parts.values()):
-                reasons = {name: explain_refusal(part, format) for name, part in self.parts.items()}
+            if not any(format in available_formats(part) for part in self.inner_tasks.values()):
+                reasons = {name: explain_refusal(part, format) for name, part in self.inner_tasks.items()}
                 found[format] = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         return found
 
@@ -239,7 +243,7 @@ class JointTask(Task[Any]):
         """Write ``folder`` with a folder for each task, completely or not at all: in the format, or in one it has."""
         assert isinstance(model, MultiTaskModel)
         with whole_folder(folder) as made:
-            for name, part in self.parts.items():
+            for name, part in self.inner_tasks.items():
                 formats, declared = available_formats(part), declared_formats(part)
                 own = format if format in formats else next((one for one in formats if one != "peft"), None)
                 if own != format:
@@ -251,7 +255,7 @@ class JointTask(Task[Any]):
 
     def samples(self, model: nn.Module) -> list[str]:
         models: Any = model.tasks
-        return [f"{name}: {line}" for name, part in self.parts.items() for line in part.samples(models[name])]
+        return [f"{name}: {line}" for name, part in self.inner_tasks.items() for line in part.samples(models[name])]
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
     pretrained: SourceOrName | None = option(
-        "An encoder and decoder (T5, Marian) that training begins with, by its name on the Hugging Face Hub or its "
-        "folder; its sizes and tokenizer are then used.",
+        "An encoder-decoder (T5, Marian) to start from, by its name on the Hugging Face Hub or its folder; its "
+        "sizes and tokenizer are used.",
         None,
     )
     lora: LoraConfig | None = lora_option()
@@ -76,9 +76,9 @@ class ParallelCorpusConfig(TextSourceSection):
     }
 
     type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
-        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; tsv reads "
-        "tables: TSV, CSV, spreadsheets and Parquet; text reads parallel files, line by line. Not given, it is told by "
-        "the endings of the files.",
+        "grammar: the built-in grammar, in English and Hindi; json: JSON lists and JSON lines; tsv: tables as "
+        "TSV, CSV, spreadsheets or Parquet; text: parallel files, line by line. Default: by the extensions of the "
+        "files.",
         "grammar",
     )
     train: tuple[Source, ...] = option(
@@ -109,9 +109,9 @@ class ParallelCorpusConfig(TextSourceSection):
     seed: int = option("grammar: random seed of the selection; training.random_seed doesn't change the text.", 0, ge=0)
     deduplicate: bool = option("Drop exact duplicates of a training pair.", True)
     evaluation_overlap: Literal["source", "pair", "target"] = option(
-        "Training pairs to drop, so that no evaluation asks what was learned: those whose source an evaluation split "
-        "has, too; those of which it has the same pair; or those of which it has the source or the target, which drops "
-        "nearly everything where targets repeat, such as names of classes.",
+        "Which training pairs to drop, so that evaluations don't contain what was learned: those whose source is "
+        "in an evaluation split, too; those that are there as the same pair; or those whose source or target is "
+        "there, which drops nearly everything where targets repeat, such as names of classes.",
         "source",
     )
     train_fraction: float = option("Fraction of the pairs for train, if valid and test are not given.", 0.9, gt=0, lt=1)
@@ -175,7 +175,7 @@ class DecodingConfig(Section):
         "beam: scores are divided by length to this power; 0 prefers short texts.", 1.0, ge=0
     )
     early_stopping: bool = option(
-        "beam: a search is over once beam_size hypotheses have ended; false: once none can win any more, which takes "
+        "beam: end a search once beam_size hypotheses are complete; false: once no other can win, which takes "
         "several times as long.",
         True,
     )
@@ -209,10 +209,10 @@ class Seq2SeqDataConfig(Section):
 
     corpus: ParallelCorpusConfig = option("The source of the pairs.", ParallelCorpusConfig())
     tokenizer: TokenizerConfig = option(
-        "The tokenizer; of both sides, unless target_tokenizer is given.", TokenizerConfig()
+        "The tokenizer of both sides; of the source alone, if target_tokenizer is given.", TokenizerConfig()
     )
     target_tokenizer: TokenizerConfig | None = option(
-        "A separate tokenizer for the target; tokenizer is then only the source's. null: one for both.", None
+        "A separate tokenizer for the target; null: tokenizer is for both sides.", None
     )
     max_source_length: int = option(
         "Longest source, in tokens; longer training pairs are dropped and counted.", 128, gt=1, le=LARGEST_LENGTH
@@ -228,8 +228,8 @@ class Seq2SeqDataConfig(Section):
         resume="other numbers",
     )
     gloss: bool = option(
-        "Append a word-by-word translation to each source, by a dictionary made from the training pairs: this helps "
-        "if there are few.",
+        "Append a word-by-word translation to each source, by a dictionary made from the training pairs; this "
+        "helps if there are few.",
         False,
     )
     decoding: DecodingConfig = option("Decoding of targets.", DecodingConfig())

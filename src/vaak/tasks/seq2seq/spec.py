@@ -17,7 +17,7 @@ from vaak.nn.config import (
 )
 from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
-from vaak.tasks.rates import rate_findings
+from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.tasks.seq2seq import METRICS
 from vaak.tasks.seq2seq.config import (
     ALIASES,
@@ -38,6 +38,8 @@ from vaak.text.config import (
 )
 
 STACKS = ("encoder", "decoder")
+RATES = UsualRates(1e-4, 3e-4)
+"""The learning rates that a pretrained base is usually trained at; config check compares with them."""
 READ_BY = {
     **dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface")),
     **dict.fromkeys(("valid_examples", "test_examples"), (*FILE_TYPES, "huggingface")),
@@ -62,7 +64,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
         yield from base_findings("model.pretrained", model.pretrained)
-        yield from rate_findings(experiment, "seq2seq", "model.pretrained", model.lora is not None)
+        yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)
     method = data.decoding.method
     for name, methods in METHODS_OF.items():
         if method not in methods:
@@ -171,7 +173,7 @@ SPEC = TaskSpec(
     ),
     example="vaak.tasks.seq2seq.starter:write_example",
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
-    uses=("translate",),
+    uses={"translate": ()},
     endpoints=lambda get: ("translate",),
     exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,

@@ -67,7 +67,7 @@ class PredictorConfig(Section):
 
 
 class FlowMatchingConfig(Section):
-    """The field of velocities by which noise becomes a spectrogram."""
+    """The velocity field that turns noise into a spectrogram."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
@@ -81,7 +81,7 @@ class FlowMatchingConfig(Section):
     blocks_per_level: int = option("unet: number of blocks on the way down and up.", 2, gt=0, le=1000)
     kernel_size: int = option("unet: frames that a convolution sees; odd.", 7, gt=0, le=1001)
     sigma_min: float = option(
-        "Deviation around the target at the end of a path.", 1e-4, ge=0, lt=1, resume="other numbers"
+        "Standard deviation around the target at the end of a path.", 1e-4, ge=0, lt=1, resume="other numbers"
     )
 
     @model_validator(mode="after")
@@ -98,21 +98,22 @@ class TtsModelConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     preset: Literal["small"] | None = option("Preset sizes of encoder and decoder.", None, resume="free")
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     lora: LoraConfig | None = lora_option()
     encoder: ConvolutionalStackConfig = option("The stack that reads phonemes.", ConvolutionalStackConfig())
     decoder: ConvolutionalStackConfig = option(
-        "The stack that makes frames, of decoder_type transformer or as a vector_field of flow matching.",
+        "The stack that makes frames: with decoder_type: transformer, or as the vector_field of flow matching.",
         ConvolutionalStackConfig(),
     )
     durations: Literal["given", "learned"] = option(
-        "Where durations of training come from. given: alignments of the corpus; learned: the model aligns text and "
-        "audio while it trains.",
+        "Where durations for training come from. given: the corpus's alignments; learned: the model aligns text "
+        "and audio while it trains.",
         "given",
     )
-    duration_predictor: PredictorConfig = option("Predicts how long each symbol is.", PredictorConfig())
+    duration_predictor: PredictorConfig = option("Predicts the duration of each symbol.", PredictorConfig())
     pitch: bool = option(
-        "Predict the pitch of each symbol, which speaking can then change; its predictor is like duration_predictor.",
+        "Predict the pitch of each symbol, so that it can be changed in speaking; the predictor is like "
+        "duration_predictor.",
         False,
     )
     energy: bool = option("Predict the energy of each symbol, in the same way.", False)
@@ -120,7 +121,7 @@ class TtsModelConfig(Section):
         "transformer: the decoder predicts the spectrogram at once; flow_matching: it turns noise into one, in steps.",
         "transformer",
     )
-    flow_matching: FlowMatchingConfig = option("decoder_type flow_matching: its field.", FlowMatchingConfig())
+    flow_matching: FlowMatchingConfig = option("flow_matching: its velocity field.", FlowMatchingConfig())
     speaker_embedding: bool = option("A vector for each training speaker, where there are several.", True)
 
     @model_validator(mode="before")
@@ -159,30 +160,30 @@ class SpeakingConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     speaker: str | None = option("Who speaks; null is the first of the training speakers.", None)
-    speed: float = option("How fast; 2 is twice as fast as in training.", 1.0, ge=0.1, le=10)
+    speed: float = option("Speaking rate; 2 is twice as fast as in training.", 1.0, ge=0.1, le=10)
     pitch: float = option(
-        "How much higher, in semitones; 12 is an octave, -12 one lower. Requires model.pitch.", 0.0, ge=-36, le=36
+        "Pitch shift in semitones; 12 is an octave up, -12 an octave down. Requires model.pitch.", 0.0, ge=-36, le=36
     )
     energy: float = option(
-        "How loud, as a factor of the amplitude: 2 is 6 dB more. Requires model.energy.", 1.0, ge=0.01, le=100
+        "Loudness, as a factor of the amplitude; 2 is 6 dB more. Requires model.energy.", 1.0, ge=0.01, le=100
     )
     num_steps: int = option("flow_matching: steps from noise to a spectrogram.", 10, gt=0, le=1000)
     method: Literal["euler", "midpoint"] = option(
-        "flow_matching: euler evaluates the network once in a step, midpoint twice and is more exact.", "euler"
+        "flow_matching: euler evaluates the network once per step, midpoint twice, which is more accurate.", "euler"
     )
     temperature: float = option(
         "flow_matching: factor of the noise; lower values give smoother speech.", 0.667, ge=0, le=2
     )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
     vocoder: SourceOrName | None = option(
-        "What makes audio from spectrograms: a run of task vocoder, or published weights of HiFi-GAN or Vocos (their "
-        "folder, file or name on the Hugging Face Hub); null is Griffin–Lim.",
+        "The vocoder, which turns spectrograms into audio: a run of task vocoder, or published weights of "
+        "HiFi-GAN or Vocos (their folder, file or name on the Hugging Face Hub); null is Griffin–Lim.",
         None,
     )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
     lexicon: Source | None = option(
-        "A file with the phonemes of words, in ARPAbet or IPA, one word a line (CMUdict's format). They are spoken so, "
-        "whatever pronounces the others.",
+        "A file with the phonemes of words, in ARPAbet or IPA, one word per line (CMUdict's format). They take "
+        "precedence over the front end's.",
         None,
     )
     on_unspeakable: Literal["skip", "drop", "error"] = option(
@@ -193,7 +194,7 @@ class SpeakingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Listening in evaluations, besides the losses."""
+    """Evaluation of spoken audio, besides the losses."""
 
     bare: ClassVar[str | None] = "speak"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
@@ -205,7 +206,7 @@ class EvaluationConfig(Section):
         ge=0,
     )
     recogniser: bool = option(
-        "Also count wrong, skipped and repeated words, by PocketSphinx, in what is spoken and in the recordings.", False
+        "Also count wrong, skipped and repeated words in spoken audio and in the recordings, by PocketSphinx.", False
     )
 
 
@@ -220,7 +221,7 @@ class TtsDataConfig(Section):
     )
     max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
     samples: tuple[str, ...] = option(
-        "Sentences that are spoken at every evaluation, and after training as RUN/sample-1.wav and so on.",
+        "Sentences to speak at every evaluation, and after training as RUN/sample-1.wav and so on.",
         ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),
         resume="free",
     )
@@ -234,7 +235,7 @@ class TtsDataConfig(Section):
         "fail",
         resume="other numbers",
     )
-    max_unknown: float = max_unknown_option("can't be spoken by the front end")
+    max_unknown: float = max_unknown_option("the front end can't pronounce")
     cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

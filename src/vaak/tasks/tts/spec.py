@@ -251,7 +251,7 @@ SPEC = TaskSpec(
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="voice"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),
-    uses=("speak",),
+    uses={"speak": ()},
     endpoints=lambda get: ("speech",),
     exports={
         "onnx": ONNX,

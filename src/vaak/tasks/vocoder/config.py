@@ -49,7 +49,7 @@ class DiscriminatorsConfig(Section):
     resolution_channels: int = option("Channels of their layers.", 64, gt=0, le=65_536)
     loss: Literal["hinge", "least_squares"] = option("The adversarial loss.", "hinge", resume="other numbers")
     start_step: int = option(
-        "The step that they begin in; before, the vocoder learns by spectra alone, which takes less time.",
+        "The step in which they begin; before it, the vocoder learns from spectra alone, which takes less time.",
         1,
         gt=0,
         le=LARGEST_COUNT,
@@ -69,24 +69,24 @@ class VocoderModelConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    name: str | None = option("A descriptive name; it has no effect.", None, resume="free")
     pretrained: SourceOrName | None = option(
-        "Published weights of Vocos or HiFi-GAN that training begins with: a folder with config.yaml or config.json, "
-        "the file of weights in it, or a name on the Hugging Face Hub. Sizes and global_config.mel must be the same.",
+        "Published weights of Vocos or HiFi-GAN to start from: a folder with config.yaml or config.json, the file "
+        "of weights in it, or a name on the Hugging Face Hub. Sizes and global_config.mel must be the same.",
         None,
     )
     lora: LoraConfig | None = lora_option()
     hifigan: HifiGanConfig | None = option(
-        "HiFi-GAN's generator in place of Vocos, of these sizes; width, num_layers, inner_width and prior are those of "
-        "Vocos.",
+        "Use HiFi-GAN's generator, of these sizes, instead of Vocos; width, num_layers, inner_width and prior are "
+        "for Vocos.",
         None,
     )
     width: int = option("Width of the blocks.", 512, gt=0, le=LARGEST_WIDTH)
     num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
     inner_width: int = option("Width within a block.", 1536, gt=0, le=LARGEST_WIDTH)
     prior: Literal["pseudo_inverse", "none"] = option(
-        "pseudo_inverse: magnitudes are corrections of those that the mel spectrogram has by the pseudo-inverse of its "
-        "filters, which are learned in less time; none: they are predicted as a whole, as in Vocos.",
+        "pseudo_inverse: predict corrections to the magnitudes that the pseudo-inverse of the mel filters gives, "
+        "which are learned in less time; none: predict magnitudes as a whole, as in Vocos.",
         "pseudo_inverse",
     )
     discriminators: DiscriminatorsConfig | None = option(
@@ -109,14 +109,15 @@ class VocoderDataConfig(Section):
         "valid, test: the longest part, in seconds; longer recordings are divided.", 10.0, gt=0, le=3600
     )
     num_samples: int = option(
-        "How many parts of valid are written after training: RUN/sample-1.wav, and so by Griffin–Lim, and recorded.",
+        "Number of validation parts to write after training, each as RUN/sample-1.wav, by Griffin–Lim, and as "
+        "recorded.",
         3,
         ge=0,
         le=10_000,
         resume="free",
     )
     num_iterations: int = option(
-        "Iterations of Griffin–Lim, which figures are compared with.", 32, gt=0, le=10_000, resume="free"
+        "Iterations of Griffin–Lim, with which metrics are compared.", 32, gt=0, le=10_000, resume="free"
     )
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with a recording that can't be used: one that can't be read, is silent, or lacks the frequencies "

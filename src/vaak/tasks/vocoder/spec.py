@@ -124,6 +124,7 @@ SPEC = TaskSpec(
     starter_data=StarterData("audio", "audio", usual_for="audio"),
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
+    uses={"data.speaking.vocoder": ()},
     exports={"onnx": ONNX, "peft": PEFT},
     hub_tag="audio-to-audio",
     opens=opens,

@@ -31,15 +31,15 @@ class FrontEndConfig(Section):
     bare: ClassVar[str | None] = "phonemizer"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    normalise: bool = option("Write numbers, dates, money, abbreviations and symbols in words first.", True)
+    normalise: bool = option("Expand numbers, dates, money, abbreviations and symbols into words first.", True)
     phonemizer: Literal["espeak", "lexicon", "characters"] = option(
-        "What pronounces words: espeak-ng; a lexicon, with unknown_words for what it lacks; or characters, the letters "
-        "themselves.",
+        "How words are pronounced: by espeak-ng; by a lexicon, with unknown_words for the words that it lacks; or "
+        "as characters, the letters themselves.",
         "espeak",
     )
     language: str = option(
         "The language or accent of espeak-ng: en-us, en-gb and other accents of English, or hi, de, sw, cmn, … "
-        "(docs/tts-front-end.md). Words of English in a text in another script are read as English.",
+        "(docs/tts-front-end.md). English words in a text in another script are read as English.",
         "en-us",
     )
     alphabet: Literal["ipa", "arpabet"] = option(
@@ -53,7 +53,8 @@ class FrontEndConfig(Section):
     word_boundaries: bool = option("A symbol between words.", True)
     lexicon: Source | None = option("A file in the format of CMUdict, for phonemizer lexicon.", None)
     unknown_words: Literal["espeak", "rules", "error"] = option(
-        "What pronounces words that the lexicon lacks: espeak-ng, letter-to-sound rules, or nothing (an error).",
+        "How words that the lexicon lacks are pronounced: by espeak-ng, by letter-to-sound rules, or not at all "
+        "(an error).",
         "espeak",
     )
 

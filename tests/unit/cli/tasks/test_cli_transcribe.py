@@ -136,7 +136,7 @@ def test_what_tells_no_speakers_is_refused(vaak, run: Path, diarizer_run: Path, 
     code, out, err = vaak("transcribe", run, talk, "--format", "stm")
     assert (code, out, err) == (2, "", "--format stm: only --diarize RUN tells who speaks\n")
     code, out, err = vaak("transcribe", run, talk, "--diarize", run, "--output", tmp_path / "new")
-    assert (code, out, err) == (2, "", f"{run} is a run of task asr; --diarize requires a diarization run\n")
+    assert (code, out, err) == (2, "", f"{run} is a run of task asr; --diarize requires a run of task diarization\n")
     assert not (tmp_path / "new").exists()
     code, out, err = vaak("transcribe", run, talk, "--diarize", diarizer_run, "--long-form", "seek")
     assert (code, out, err) == (2, "", "--long-form: with --diarize, times are those of turns; leave it out\n")

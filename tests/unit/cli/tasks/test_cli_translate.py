@@ -153,4 +153,4 @@ def test_a_line_that_is_too_long_or_no_utf8_is_named(vaak, run: Path, tmp_path: 
 def test_a_language_model_translates_nothing(vaak, tiny_run: Path):
     code, out, err = vaak("translate", tiny_run, "no")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{tiny_run} is a run of task lm; vaak translate requires a seq2seq model" in err
+    assert f"{tiny_run} is a run of task lm; vaak translate requires a run of task seq2seq" in err

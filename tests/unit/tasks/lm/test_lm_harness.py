@@ -341,7 +341,10 @@ def test_an_encoder_has_no_probabilities_of_texts(tmp_path: Path, vaak: Vaak) ->
     )
     code, _, errors = vaak("lm-eval", tmp_path / "run", "--tasks", "blimp_causative")
     assert code == 2
-    assert "is a run of an encoder; vaak lm-eval requires a language model that is a decoder" in errors
+    assert errors == (
+        f"{tmp_path / 'run'} is a run of task lm with model.model_type: encoder; vaak lm-eval requires a run of "
+        "task lm with model.model_type: decoder\n"
+    )
 
 
 def test_bits_per_byte_are_those_of_the_evaluation(made: Path, vaak: Vaak, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
     run = tiny_vocoder.train(corpus, tmp_path / "other", "training.max_steps=1", "data.num_samples=0", **other)
     for vocoder, message in {
         run: "was trained with global_config.mel {hop_length: 32}, but the spectrograms here have {hop_length: 64}",
-        voice_run: f"data.speaking.vocoder: {voice_run} is a run of task tts; expected one of task vocoder",
+        voice_run: f"{voice_run} is a run of task tts; data.speaking.vocoder requires a run of task vocoder",
         tmp_path / "gone": f"data.speaking.vocoder: no run {tmp_path / 'gone'}; looked for {tmp_path / 'gone'}",
     }.items():
         code, _, err = vaak("speak", voice_run, "He saw me.", "-o", tmp_path / "a.wav", "--vocoder", vocoder)

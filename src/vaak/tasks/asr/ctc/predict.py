@@ -20,6 +20,7 @@ from torch import Tensor
 from vaak.audio.features.extractors import FeatureStream
 from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError
+from vaak.core.task import TunedOptions, TunedScore
 from vaak.nn.config import ConformerConfig
 from vaak.nn.conformer import ConformerStream
 from vaak.nn.ctc import collapse
@@ -29,6 +30,7 @@ from vaak.nn.decoding.ctc_words import WordModel
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
+from vaak.runs.use import require_use
 from vaak.scoring.word_errors import count_errors
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
@@ -235,6 +237,13 @@ class Weighed:
     before: float
     after: float
 
+    def to_options(self) -> TunedOptions:
+        """Return the weights as options to keep with the run."""
+        options = self.decoding.model_dump(mode="json")
+        said = [(f"WER {100 * rate:.2f} %", rate) for rate in (self.before, self.after)]
+        before, after = (TunedScore(short, short, {"wer": rate}) for short, rate in said)
+        return TunedOptions("data.decoding", options, self.utterances, "utterances", before, after)
+
 
 def weigh(
     transcriber: CtcTranscriber,
@@ -289,9 +298,7 @@ def find_run(name: str, directory: Path) -> Path:
 def open_words(run: Path, device: str) -> WordModel:
     """The language model of a run; the last one is kept. Raises UserError for a run of another task."""
     opened = open_run(run, device=device)
-    if not hasattr(opened.task, "words"):
-        task = opened.experiment.task
-        raise UserError(f"data.decoding.lm: {run} is a run of task {task}; expected one of task lm")
+    require_use("data.decoding.lm", run, opened.experiment, opened.task)
     words: WordModel = opened.task.words(opened.model)
     return words
 

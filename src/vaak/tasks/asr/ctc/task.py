@@ -22,7 +22,7 @@ from vaak.audio.features.extractors import count_dims
 from vaak.core.batch import Batch, Term, find_places, read_together
 from vaak.core.errors import UserError
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import Outputs
+from vaak.core.task import Outputs, TunedOptions
 from vaak.data.batching import largest_rows
 from vaak.nn.ctc import ctc_log_likelihoods
 from vaak.nn.lora import iterate_adapters, merged, write_adapter
@@ -41,7 +41,7 @@ from vaak.tasks.asr.ctc.data import (
 )
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, refused_online, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, decode_tokens, weigh
+from vaak.tasks.asr.ctc.predict import CtcTranscriber, decode_tokens, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources, OwnEncoder, about_run
 from vaak.tasks.asr.ctc.pretrained import (
     NOT_CALLED,
@@ -291,7 +291,7 @@ class CtcTask(SpeechRecognitionTask):
         _ = found.chunk_frames
         return found
 
-    def tune(self, model: nn.Module, split: str = "valid") -> Weighed:
+    def tune(self, model: nn.Module, split: str = "valid") -> TunedOptions:
         """The weights of the language model that are best on development utterances.
 
         Raises UserError without one, and for ``train`` and ``test``.
@@ -308,7 +308,7 @@ class CtcTask(SpeechRecognitionTask):
             examples = [dataset.example(index, rng) for index in indices]
             log_probs += transcriber.log_probs([one.features for one in examples])
             texts += [one.text for one in examples]
-        return weigh(transcriber, log_probs, texts, self.normalise)
+        return weigh(transcriber, log_probs, texts, self.normalise).to_options()
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""
