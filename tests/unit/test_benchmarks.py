@@ -104,6 +104,17 @@ def test_ctc_search():
 
 
 @pytest.mark.slow
+def test_recognising():
+    pytest.importorskip("faster_whisper", reason="what it is compared with isn't installed")
+    weights = Path(os.environ.get("VAAK_WEIGHTS", "nowhere")) / "whisper-tiny.en"
+    manifest = Path(os.environ.get("VAAK_DATA", "nowhere")) / "read_speech" / "manifest.jsonl"
+    if not weights.is_dir() or not manifest.is_file():
+        pytest.skip("VAAK_WEIGHTS or VAAK_DATA is not set: there is no Whisper, or no speech")
+    said = run_benchmark("recognising", weights, manifest, "--clips", 1, "--rounds", 1)
+    assert "| Vaak, int8 |" in said
+
+
+@pytest.mark.slow
 def test_live(tmp_path: Path):
     weights = Path(os.environ.get("VAAK_WEIGHTS", "nowhere")) / "whisper-tiny.en"
     folder = Path(os.environ.get("VAAK_DATA", "nowhere")) / "read_speech"

@@ -161,11 +161,15 @@ class WhichPrecision(StrEnum):
     fp32 = "fp32"
     bf16 = "bf16"
     fp16 = "fp16"
+    int8 = "int8"
 
 
 Precision = Annotated[
     WhichPrecision,
-    typer.Option("--precision", help="auto: bf16 on a GPU that multiplies it in hardware, else fp32."),
+    typer.Option(
+        "--precision",
+        help="auto: bf16 on a GPU that multiplies it in hardware, else fp32; int8: linear layers in 8 bits, on a CPU.",
+    ),
 ]
 BatchSize = Annotated[
     int | None,

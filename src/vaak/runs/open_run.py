@@ -50,6 +50,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
 from vaak.engine.snapshot import load_weights
 from vaak.engine.trained import NamedRows, initialise, make_model
+from vaak.nn.int8 import compute_in_int8, require_int8
 from vaak.nn.lora import follow_stored_types, keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
 from vaak.runs.base import Base, is_base
@@ -141,7 +142,8 @@ def open_run(
     ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
     executed only where the model can't be used without it, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
-    ``precision`` is auto, fp32, bf16 or fp16; in 16 bits, linear layers keep their weights so, too.
+    ``precision`` is auto, fp32, bf16, fp16 or int8; in 16 bits, linear layers keep their weights so, too; in int8, on
+    a CPU, their products are of 8 bits, and all else is fp32.
 
     ``path`` is that of the run or the checkpoint, or it is a pretrained model (``vaak.runs.base``): then ``checkpoint``
     is where that is, and evaluations have the data that ``files`` and ``overrides`` name.
@@ -149,12 +151,12 @@ def open_run(
 
     Raises UserError where the average is asked for and the checkpoint has none, and where trust is needed.
     """
-    used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
+    used_in = _find_precision(precision, pick_device(device))
     if is_base(path):
         if weights == "average":
             raise UserError(f"{path} has no averaged weights: it is a pretrained model")
         base, task = _open_base(path, files, overrides, trust_code, temporary_folder, splits)
-        model = _to_be_used(_build_model(task, device), used_in)
+        model = _to_be_used(_build_model(task, device), used_in, precision == "int8")
         return OpenedRun(task.experiment, task.directory, Path(base.source), task, model, "own", used_in)
     directory = resolve_run(path)
     layers = list_layers(directory)
@@ -188,7 +190,8 @@ def open_run(
             _prepare_again(task, own, temporary_folder, splits)
     model = _build_model(task, device)
     weights = _load_checkpoint(model, checkpoint, experiment, weights)
-    return OpenedRun(experiment, directory, checkpoint, task, _to_be_used(model, used_in), weights, used_in)
+    model = _to_be_used(model, used_in, precision == "int8")
+    return OpenedRun(experiment, directory, checkpoint, task, model, weights, used_in)
 
 
 def _build_model(task: Any, device: str) -> torch.nn.Module:
@@ -258,8 +261,18 @@ def _without_data(experiment: Experiment[Any, Any], own: Experiment[Any, Any]) -
     return experiment.model_copy(update={"datasets": own.datasets, "data": data})
 
 
-def _to_be_used(model: torch.nn.Module, precision: Precision) -> torch.nn.Module:
+def _find_precision(name: str, device: torch.device) -> Precision:
+    """Return the precision of all but linear layers. Raises UserError where these can't compute in 8 bits."""
+    if name == "int8":
+        require_int8(device)
+    return Precision("no" if name in ("fp32", "int8") else name, device)
+
+
+def _to_be_used(model: torch.nn.Module, precision: Precision, in_int8: bool) -> torch.nn.Module:
     """The model in evaluation mode; weights that products round to 16 bits anyway are kept so."""
+    if in_int8:
+        replaced, total = compute_in_int8(model)
+        log.warning("precision int8: %d of %d linear layers compute in 8 bits; scores are rounded", replaced, total)
     if precision.name != "no":
         keep_frozen_weights_in(DTYPES[precision.name], model.requires_grad_(False))
     return model.eval()

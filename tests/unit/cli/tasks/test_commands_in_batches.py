@@ -151,6 +151,22 @@ def test_predict_of_a_vocoder(vaak, vocoder_run: Path, tmp_path: Path):
             assert other["vocoder"]["spectral"] == pytest.approx(one["vocoder"]["spectral"], rel=1e-4)
 
 
+def test_int8_computes_linear_layers_in_8_bits_and_says_so(
+    vaak, tiny_run: Path, listener: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    files = recordings(tmp_path / "in", 16000, (0.7, 2.1))
+    for command in (("transcribe", listener, files[0], "--json"), ("predict", tiny_run, *TEXTS)):
+        plain, said = vaak(*command, "--precision", "fp32"), vaak(*command, "--precision", "int8")
+        assert plain[0] == said[0] == 0
+        found = re.findall(r"precision int8: (\d+) of (\d+) linear layers compute in 8 bits", caplog.text)
+        assert found
+        assert 0 < int(found[-1][0]) <= int(found[-1][1])
+        caplog.clear()
+    code, _, err = vaak("predict", tiny_run, "a", "--precision", "int8", "--device", "cuda")
+    assert code == 2
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "fp16"])
 def test_precisions(vaak, tiny_run: Path, precision: str, caplog: pytest.LogCaptureFixture):
     """On a CPU auto is fp32, and fp16 is, too, with a line that says so."""

@@ -248,13 +248,17 @@ class WhisperTranscriber(Transcriber):
         first = self.vocabulary.ids.prompt[0]
         token = self.vocabulary.no_speech
         assert token is not None, "require_decoding asked for it"
-        found = list[float]()
+        read = [prompt[: prompt.index(first) + 1] for prompt in prompts]
+        found = dict[int, float]()
         with without_dropout(self.model), torch.inference_mode():
-            for row, prompt in enumerate(prompts):
-                read = torch.tensor([prompt[: prompt.index(first) + 1]], device=self.device)
-                logits = self.model.decode(read, encoded.rows(slice(row, row + 1)))[0, -1]
-                found.append(float(logits.float().softmax(-1)[token]))
-        return found
+            # Those of one length together: what was said before makes lengths differ.
+            for length in sorted({len(one) for one in read}):
+                rows = [row for row, one in enumerate(read) if len(one) == length]
+                some = encoded if len(rows) == len(read) else encoded.rows(torch.tensor(rows))
+                tokens = torch.tensor([read[row] for row in rows], device=self.device)
+                logits = self.model.decode(tokens, some)[:, -1]
+                found |= zip(rows, logits.float().softmax(-1)[:, token].tolist(), strict=True)
+        return [found[row] for row in range(len(read))]
 
     def languages(self, encoded: Encoded) -> list[str | None]:
         """The language of each row: that of the options, or the most probable one."""

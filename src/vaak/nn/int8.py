@@ -1,0 +1,93 @@
+"""Linear layers whose products are of 8-bit integers: for a trained model in use on a CPU.
+
+Each row of a weight has its own scale; inputs get theirs when they come (dynamic quantization). Sums are in 32 bits,
+and the rest of the model computes as before. Source: Jacob et al. 2018, "Quantization and Training of Neural Networks
+for Efficient Integer-Arithmetic-Only Inference". Differs: inputs aren't calibrated beforehand.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.nn.lora import HEADS
+
+LARGEST = 127
+
+
+def require_int8(device: torch.device) -> None:
+    """Raise UserError where products of 8-bit integers aren't available."""
+    if device.type != "cpu":
+        raise UserError(f"--precision int8: it is for CPUs, and the device is {device.type}; use bf16, or --device cpu")
+    if torch.backends.quantized.engine == "none":
+        raise UserError("--precision int8: this build of torch has no 8-bit products; use fp32")
+
+
+class Int8Linear(nn.Module):
+    """A linear layer in use, with a weight of 8-bit integers."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        weight = layer.weight.detach().float()
+        scales = (weight.abs().amax(1) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+        with warnings.catch_warnings():
+            # torch means to replace its quantized tensors by those of torchao, which the products here don't take yet.
+            warnings.simplefilter("ignore")
+            zeros = torch.zeros(len(weight), dtype=torch.long)
+            rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+            self._packed: Any = torch.ops.quantized.linear_prepack(rounded, _bias(layer))
+
+    @property
+    def weight(self) -> Tensor:
+        """Return the weight that the integers stand for, ``(out, in)`` in fp32: made when it is read."""
+        found: Tensor = torch.ops.quantized.linear_unpack(self._packed)[0].dequantize()
+        return found
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Return the bias, in fp32."""
+        found: Tensor | None = torch.ops.quantized.linear_unpack(self._packed)[1]
+        return found
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(…, out)`` of ``(…, in)``."""
+        found: Tensor = torch.ops.quantized.linear_dynamic(inputs.float(), self._packed, not _has_vnni())
+        return found.to(inputs.dtype)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+def compute_in_int8(model: nn.Module) -> tuple[int, int]:
+    """Replace linear layers of a model in use, in place; return how many, and how many there were.
+
+    Others stay: those that something is hooked to, classes derived from nn.Linear (adapters), and a model's ``head``
+    (``lm_head`` in transformers), whose weight is read without calling it.
+    """
+    replaced = total = 0
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if not isinstance(layer, nn.Linear):
+                continue
+            total += 1
+            is_plain = type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
+            if is_plain and name not in HEADS:
+                setattr(parent, name, Int8Linear(layer))
+                replaced += 1
+    return replaced, total
+
+
+def _bias(layer: nn.Linear) -> Tensor | None:
+    return None if layer.bias is None else layer.bias.detach().float()
+
+
+@functools.cache
+def _has_vnni() -> bool:
+    """Whether sums of products have 32 bits at once; else inputs need 7 bits, or sums of pairs overflow."""
+    return bool(torch.cpu._is_vnni_supported())
