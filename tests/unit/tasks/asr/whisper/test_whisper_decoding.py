@@ -270,6 +270,25 @@ def test_recordings_together_are_as_alone(made: dict[int, Made], recording: Path
     assert segment.language in ("en", "hi")
 
 
+def test_silence_is_looked_for_in_all_windows_at_once(made: dict[int, Made], monkeypatch: pytest.MonkeyPatch):
+    """What was said before has two lengths here, so there are two passes for four windows."""
+    transcriber = made[0].transcriber(logprob_threshold=-1.0, no_speech_threshold=0.5)
+    encoded, before = transcriber.encoded(list(rows_of(made[0]).numpy())), [[], [5, 6], [], [7, 8]]
+    prompts = [transcriber.prompt("hi", one) for one in before]
+    passes, decode = list[int](), AsrModel.decode
+
+    def count(model: AsrModel, tokens: torch.Tensor, *others: Any) -> torch.Tensor:
+        passes.append(len(tokens))
+        return decode(model, tokens, *others)
+
+    monkeypatch.setattr(AsrModel, "decode", count)
+    together = transcriber._silence(encoded, prompts)
+    assert passes == [2, 2]
+    alone = [transcriber._silence(encoded.rows(slice(row, row + 1)), [prompts[row]])[0] for row in range(4)]
+    assert together == pytest.approx(alone, rel=1e-4)
+    assert len(set(alone)) == 4
+
+
 def test_windows_cut_at_silences_have_times_of_the_recording(made: dict[int, Made], recording: Path):
     transcript = made[2].transcriber(timestamps="word", long_form="silences").transcribe(recording)
     starts = [segment.start for segment in transcript.segments]
