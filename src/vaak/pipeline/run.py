@@ -233,8 +233,11 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
             if helpers is not None:
                 # The others wait for orders, and would wait until this process is gone.
                 helpers.close(has_failed)
-            with contextlib.suppress(OSError):
+            try:
                 write_text(directory / RESULTS, markdown_report(pipeline, options, rows))
+            # A full disk mustn't hide the error that ended the pipeline.
+            except OSError as error:
+                log.warning("%s can't be written: %s", directory / RESULTS, error.strerror or error)
             for line in table(rows):
                 log.info("%s", line)
     return rows

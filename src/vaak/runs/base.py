@@ -32,7 +32,8 @@ UNTOLD = ("empty", "nested", "unknown")
 def is_base(path: Path) -> bool:
     """Whether a path is a pretrained model, in whatever form, and not a run, a checkpoint, or nothing at all.
 
-    A path that isn't there may be a name on the Hub, OWNER/NAME, unless there is a folder OWNER here.
+    A path that isn't there may be a name on the Hub, OWNER/NAME, unless there is a folder OWNER here. Raises UserError
+    for a path that can't be read.
     """
     path = path.expanduser()
     if not path.exists():
@@ -42,8 +43,8 @@ def is_base(path: Path) -> bool:
         return not _is_of_a_run(path)
     try:
         return recognise(path).name not in UNTOLD
-    except OSError:
-        return False
+    except OSError as error:
+        raise UserError(f"{path} can't be read: {error.strerror or error}") from error
 
 
 def _is_of_a_run(folder: Path) -> bool:

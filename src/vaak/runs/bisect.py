@@ -13,6 +13,7 @@ was changed by something else (a bit of memory, a file), or computed under other
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,6 +51,8 @@ from vaak.runs.replay import (
     require_one_way,
     take_steps_before,
 )
+
+log = logging.getLogger("vaak")
 
 DIFFERENCE_KINDS = ("data", "code", "versions", "hardware", "options")
 """Respects in which two runs may differ."""
@@ -278,9 +281,13 @@ def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, st
         before = agreement.logged_as(record)
         if record["step"] == step and before is not None and (what := _differing_value(before, record)) is not None:
             return f"{what} when it is computed again"
+    path = directory / "checkpoints" / step_folder(step)
+    if not path.is_dir():
+        return None
     try:
-        saved = load_checkpoint(directory / "checkpoints" / step_folder(step))
-    except CheckpointError:
+        saved = load_checkpoint(path)
+    except CheckpointError as error:
+        log.warning("%s: the weights of this step aren't compared", error)
         return None
     what = differing_tensor(_collect_tensors(saved), _collect_tensors(trainer.state.snapshot()))
     return None if what is None else f"the checkpoint's {what} when it is computed again"

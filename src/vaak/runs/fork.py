@@ -9,6 +9,7 @@ FORK/run.json     as of any run, and its ``parent``: {"id": â€¦, "directory": â€
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -44,6 +45,8 @@ from vaak.runs.folder.user_code import require_trust
 from vaak.runs.open_run import resolve_run
 from vaak.runs.replay import require_one_way, require_taken
 from vaak.runs.start import train
+
+log = logging.getLogger("vaak")
 
 LINKED_FOLDERS = ("code", "pictures", "prepared", "sessions", "tasks")
 """Folders of a run that are linked, where they are there."""
@@ -143,7 +146,8 @@ def _newest_until(parent: Path, step: int) -> Path | None:
         if (parse_step(path) or 0) <= step:
             try:
                 verify(path)
-            except CheckpointError:
+            except CheckpointError as error:
+                log.warning("%s; an earlier checkpoint is taken", error)
                 continue
             return path
     return None

@@ -308,14 +308,19 @@ class ReplayAgreement:
 
 
 def state_differences(trainer: Trainer, directory: Path) -> dict[str, float] | None:
-    """Compare a trainer's tensors with those of the run's checkpoint of its step; None where that isn't there.
+    """Compare a trainer's tensors with those of the run's checkpoint of its step; None where that isn't there, or,
+    with a warning, is damaged.
 
     Returns, of each tensor that isn't the same to the bit, by part and name, the norm of the difference over the norm
     that was saved; infinity where one of the two isn't there or has another shape.
     """
+    path = directory / "checkpoints" / step_folder(trainer.position.step)
+    if not path.is_dir():
+        return None
     try:
-        saved = load_checkpoint(directory / "checkpoints" / step_folder(trainer.position.step))
-    except CheckpointError:
+        saved = load_checkpoint(path)
+    except CheckpointError as error:
+        log.warning("%s: the weights of this step aren't compared", error)
         return None
     now, found = trainer.state.snapshot(), dict[str, float]()
     for part in TENSORS:

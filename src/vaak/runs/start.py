@@ -119,9 +119,11 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         with trainer.evaluated_weights() as model:
             samples = shown_samples(trainer.task, model) if shown else []
         if samples:
-            with contextlib.suppress(OSError):
-                # They are shown in any case.
+            try:
                 write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
+            # They are shown in any case.
+            except OSError as error:
+                log.warning("%s can't be written: %s", trainer.directory / SAMPLES, error.strerror or error)
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main, best = trainer.ranks.is_main, ""
         if trainer.best.value is not None and trainer.best.step is not None:
@@ -393,9 +395,12 @@ def _fit(trainer: Trainer) -> str:
     finally:
         if is_main:
             status = {"state": state, "reason": hide_secrets(reason), "step": trainer.position.step}
-            # A full disk mustn't hide the error that ended training.
-            with contextlib.suppress(OSError):
+            try:
                 write_status(directory, {**status, "total_steps": trainer.total_steps})
+            # A full disk mustn't hide the error that ended training.
+            except OSError as error:
+                why = error.strerror or error
+                log.warning("status.json can't be written (%s): vaak runs lists this run as crashed", why)
     return reason
 
 

@@ -371,13 +371,15 @@ def write_report(sweep: Sweep) -> list[Path]:
     metric, keys = sweep.plan.checkpoint.metric, [one.key for one in sweep.plan.dimensions]
     columns = {key: [one.params[key] for one in complete] for key in keys} | {metric: [one.value for one in complete]}
     parallel, importance = sweep.folder / "parallel.png", sweep.folder / "importance.png"
-    with contextlib.suppress(UserError):
-        # A UserError here means that matplotlib isn't installed: no pictures are drawn then.
+    try:
         draw_trials(columns, sweep.plan.checkpoint.mode, parallel)
         written.append(parallel)
         if shares := _importance(sweep):
             draw_importance(shares, metric, importance)
             written.append(importance)
+    # Such as that matplotlib isn't installed.
+    except UserError as error:
+        log.warning("no pictures are drawn: %s", error)
     return written
 
 

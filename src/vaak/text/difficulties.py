@@ -17,6 +17,7 @@ for Hindi". Texts are read one at a time, so memory grows with the different wor
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import string
 from collections import Counter
@@ -30,6 +31,8 @@ from vaak.core.errors import UserError
 from vaak.core.progress import track
 from vaak.core.storage.files import write_bytes
 from vaak.core.storage.mapped_lines import mapped
+
+log = logging.getLogger("vaak")
 
 MEASURES = ("length", "lexical", "morphology")
 PUNCTUATION = string.punctuation + "।॥…–—‘’“”«»·"
@@ -179,7 +182,10 @@ def kept_difficulties(
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.fromiter(map(difficulty, track(texts(), "measuring difficulty", number)), "<f8", number)
     difficulties = np.round(difficulties, DECIMALS)
-    # If the folder can't be written, difficulties are measured again next time.
-    with contextlib.suppress(OSError):
+    try:
         write_bytes(path, difficulties.tobytes())
+    except OSError as error:
+        log.warning(
+            "%s can't be written (%s): difficulties are measured again next time", path, error.strerror or error
+        )
     return difficulties

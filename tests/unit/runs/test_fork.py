@@ -161,3 +161,11 @@ def test_a_fork_that_is_killed_while_it_is_copied_leaves_nothing_half_made(
             fork_run(run, 6, tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
     assert fork_run(run, 6, tmp_path / "fork").is_dir()
+
+
+def test_a_damaged_checkpoint_that_is_passed_over_is_named(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    newest = max((run / "checkpoints").glob("step-*"))
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    fork_run(run, 8, tmp_path / "fork")
+    assert f"{newest} is damaged" in caplog.text
+    assert "an earlier checkpoint is taken" in caplog.text

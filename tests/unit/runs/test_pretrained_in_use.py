@@ -212,3 +212,9 @@ def test_a_real_whisper_writes_what_transformers_writes(vaak: Vaak):
         features = processor(samples, sampling_rate=rate, return_tensors="pt").input_features
         (text,) = processor.batch_decode(model.generate(features), skip_special_tokens=True)
         assert json.loads(line)["text"] == text.strip()
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="it is of Linux")
+def test_a_file_that_can_not_be_read_is_not_called_something_else():
+    with pytest.raises(UserError, match=r"^/proc/self/mem can't be read: Input/output error$"):
+        is_base(Path("/proc/self/mem"))

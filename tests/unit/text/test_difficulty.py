@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from vaak.text.difficulties import (
     MEASURES,
     WordCounts,
     difficulty_stages,
+    kept_difficulties,
     measure_difficulties,
     sort_by_difficulty,
     stem,
@@ -93,3 +95,10 @@ def test_no_texts_are_no_difficulty(measure):
     if measure != "morphology":
         assert sort_by_difficulty([], measure) == []
         assert difficulty_stages([], measure) == [[], [], []]
+
+
+def test_difficulties_that_can_not_be_kept_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "file").touch()
+    found = kept_difficulties(tmp_path / "file", "key", "lexical", lambda: iter(["a b", "a"]), 2)
+    assert len(found) == 2
+    assert "can't be written (Not a directory): difficulties are measured again next time" in caplog.text

@@ -15,6 +15,7 @@ name other files or folders in place of those that are found. What a line says i
 from __future__ import annotations
 
 import codecs
+import logging
 import os
 import re
 from abc import abstractmethod
@@ -44,6 +45,8 @@ from vaak.core.progress import track
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import open_utf8, split_lines
+
+log = logging.getLogger("vaak")
 
 Row = dict[str, Any]
 DEPTH = 2
@@ -418,8 +421,8 @@ class NemoReader(LayoutReader):
                 continue
             try:
                 first = next((line.entry for line in manifest_lines(path) if line.problem is None), {})
-            except DataError:
-                # It can't be read.
+            except DataError as error:
+                log.warning("%s: it is left out", error)
                 continue
             if "audio_filepath" in first:
                 yield path

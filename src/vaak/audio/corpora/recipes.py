@@ -58,27 +58,36 @@ class LhotseRecipe:
         return {name: one for name, one in _parameters(self.prepare).items() if name not in places}
 
 
-@functools.cache
 def recipes() -> dict[str, LhotseRecipe]:
     """All recipes of the installed Lhotse, by name. Raises UserError if it isn't installed."""
+    return _import_recipes()[0]
+
+
+@functools.cache
+def _import_recipes() -> tuple[dict[str, LhotseRecipe], dict[str, str]]:
+    """All recipes of the installed Lhotse, by name, and why modules of others can't be imported."""
     with optional_import("recipes require lhotse", "audio"):
         import lhotse.recipes
     found: dict[str, LhotseRecipe] = {}
+    failed: dict[str, str] = {}
     for info in pkgutil.iter_modules(lhotse.recipes.__path__):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = importlib.import_module(f"lhotse.recipes.{info.name}")
-        except (ImportError, OSError):
+        except (ImportError, OSError) as error:
             # One that requires a package that isn't installed.
+            failed[info.name] = str(error).splitlines()[0]
             continue
         found.update({recipe.name: recipe for recipe in _list_recipes(module, info.name, set(dir(lhotse.recipes)))})
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items())), failed
 
 
 def recipe_named(name: str) -> LhotseRecipe:
-    """Raises UserError for an unknown recipe, with a suggestion."""
-    known = recipes()
+    """Raises UserError for an unknown recipe, with a suggestion, and for one that can't be imported."""
+    known, failed = _import_recipes()
+    if name not in known and (module := name.replace("-", "_")) in failed:
+        raise UserError(f"Lhotse's recipe {name} can't be imported: {failed[module]}")
     if name not in known:
         raise UserError(f"Lhotse has no recipe {name}{nearest_name(name, known)} (vaak data list lists all)")
     return known[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
@@ -473,3 +474,11 @@ def test_m4a_is_read_where_its_decoder_is_there_and_is_one_line_elsewhere(
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(DataError, match=r"a\.m4a: this is not audio that libsndfile can read .*convert it to FLAC"):
         read_header(tmp_path / "a.m4a")
+
+
+def test_a_manifest_that_can_not_be_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    downloaded.nemo(tmp_path)
+    (tmp_path / "more_train_manifest.jsonl.gz").write_bytes(gzip.compress(b'{"audio_filepath": "a.wav"}\n' * 99)[:-20])
+    assert "train" in said_in(corpus_of("nemo", tmp_path))
+    assert "more_train_manifest.jsonl.gz" in caplog.text
+    assert "it is left out" in caplog.text

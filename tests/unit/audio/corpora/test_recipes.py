@@ -12,6 +12,7 @@ import pytest
 from tiny_audio import write_audio
 from toy_corpora import write_ami
 from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora import recipes as recipes_module
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.lhotse_manifests import prepare_corpus
 from vaak.audio.corpora.recipes import recipe_named, recipes
@@ -221,3 +222,14 @@ def test_the_cuts_name_files_from_anywhere(tmp_path: Path, audio: AudioConfig, m
     (path,) = prepare_corpus(DatasetConfig(name="ljspeech"), relative).values()
     for line in path.read_text().splitlines():
         assert Path(json.loads(line)["recording"]["sources"][0]["source"]).is_absolute()
+
+
+def test_a_recipe_that_lacks_a_package_is_not_called_unknown(monkeypatch: pytest.MonkeyPatch):
+    known, failed = recipes_module._import_recipes()
+    monkeypatch.setattr(
+        recipes_module, "_import_recipes", lambda: (known, {**failed, "rare": "No module named 'rarity'"})
+    )
+    with pytest.raises(UserError, match="Lhotse's recipe rare can't be imported: No module named 'rarity'"):
+        recipe_named("rare")
+    with pytest.raises(UserError, match="Lhotse has no recipe rarer"):
+        recipe_named("rarer")
