@@ -253,8 +253,11 @@ def test_tts_proofs(voice_run: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_serve(tmp_path: Path):
+def test_serving(tmp_path: Path, tiny_run: Path, voice_run: Path):
     tiny_listener.write_listener(tmp_path / "words")
     run = tiny_listener.train(tmp_path / "words", tmp_path / "run", "training.max_steps=2")
     audio = sorted((tmp_path / "words").rglob("*.wav"))[0].parent
-    assert "; latency p50 " in run_benchmark("serve", run, audio, "--clients", 2, "--repeat", 1)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("aba abo.\nabi aba.\n", encoding="utf-8")
+    for model, inputs in ((run, audio), (tiny_run, texts), (voice_run, texts)):
+        assert "; latency p50 " in run_benchmark("serving", model, inputs, "--clients", 2, "--repeat", 1)

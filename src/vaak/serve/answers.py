@@ -48,6 +48,9 @@ async def predict(request: Request) -> Response:
     if reads_files(served.task):
         message = f"{served.name} reads recordings: send them as multipart/form-data, in file; no path or URL is opened"
         raise ApiError(400, message, param="inputs")
+    # A user's own task may read something else.
+    if type(served.task).__module__.startswith("vaak.") and not all(isinstance(one, str) for one in asked.inputs):
+        raise ApiError(400, f"inputs: {served.name} reads texts; each input has to be a string", param="inputs")
     require_length(server, [one if isinstance(one, str) else "" for one in asked.inputs], "inputs")
     kind = Kind(
         ("predict", served.name),

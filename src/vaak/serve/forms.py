@@ -5,11 +5,12 @@ A field that isn't here is refused, so that nothing which was asked for is silen
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import File, UploadFile
 from fastapi import Form as MultipartForm
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 ModelName = Annotated[
     str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
@@ -25,6 +26,16 @@ class Form(BaseModel):
     """A request or an answer."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _require_unicode(cls, value: Any) -> Any:
+        """JSON can write half of a surrogate pair, which no tokenizer reads."""
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text has half of a surrogate pair, which is no character") from None
+        return value
 
 
 class ErrorAbout(Form):

@@ -1,0 +1,176 @@
+"""A model that is served, asked by some clients at once, against the batched command on the same inputs.
+
+python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3]
+
+RUN is of task asr, tts, lm or classification, or a pretrained model; INPUTS a folder of audio, or a file with a text
+per line. Prints inputs per second of both, their ratio, the latency of a request (p50, p95) and the machine's load. The
+time that opening the model takes isn't counted. Ends with an error where a served result differs from the command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import soundfile
+
+from vaak.audio.audio_file import audio_files
+from vaak.runs.open_run import OpenedRun, open_run
+
+SEED, NEW_TOKENS = 0, 32
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a task is used: by the command, all inputs together; by a request, one; and whether results are the same."""
+
+    run: Callable[[OpenedRun, Sequence[Any]], list[Any]]
+    ask: Callable[[httpx.Client, Any], Any]
+    is_same: Callable[[Any, Any], bool] = lambda one, other: one == other
+
+
+def transcribe(opened: OpenedRun, files: Sequence[Path]) -> list[Any]:
+    return [one.text for one in opened.task.transcriber(opened.model).transcribe_files(files)]
+
+
+def ask_transcript(client: httpx.Client, file: Path) -> Any:
+    files = {"file": (file.name, file.read_bytes())}
+    return _json(client.post("/v1/audio/transcriptions", files=files))["text"]
+
+
+def write(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
+    task = opened.task
+    settings = task.sampling(max_new_tokens=NEW_TOKENS, temperature=0.8)
+    return list(task.written(opened.model, [(task.prompt(text), SEED) for text in texts], settings))
+
+
+def ask_text(client: httpx.Client, text: str) -> Any:
+    asked = {"prompt": text, "max_tokens": NEW_TOKENS, "seed": SEED}
+    return _json(client.post("/v1/completions", json=asked))["choices"][0]["text"]
+
+
+def classify(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
+    return [
+        {name: list(labels) for name, labels in one.labels.items()} for one in opened.task.predict(opened.model, texts)
+    ]
+
+
+def ask_labels(client: httpx.Client, text: str) -> Any:
+    return _json(client.post("/v1/classify", json={"input": text}))["data"][0]["labels"]
+
+
+def speak(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
+    from vaak.serve.answers import encode
+    from vaak.tasks.batches import Done
+    from vaak.tasks.tts.predict import SpokenText
+
+    speaker = opened.task.speaker(opened.model)
+    found, own = [], list[Any]()
+    for one in speaker.sentences(SpokenText(text, "") for text in texts):
+        if isinstance(one, Done):
+            found.append(read_samples(encode(own, speaker, "wav")))
+            own = []
+        else:
+            own.append(one[1])
+    return found
+
+
+def ask_speech(client: httpx.Client, text: str) -> Any:
+    answer = client.post("/v1/audio/speech", json={"input": text, "response_format": "wav"})
+    answer.raise_for_status()
+    return read_samples(answer.content)
+
+
+def read_samples(content: bytes) -> np.ndarray:
+    samples: np.ndarray = soundfile.read(io.BytesIO(content), dtype="int16")[0]
+    return samples.astype(np.int64)
+
+
+def is_nearly_same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether samples differ by rounding only: batches are of other sizes."""
+    return len(one) == len(other) and int(np.abs(one - other).max(initial=0)) <= 2
+
+
+USES = {
+    "asr": Use(transcribe, ask_transcript),
+    "lm": Use(write, ask_text),
+    "classification": Use(classify, ask_labels),
+    "tts": Use(speak, ask_speech, is_nearly_same),
+}
+
+
+def _json(answer: httpx.Response) -> Any:
+    answer.raise_for_status()
+    return answer.json()
+
+
+@contextlib.contextmanager
+def serving(run: Path) -> Iterator[str]:
+    """The address of a server, a process of its own."""
+    command = [sys.executable, "-m", "vaak", "serve", str(run), "--port", "0", "--device", "cpu", "--precision", "fp32"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().removeprefix("serving on ").strip()
+        process.terminate()
+
+
+def ask_all(address: str, use: Use, inputs: Sequence[Any], clients: int) -> tuple[list[Any], list[float], float]:
+    """Return the results, the seconds that each request took, and those of all of them."""
+    with httpx.Client(timeout=600, base_url=address) as client:
+
+        def ask(one: Any) -> tuple[Any, float]:
+            begun = time.perf_counter()
+            found = use.ask(client, one)
+            return found, time.perf_counter() - begun
+
+        ask(inputs[0])
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(clients) as pool:
+            found = list(pool.map(ask, inputs))
+        taken = time.perf_counter() - begun
+    return [result for result, _ in found], [seconds for _, seconds in found], taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("inputs", type=Path)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--repeat", type=int, default=3, help="how often each input is taken")
+    asked = parser.parse_args()
+    given: Sequence[Any] = audio_files([asked.inputs])[0]
+    if asked.inputs.is_file():
+        given = [line for line in asked.inputs.read_text(encoding="utf-8").split("\n") if line.strip()]
+    inputs = [*given] * asked.repeat
+    opened = open_run(asked.run, device="cpu")
+    kind = str(opened.experiment.task)
+    use, load = USES[kind], os.getloadavg()[0]
+    with opened.precision.autocast():
+        use.run(opened, inputs[:1])  # the first call sets up what later ones use
+        begun = time.perf_counter()
+        expected = use.run(opened, inputs)
+        alone = time.perf_counter() - begun
+    with serving(asked.run) as address:
+        found, latencies, served = ask_all(address, use, inputs, asked.clients)
+    wrong = sum(not use.is_same(*both) for both in zip(found, expected, strict=True))
+    assert not wrong, f"{wrong} of {len(inputs)} served results differ from the command's"
+    p50, p95 = np.percentile(latencies, [50, 95])
+    print(f"{kind}: {len(inputs)} inputs; load of the machine {load:.1f} on {os.cpu_count()} processors")
+    print(f"batched: {len(inputs) / alone:.2f} a second; served to {asked.clients}: {len(inputs) / served:.2f}")
+    print(f"ratio {alone / served:.2f}; latency p50 {p50:.3f} s, p95 {p95:.3f} s")
+
+
+if __name__ == "__main__":
+    main()

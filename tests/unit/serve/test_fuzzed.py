@@ -1,0 +1,117 @@
+"""Requests that /openapi.json allows, and some that it doesn't: none is a fault of the server; /docs loads nothing."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+"""What no schema foresees; it may be what JSON can't hold, such as NaN, which Python's writes all the same."""
+LENGTHS = {"max_tokens": 3, "max_completion_tokens": 3, "max_new_tokens": 3}
+KEPT_SMALL = {**LENGTHS, "n": 2, "beam_size": 3, "num_samples": 2}
+"""Numbers that would make a request long, and the largest that are drawn."""
+TEXTS = st.sampled_from(["ab ba", "", "लड़की", "a\x00b", "😀", "<speak>", "x" * 50]) | st.text(max_size=12)
+
+
+def make_strategy(schema: Mapping[str, Any], schemas: Mapping[str, Any], name: str = "") -> st.SearchStrategy[Any]:
+    """Draws what a schema allows."""
+    if "$ref" in schema:
+        return make_strategy(schemas[schema["$ref"].rpartition("/")[2]], schemas, name)
+    if "const" in schema or "enum" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema:
+        return st.one_of([make_strategy(one, schemas, name) for one in schema["anyOf"]])
+    kind = schema.get("type")
+    if kind == "object":
+        own = {
+            key: make_strategy(one, schemas, key) for key, one in schema.get("properties", {}).items() if key != "model"
+        }
+        needed = {key: own.pop(key) for key in schema.get("required", ()) if key in own}
+        return st.fixed_dictionaries(needed, optional=own)
+    if kind == "array":
+        items = make_strategy(schema.get("items", {}), schemas)
+        return st.lists(items, min_size=schema.get("minItems", 0), max_size=3)
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        "null": st.none(),
+        "boolean": st.booleans(),
+        "string": TEXTS,
+        "integer": st.integers(-1, KEPT_SMALL.get(name, 30)),
+        "number": st.floats(allow_nan=False) | st.sampled_from([0, 0.5, 1, -1]),
+    }
+    return simple.get(kind, ANYTHING)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_no_request_is_a_fault_of_the_server(client_of_all, data):
+    described = client_of_all.get("/openapi.json").json()
+    schemas = described["components"]["schemas"]
+    routes = sorted(path for path, methods in described["paths"].items() if "post" in methods)
+    path = data.draw(st.sampled_from(routes), label="path")
+    [(kind, content), *_] = described["paths"][path]["post"]["requestBody"]["content"].items()
+    asked = data.draw(make_strategy(content["schema"], schemas), label="asked")
+    if data.draw(st.booleans(), label="spoiled"):
+        name = data.draw(st.sampled_from([*asked, "other"]), label="field")
+        asked = {**asked, name: data.draw(ANYTHING, label="value")}
+    if "model" in schemas.get(content["schema"].get("$ref", "").rpartition("/")[2], content["schema"])["properties"]:
+        names = st.sampled_from(["lm", "classification", "seq2seq", "asr", "none"])
+        asked |= {"model": data.draw(names, label="model")}
+    if kind == "application/json":
+        answer = client_of_all.post(path, json=None if not asked else without_infinities(asked))
+    else:
+        form = {key: str(without_infinities(value)) for key, value in asked.items() if key != "file"}
+        answer = client_of_all.post(path, data=form, files={"file": ("a.wav", data.draw(st.binary(max_size=60)))})
+    assert answer.status_code < 500, answer.text
+    if answer.status_code != 200:
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def without_infinities(value: Any) -> Any:
+    """What httpx agrees to write as JSON."""
+    if isinstance(value, dict):
+        return {name: without_infinities(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_infinities(one) for one in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    return 0.5 if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@pytest.fixture(scope="module")
+def client_of_all(client_of, run_of):
+    return client_of(*(run_of(task).folder for task in ("lm", "classification", "seq2seq", "asr")))
+
+
+@pytest.mark.slow
+def test_numbers_that_json_does_not_have_are_mistakes_of_the_request(client_of_all):
+    for path, body in (
+        ("/predict", '{"model": "lm", "inputs": [NaN]}'),
+        ("/v1/completions", '{"model": "lm", "prompt": "a", "temperature": Infinity}'),
+        ("/v1/completions", '{"model": "lm", "prompt": "a", "max_tokens": 1e400}'),
+        ("/v1/classify", '{"model": "classification", "input": "\\ud800"}'),
+        ("/v1/translate", '{"model": "seq2seq", "input": "a", "temperature": -Infinity}'),
+    ):
+        answer = client_of_all.post(path, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400, (body, answer.text)
+
+
+def test_the_page_of_endpoints_names_each_field_and_loads_nothing(client_of, run_of):
+    client = client_of(run_of("lm").folder)
+    page = client.get("/docs").text
+    described = client.get("/openapi.json").json()
+    assert all(path in page for path in described["paths"])
+    fields = described["components"]["schemas"]["CompletionRequest"]["properties"]
+    assert {"logprobs", "prompt", "seed"} <= set(fields)
+    assert all(f">{name}<" in page for name in fields)
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(""", page)
