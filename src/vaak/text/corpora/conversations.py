@@ -1,4 +1,4 @@
-"""Conversations from JSON lists, JSON lines and Parquet, and pairs of answers: rows of the formats that people have.
+"""Conversations and pairs of answers from rows of the formats that people have; their files: ``conversation_files``.
 
     {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]}    OpenAI, Mistral, …
     {"conversations": [{"from": "system" | "human" | "gpt" | "tool", "value": text}, …]}      ShareGPT
@@ -16,15 +16,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vaak.core.errors import DataError, optional_import
-from vaak.core.names import list_names
-from vaak.core.storage.archives import open_file, read_state
-from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
+from vaak.core.errors import DataError
 from vaak.text.corpora.tool_calls import (
     NO_OPTIONS,
     Options,
@@ -212,162 +208,6 @@ def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
     return None
 
 
-def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
-    """The conversations of a file; the text of each is what its messages say, one after another.
-
-    Raises DataError naming file and line for what isn't a conversation, or has no answer to learn; with ``skip_bad``,
-    that is a document with a ``problem``.
-    """
-    yield from _read_rows(path, options, skip_bad, _chat)
-
-
-def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    found = read_conversation(row, where)
-    messages, unlearned, tools = found[:3]
-    answers = {place for place, message in enumerate(messages) if message["role"] == ANSWERS}
-    if not answers and not found.asked:
-        raise DataError(f"{where}: no turn of the assistant, so no answer to learn; add one")
-    # A row without an answer to learn would train nothing, unnoticed.
-    if answers <= unlearned and not found.asked:
-        raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
-    kept, replaced = _check_bytes(messages, where, options)
-    document = Document(_join_texts(kept, tools), 0, where, tuple(kept), unlearned=unlearned, tools=tools)
-    return document._replace(asked=found.asked, options=found.options), replaced
-
-
-def _check_bytes(messages: Sequence[Message], where: str, options: BytesOptions) -> tuple[list[Message], int]:
-    """The messages with bytes that aren't UTF-8 replaced, or refused, and how many were replaced."""
-    kept, replaced = [], 0
-    for message in messages:
-        fixed = dict(message)
-        for key in ("content", "reasoning_content"):
-            if key in message:
-                found = checked(message[key], 0, where, options)
-                fixed[key], replaced = found.text, replaced + found.replaced_bytes
-        kept.append(fixed)
-    return kept, replaced
-
-
-def _join_texts(messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> str:
-    """Return a conversation's texts, one a line, for tokenizers to learn and to find duplicates by."""
-    texts = [json.dumps(tool, ensure_ascii=False) for tool in tools]
-    for message in messages:
-        thoughts, calls = message.get("reasoning_content"), message.get("tool_calls", ())
-        texts += [thoughts] if thoughts else []
-        texts += [message["content"]] if message["content"] or not calls else []
-        texts += [json.dumps(call["function"], ensure_ascii=False) for call in calls]
-    return "\n".join(texts)
-
-
-def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
-    """The pairs of answers of a file; the text of each is the prompt and both answers, one after another.
-
-    Raises DataError naming file and line for what isn't such a pair; with ``skip_bad``, that has a ``problem``.
-    """
-    yield from _read_rows(path, options, skip_bad, _preference)
-
-
-def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    asked, *answers = _read_pair(row, where)
-    tools = read_tools(row, where)
-    said, replaced = _check_bytes([*asked, *answers[0], *answers[1]], where, options)
-    # Both answers are stored after the same question: this is where they begin.
-    first = len(asked)
-    # Each answer is one message.
-    question, chosen, rejected = said[:first], said[first:-1], said[-1:]
-    text = _join_texts(said, tools)
-    found = Document(text, 0, where, (*question, *chosen), (*question, *rejected), first, tools=tools)
-    return found._replace(options=read_options(row, where)), replaced
-
-
-Make = Callable[[Any, str, BytesOptions], tuple[Document, int]]
-
-
-def _read_rows(path: Path, options: BytesOptions, skip_bad: bool, make: Make) -> Iterator[Document]:
-    """The documents that ``make`` builds from rows, with their replaced bytes; unread keys are logged at the end."""
-    unread: dict[str, int] = {}
-    problems: list[str] = []
-    on_bad = (lambda error: problems.append(str(error))) if skip_bad else None
-    for row, where, replaced in _rows(path, options, on_bad):
-        # Lines that couldn't be read before this row come first, so that problems keep their order.
-        while problems:
-            yield Document("", 0, problem=problems.pop(0))
-        _count_unread(row, unread)
-        try:
-            document, more = make(row, where, options)
-        except DataError as error:
-            if not skip_bad:
-                raise DataError(f"{error} (data.on_bad_example: skip leaves such rows out)") from error
-            yield Document("", replaced, where, problem=str(error))
-            continue
-        yield document._replace(replaced_bytes=replaced + more)
-    yield from (Document("", 0, problem=one) for one in problems)
-    if unread:
-        log.info("%s: keys that aren't read: %s", path, list_names(sorted(unread)))
-
-
-def _count_unread(row: Any, unread: dict[str, int]) -> None:
-    """Count the keys of a row, and of its messages, that aren't read and say something."""
-    if not isinstance(row, dict):
-        return
-    pair = {"chosen", "rejected", "preferred_output", "non_preferred_output"}
-    for key, value in row.items():
-        rule = ROW_KEYS.get(key)
-        if (rule is None or rule.outcome == "not read") and key not in pair and _says_something(value):
-            unread[key] = unread.get(key, 0) + 1
-    for name in ("messages", "conversations", "prompt", "completion"):
-        for message in row[name] if isinstance(row.get(name), list) else ():
-            for key, value in message.items() if isinstance(message, dict) else ():
-                rule = MESSAGE_KEYS.get(key)
-                if (rule is None or rule.outcome == "not read") and _says_something(value):
-                    unread[f"{key} of messages"] = unread.get(f"{key} of messages", 0) + 1
-
-
-def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None] | None) -> Iterator[JsonEntry]:
-    """The rows of a file; ``on_bad`` is told of lines that can't be read.
-
-    Raises DataError for a file that is neither JSON nor Parquet.
-    """
-    with open_file(path) as file:
-        start = file.read(4096)
-    # By content, not by ending, so a renamed file is read, too.
-    if start.startswith(b"PAR1"):
-        yield from _parquet_rows(path)
-        return
-    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:16]
-    if start and start[:1] not in b"[{":
-        raise DataError(
-            f"{path}: conversations are read from a JSON list or JSON lines of objects, or Parquet, but this file "
-            f"begins with {_shorten_value(start.decode('utf-8', 'replace'))}; convert it"
-        )
-    yield from json_entries(path, options, on_bad)
-
-
-def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
-    """The rows of a Parquet file as JSON would have them: keys that another row has are null."""
-    with optional_import(f"{path}: reading Parquet requires pyarrow", "hf"):
-        import pyarrow
-        import pyarrow.parquet
-    try:
-        with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
-            number, bytes_per_row = 0, read_state(path)[0] / max(file.metadata.num_rows, 1)
-            # In small batches: rows with whole conversations can be large.
-            for batch in file.iter_batches(batch_size=256):
-                for row in batch.to_pylist():
-                    yield JsonEntry(_without_nulls(row), f"{path}: row {number}", 0)
-                    number += 1
-                    Read.num_bytes += bytes_per_row
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
-
-
-def _without_nulls(value: Any) -> Any:
-    """Return a value without keys that only other rows have, since a tool's null parameters would be written."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
-
-
 def read_conversation(row: Any, where: str) -> Conversation:
     """The conversation of a row. Raises DataError where it has none, and for keys that can't be obeyed."""
     if not isinstance(row, dict):
@@ -379,7 +219,7 @@ def read_conversation(row: Any, where: str) -> Conversation:
     keys, messages, unlearned = _detect_form(row, where)
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
-        raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
+        raise DataError(f"{where}: {keys.messages} is {shorten_value(messages)}; {expected}")
     found, asked = list[Message](), set[int]()
     tools = read_tools(row, where)
     for number, message in enumerate(messages, start=1):
@@ -445,7 +285,7 @@ def _prompt_and_completion(prompt: Any, completion: Any) -> tuple[Keys, Any, set
 def _earlier_turns(history: Any, where: str) -> list[dict[str, Any]]:
     """The messages of Alpaca's ``history``: pairs of a question and an answer."""
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
-        raise DataError(f"{where}: history is {_shorten_value(history)}; expected pairs of a question and an answer")
+        raise DataError(f"{where}: history is {shorten_value(history)}; expected pairs of a question and an answer")
     return [message for pair in history for message in _question_and_answer(*pair)]
 
 
@@ -456,7 +296,7 @@ def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
 def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Conversation:
     """The conversation after the row's ``system``, if there is one and it has none itself."""
     given = row.get("system")
-    if not _says_something(given):
+    if not says_something(given):
         return found
     system = _message({"role": "system", "content": given}, OPENAI, f"{where}: system")
     if found.messages[0]["role"] not in ("system", "developer"):
@@ -470,15 +310,15 @@ def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Con
 
 def _refuse_keys(given: Mapping[str, Any], rules: Mapping[str, KeyRule], where: str) -> None:
     for key, value in given.items():
-        if key in rules and rules[key].outcome == "refused" and _says_something(value):
+        if key in rules and rules[key].outcome == "refused" and says_something(value):
             are = "are" if key.endswith("s") else "is"
             raise DataError(f"{where}: {key} {are} not read; {rules[key].meaning}")
 
 
-def _says_something(value: Any) -> bool:
+def says_something(value: Any) -> bool:
     """Whether a value is more than null, false, or empty; a structure of Parquet has its keys, with nulls."""
     if isinstance(value, dict):
-        return any(map(_says_something, value.values()))
+        return any(map(says_something, value.values()))
     return value is not None and value is not False and value not in ("", [], ())
 
 
@@ -488,7 +328,7 @@ def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
         raise DataError(f"{where}: label is false, so the completion isn't to be learned; leave the row out")
     weight = row.get("weight", 1)
     if weight != 1:
-        raise DataError(f"{where}: weight is {_shorten_value(weight)}; all conversations count alike: 1, or none")
+        raise DataError(f"{where}: weight is {shorten_value(weight)}; all conversations count alike: 1, or none")
 
 
 def _read_weight(message: Mapping[str, Any], where: str) -> bool | None:
@@ -497,13 +337,13 @@ def _read_weight(message: Mapping[str, Any], where: str) -> bool | None:
     weight = message.get("weight")
     if weight is not None:
         if isinstance(weight, bool) or weight not in (0, 1):
-            raise DataError(f"{where}: weight is {_shorten_value(weight)}; expected 0 (isn't learned) or 1")
+            raise DataError(f"{where}: weight is {shorten_value(weight)}; expected 0 (isn't learned) or 1")
         said["weight"] = bool(weight)
     for key in _SWITCHES:
         value = message.get(key)
         if value is not None:
             if value not in (False, True, 0, 1):
-                raise DataError(f"{where}: {key} is {_shorten_value(value)}; expected true or false")
+                raise DataError(f"{where}: {key} is {shorten_value(value)}; expected true or false")
             said[key] = bool(value)
     if len({*said.values()}) > 1:
         raise DataError(f"{where}: {' and '.join(said)} say different things; leave one out")
@@ -512,10 +352,10 @@ def _read_weight(message: Mapping[str, Any], where: str) -> bool | None:
 
 def _message(message: Any, keys: Keys, where: str) -> Message:
     if not isinstance(message, dict):
-        raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
+        raise DataError(f"{where} is {shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
     role = message.get(keys.role)
     if not isinstance(role, str) or role not in SPEAKERS:
-        raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
+        raise DataError(f"{where}: {keys.role} is {shorten_value(role)}; expected one of {', '.join(keys.roles)}")
     _refuse_keys(message, MESSAGE_KEYS, where)
     further = _read_further(message, SPEAKERS[role], where)
     content = message.get(keys.content)
@@ -527,7 +367,7 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
     if thoughts:
         further.setdefault("reasoning_content", normalise(thoughts))
     if not isinstance(content, str):
-        raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
+        raise DataError(f"{where}: {keys.content} is {shorten_value(content)}; expected text")
     may_be_empty = "tool_calls" in further or SPEAKERS[role] in ("system", "developer", "tool")
     if not content.strip() and not may_be_empty:
         raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
@@ -537,12 +377,12 @@ def _message(message: Any, keys: Keys, where: str) -> Message:
 def _read_further(message: Mapping[str, Any], role: str, where: str) -> Message:
     """Return a message's other values: thoughts and calls of an answer, names."""
     found: Message = {}
-    thoughts = {key: message[key] for key in _THOUGHT_KEYS if _says_something(message.get(key))}
+    thoughts = {key: message[key] for key in _THOUGHT_KEYS if says_something(message.get(key))}
     if len({*map(repr, thoughts.values())}) > 1:
         raise DataError(f"{where}: {' and '.join(thoughts)} say different things; leave one out")
-    for key in (*thoughts, *(key for key in _PASSED if _says_something(message.get(key)))):
+    for key in (*thoughts, *(key for key in _PASSED if says_something(message.get(key)))):
         if not isinstance(message[key], str):
-            raise DataError(f"{where}: {key} is {_shorten_value(message[key])}; expected text")
+            raise DataError(f"{where}: {key} is {shorten_value(message[key])}; expected text")
         found["reasoning_content" if key in thoughts else key] = normalise(message[key])
     calls = read_calls(message, where)
     if calls:
@@ -570,12 +410,12 @@ def _text_of_parts(content: Any, where: str) -> tuple[Any, str]:
         if kind in ("tool_use", "tool_result"):
             raise DataError(f"{where} has a part of type {kind}; write it as tool_calls, or as a message of role tool")
         if kind not in (*_TEXT_PARTS, "thinking") or not isinstance(text, str):
-            raise DataError(f"{where} has a part of type {_shorten_value(kind)}; {_MEDIA}")
+            raise DataError(f"{where} has a part of type {shorten_value(kind)}; {_MEDIA}")
         (thoughts if kind == "thinking" else texts).append(text)
     return "".join(texts), "".join(thoughts)
 
 
-def _read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list[Message]]:
+def read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list[Message]]:
     """The messages before the answers, those of the preferred answer, and of the rejected one."""
     row = _as_trl(row, where) if isinstance(row, dict) else row
     if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
@@ -599,7 +439,7 @@ def _read_pair(row: Any, where: str) -> tuple[list[Message], list[Message], list
         raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
     if chosen == rejected:
         raise DataError(f"{where}: chosen and rejected are the same; leave the pair out")
-    if _says_something(row.get("system")) and asked[0]["role"] not in ("system", "developer"):
+    if says_something(row.get("system")) and asked[0]["role"] not in ("system", "developer"):
         asked = [_message({"role": "system", "content": row["system"]}, OPENAI, f"{where}: system"), *asked]
     return asked, chosen, rejected
 
@@ -609,7 +449,7 @@ def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[Mess
     given = row.get(name) or []
     given = [{"role": role, "content": given}] if isinstance(given, str) else given
     if not isinstance(given, list):
-        raise DataError(f"{where}: {name} is {_shorten_value(given)}; expected text, or a list of messages")
+        raise DataError(f"{where}: {name} is {shorten_value(given)}; expected text, or a list of messages")
     keys = _list_keys(given, OPENAI)
     for message in given if name != "prompt" else ():
         if isinstance(message, dict) and any(message.get(key) in (0, False) for key in ("weight", *_SWITCHES)):
@@ -635,13 +475,13 @@ def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
         return row
     asked = row.pop("input", {})
     if not isinstance(asked, dict) or "messages" not in asked:
-        raise DataError(f"{where}: input is {_shorten_value(asked)}; expected an object with messages")
+        raise DataError(f"{where}: input is {shorten_value(asked)}; expected an object with messages")
     answers = {"chosen": row.pop("preferred_output"), "rejected": row.pop("non_preferred_output")}
     further = {key: value for key, value in asked.items() if key != "messages"}
     return {**row, **further, "prompt": asked["messages"], **answers}
 
 
-def _shorten_value(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """A value as JSON, cut off if it is long."""
     written = json.dumps(value, ensure_ascii=False, default=str)
     return written if len(written) <= 40 else f"{written[:40]}…"

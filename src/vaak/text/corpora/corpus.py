@@ -25,7 +25,7 @@ from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.progress import track
 from vaak.core.splits import OTHER_SHARES, SPLITS
-from vaak.text.corpora.conversations import read_chats, read_preferences
+from vaak.text.corpora.conversation_files import read_chats, read_preferences
 from vaak.text.corpora.readers import (
     TYPES_WITH_ROWS,
     Document,

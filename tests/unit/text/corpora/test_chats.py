@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.corpora.conversations import MESSAGE_KEYS, ROW_KEYS, key_table, read_chats, read_preferences
+from vaak.text.corpora.conversation_files import read_chats, read_preferences
+from vaak.text.corpora.conversations import MESSAGE_KEYS, ROW_KEYS, key_table
 
 STRICT = SimpleNamespace(on_invalid_utf8="fail")
 ASKED, ANSWERED = {"role": "user", "content": "कौन?"}, {"role": "assistant", "content": "राम।"}

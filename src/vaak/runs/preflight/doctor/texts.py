@@ -35,7 +35,8 @@ from vaak.runs.preflight.doctor.text_layouts import (
     language_in,
     recognize_texts,
 )
-from vaak.text.corpora.conversations import detect_form, read_chats, read_preferences
+from vaak.text.corpora.conversation_files import read_chats, read_preferences
+from vaak.text.corpora.conversations import detect_form
 from vaak.text.corpora.labelled import NAMED, read_named
 from vaak.text.corpora.parallel import read_rows, script_of_texts
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
