@@ -15,9 +15,10 @@ def purposes_used() -> dict[str, list[ast.expr]]:
     """The first argument of every call of ``draw_key``, by file."""
     found: dict[str, list[ast.expr]] = {}
     for file in SOURCE.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
         calls = [
             node.args[0]
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            for node in (ast.walk(ast.parse(text)) if "draw_key" in text else ())
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "draw_key"
         ]
         if calls and file.name != "random_keys.py":
