@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import tiny_bases
 import tiny_bert
 import tiny_listener
 import tiny_speaker_encoder
@@ -112,6 +113,17 @@ def test_recognising():
         pytest.skip("VAAK_WEIGHTS or VAAK_DATA is not set: there is no Whisper, or no speech")
     said = run_benchmark("recognising", weights, manifest, "--clips", 1, "--rounds", 1)
     assert "| Vaak, int8 |" in said
+
+
+@pytest.mark.slow
+def test_words(tmp_path: Path):
+    """Of a recogniser by CTC that writes letters by chance."""
+    tiny_listener.write_listener(tmp_path / "tones")
+    base = tiny_bases.CTC["wav2vec2"](tmp_path / "base")
+    given = (base, tmp_path / "tones" / "test.jsonl")
+    said = run_benchmark("words", "hotwords", *given, "--letters", 2, "--weights", 4, "--beam", 3)
+    assert "| beam of 3 | 4 |" in said
+    assert "| recordings | words | wrong | AUC |" in run_benchmark("words", "confidences", *given)
 
 
 @pytest.mark.slow

@@ -443,6 +443,10 @@ class Task:
         """Formats that this run can't be written in, though the task has an ``export_FORMAT``, each with the reason."""
         return {}
 
+    def left_out_of_exports(self) -> list[str]:
+        """What of this run's options no export has, one a line."""
+        return []
+
     def samples(self, model: nn.Module) -> list[str]:
         """A few lines to look at after training."""
         return []

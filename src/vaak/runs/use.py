@@ -66,11 +66,16 @@ def require_quantization(format: str, declared: ExportFormat, quantization: str)
 
 
 def find_writer(task: Task, name: str) -> Callable[..., None]:
-    """Return the method by which a task writes a format. Raises UserError where it only declares the format."""
+    """Return the method by which a task writes a format; what exports leave out is reported.
+
+    Raises UserError where the task only declares the format.
+    """
     method = f"export_{name.replace('-', '_')}"
     writer: Callable[..., None] | None = getattr(task, method, None)
     if writer is None:
         raise UserError(f"{type(task).__name__} declares the format {name} in its SPEC, but has no method {method}")
+    for one in task.left_out_of_exports():
+        log.warning("--format %s: %s", name, one)
     return writer
 
 

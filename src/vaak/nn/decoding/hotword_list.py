@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from vaak.core.errors import UserError
@@ -40,6 +40,16 @@ def _parse(entry: str, weight: float, where: str) -> dict[str, float]:
     if not split_words(text):
         raise UserError(f"{where}: a hotword needs a letter or a digit")
     return {text.strip(): weight}
+
+
+def is_spelt(text: str, letters: Collection[str]) -> bool:
+    """Return whether a hotword can be written with some letters, in one of the cases in which texts may have it.
+
+    >>> is_spelt("New York", "NEWYORK"), is_spelt("Zürich", "zrich")
+    (True, False)
+    """
+    words = "".join(split_words(text))
+    return any({*one} <= {*letters} for one in (words, words.lower(), words.upper(), words.title()))
 
 
 def split_words(text: str) -> list[str]:

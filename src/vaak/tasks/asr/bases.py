@@ -134,10 +134,11 @@ CTC_BASES: dict[str, CtcBase] = {
 
 def read_kind(base: str, folder: Path = Path()) -> CtcBase | None:
     """Return the kind of a base in a folder; None where that isn't known before it is fetched, or is another."""
-    return CTC_BASES.get(_read_type(base, folder) or "")
+    return CTC_BASES.get(read_type(base, folder) or "")
 
 
-def _read_type(base: str, folder: Path) -> str | None:
+def read_type(base: str, folder: Path = Path()) -> str | None:
+    """Return transformers' ``model_type`` of a base in a folder; None where it isn't known before it is fetched."""
     for place in (Path(base).expanduser(), folder / base):
         try:
             about = json.loads((place / "config.json").read_text(encoding="utf-8"))
@@ -150,7 +151,19 @@ def _read_type(base: str, folder: Path) -> str | None:
 
 def read_decoder_kind(base: str, folder: Path = Path()) -> DecoderBase | ListenerBase | None:
     """Return the kind of a base with a decoder; None as for ``read_kind``."""
-    return DECODER_BASES.get(_read_type(base, folder) or "")
+    return DECODER_BASES.get(read_type(base, folder) or "")
+
+
+def read_letters(base: str, folder: Path = Path()) -> frozenset[str] | None:
+    """Return the letters that a base with a token for each (vocab.json) can write; None for another, or by language."""
+    for place in (Path(base).expanduser(), folder / base):
+        try:
+            found = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        is_of_letters = isinstance(found, dict) and all(isinstance(one, int) for one in found.values())
+        return frozenset(one for one in found if len(one) == 1) if is_of_letters else None
+    return None
 
 
 @dataclass(frozen=True)
@@ -249,3 +262,17 @@ NOT_READ = {
     "dia": "it speaks",
 }
 """Why other kinds that transformers has for audio aren't read."""
+
+
+def explain_kind(kind: str, architecture: str) -> str | None:
+    """Return why a base of a transformers' ``model_type`` isn't read as an ``architecture``, and what reads it.
+
+    None where it is, or the kind isn't known here.
+    """
+    reads = {"whisper": ("whisper",), "ctc": tuple(CTC_BASES), "decoder": tuple(DECODER_BASES)}
+    if kind in reads[architecture]:
+        return None
+    other = next((name for name, kinds in reads.items() if kind in kinds), None)
+    if other is not None:
+        return f"is a {kind}, which model.architecture: {other} reads, not {architecture}"
+    return f"is a {kind}, which isn't read: {NOT_READ[kind]}" if kind in NOT_READ else None

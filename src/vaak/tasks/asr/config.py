@@ -181,10 +181,16 @@ class AsrModelConfig(Section):
 
 
 def _split_hotwords(value: Any) -> Any:
-    """A text of hotwords with commas between them, as a command takes it, is a list of them."""
-    if isinstance(value, str):
-        return tuple(one.strip() for one in value.split(",") if one.strip())
-    return tuple(value) if isinstance(value, list) else value
+    """A text of hotwords with commas between them is a list of them; so is each of a list, as which YAML gives one."""
+    if not isinstance(value, str | list | tuple):
+        return value
+    entries = [value] if isinstance(value, str) else value
+    # What isn't a text, pydantic reports.
+    return tuple(
+        part
+        for one in entries
+        for part in ([part.strip() for part in one.split(",") if part.strip()] if isinstance(one, str) else [one])
+    )
 
 
 HOTWORD_FILES = (".txt", ".tsv")

@@ -25,6 +25,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
+from vaak.tasks.asr.bases import explain_kind
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.model import BASE_KEY, PURPOSE, resolve_base
@@ -39,7 +40,7 @@ from vaak.tasks.asr.utterances import (
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.fetching import fetch_model, import_transformers, load_generation
+from vaak.tasks.fetching import fetch_model, import_transformers, load_config, load_generation
 from vaak.tasks.pretrained import NewIds, write_new_tokens
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
@@ -133,6 +134,10 @@ class AsrSources:
             return None
         transformers = import_transformers(PURPOSE, "asr")
         source = resolve_base(self.model, self.folder)
+        # transformers reads any configuration as a Whisper's.
+        reason = explain_kind(load_config(BASE_KEY, source).model_type, "whisper")
+        if reason is not None:
+            raise UserError(f"{BASE_KEY}: {source} {reason}")
         config = fetch_model(BASE_KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
         generation = load_generation(BASE_KEY, source) or transformers.GenerationConfig.from_model_config(config)
         # The heads that times of words are read from are in generation_config.json, which a run doesn't keep: they go

@@ -24,10 +24,19 @@ from vaak.config.tasks import (
     unread_input,
 )
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
-from vaak.nn.decoding.hotword_list import read_hotwords
+from vaak.nn.decoding.hotword_list import is_spelt, read_hotwords
 from vaak.tasks.asr import METRICS
-from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES, read_decoder_kind, read_kind
+from vaak.tasks.asr.bases import (
+    CTC_BASES,
+    DECODER_BASES,
+    explain_kind,
+    read_decoder_kind,
+    read_kind,
+    read_letters,
+    read_type,
+)
 from vaak.tasks.asr.config import (
     ALIASES,
     CONTEXT_SECONDS,
@@ -86,6 +95,10 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
     yield from FINDINGS[model.architecture](experiment)
+    kind = read_type(model.base)
+    reason = None if kind is None else explain_kind(kind, model.architecture)
+    if reason is not None:
+        yield impossible("model.base", f"{model.base} {reason}")
     if model.base != SCRATCH:
         yield from base_findings("model.base", VERSIONS.get(model.base, model.base))
         adapted = model.lora is not None or model.experts is not None
@@ -102,11 +115,11 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect("data.decoding.alpha", "data.decoding.ngram and data.decoding.lm are null")
     if data.decoding.ngram is not None and data.decoding.lm is not None:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
-    yield from _hotword_findings(data.decoding, model.architecture)
+    yield from _hotword_findings(data.decoding, model.architecture, model.base)
     yield from _budget_findings(experiment)
 
 
-def _hotword_findings(decoding: AsrDecodingConfig, architecture: str) -> Iterator[CheckFinding]:
+def _hotword_findings(decoding: AsrDecodingConfig, architecture: str, base: str) -> Iterator[CheckFinding]:
     """Yield hotwords that can't be read, or aren't."""
     key = "data.decoding.hotwords"
     if not decoding.hotwords:
@@ -118,9 +131,15 @@ def _hotword_findings(decoding: AsrDecodingConfig, architecture: str) -> Iterato
             key, "of a CTC model, only a beam search reads them; give data.decoding.method=beam, or leave them out"
         )
     try:
-        read_hotwords(decoding.hotwords, decoding.hotword_weight, HOTWORD_FILES)
+        hotwords = read_hotwords(decoding.hotwords, decoding.hotword_weight, HOTWORD_FILES)
     except UserError as error:
         yield impossible(key, str(error))
+        return
+    letters = read_letters(base) if architecture == CTC and hotwords else None
+    lost = [] if letters is None else [one for one in hotwords if not is_spelt(one, letters)]
+    if lost:
+        about = f"{len(lost)} of {len(hotwords)} are left out"
+        yield remark(key, f"{about}, which the tokens of {base} can't write: {list_names(lost)}")
 
 
 def _budget_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:

@@ -17,6 +17,7 @@ from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, count_uses, load_balancing
 from vaak.scoring.normalisers import Normaliser, normaliser
@@ -25,7 +26,7 @@ from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.model import find_run, resolve_base
-from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.predict import Transcriber, make_hotwords
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING_OPTIONS, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
@@ -186,6 +187,17 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
                 f"--expert {expert}: choose one of the experts, 0 to {known.num_experts - 1 if known else 0}"
             )
         return mean_weight(self.directory, checkpoint, expert)
+
+    def left_out_of_exports(self) -> list[str]:
+        hotwords = self.data.decoding.hotwords
+        about = f"{list_names(hotwords)} (data.decoding.hotwords) aren't in it; only Vaak's own search prefers them"
+        return [about] if hotwords else []
+
+    def report_hotwords(self) -> None:
+        """Report the hotwords that the vocabulary can't write. Raises UserError for those that can't be read."""
+        decoding = self.data.decoding
+        if decoding.hotwords:
+            make_hotwords(self.prepared.vocabulary, decoding.hotwords, decoding.hotword_weight)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the transcript of each row."""

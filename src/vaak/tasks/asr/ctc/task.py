@@ -185,6 +185,7 @@ class CtcTask(SpeechRecognitionTask):
     def model(self) -> CtcModel | PretrainedCtc:
         """The network; where a run has checkpoints, which have all weights, its base may have gone."""
         options, ids = self.options, self.prepared.vocabulary.ids
+        self.report_hotwords()
         if self.own is None:
             base = load_or_init(
                 self.directory,

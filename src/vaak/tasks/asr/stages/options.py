@@ -14,6 +14,7 @@ from pydantic import model_validator
 from vaak.audio.config import DatasetConfig
 from vaak.config.base import LARGEST_COUNT, Section, SourceFolder, SourceOrName, option
 from vaak.nn.config import LARGEST_WIDTH
+from vaak.tasks.asr.bases import explain_kind, read_type
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, WhisperLoraConfig
 
 Reduction = Literal["none", "pca", "umap"]
@@ -203,6 +204,10 @@ class MoeOptions(ClusteringConfig):
                 "--architecture ctc requires --base: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC, or a run of a "
                 "Conformer"
             )
+        kind = None if self.whisper_model is None else read_type(self.whisper_model)
+        reason = None if kind is None else explain_kind(kind, self.architecture)
+        if reason is not None:
+            raise ValueError(f"--base: {self.whisper_model} {reason}; experts are of a Whisper or a CTC model")
         if self.lora.dora:
             raise ValueError("lora.dora: experts have no separate lengths: an example has the change of several")
         if self.skip_pretraining and self.num_experts is None:

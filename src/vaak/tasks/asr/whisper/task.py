@@ -142,6 +142,7 @@ class WhisperTask(SpeechRecognitionTask):
         """
         options, seconds = self.options, self.window
         require_decoding(self.prepared.vocabulary, self.data.decoding)
+        self.report_hotwords()
         if options.base == SCRATCH:
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))

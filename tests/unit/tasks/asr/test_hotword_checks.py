@@ -1,0 +1,73 @@
+"""Hotwords that a model can't write, or an export can't have, are named before anything is done; so is a wrong base."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_bases
+import tiny_listener
+from vaak.config.base import SectionError
+from vaak.config.load import load
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import UserError
+from vaak.runs.open_run import open_run
+from vaak.runs.use import find_writer
+from vaak.tasks.asr.stages.options import MoeOptions
+
+HOTWORDS = ["Abidos", "ba dum", "Zürich", "42"]
+
+
+def check(corpus: Path, folder: Path, **sections: Any) -> str:
+    """What ``config check`` warns of; raises UserError as it does."""
+    (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **sections)))
+    return "\n".join(map(str, load([folder / "case.yml"]).warnings))
+
+
+def make_sections(base: Path) -> dict[str, Any]:
+    model = {"architecture": "ctc", "base": str(base)}
+    return {"model": model, "data": {"decoding": {"method": "beam", "hotwords": HOTWORDS}}}
+
+
+def test_hotwords_that_a_base_cannot_write_are_named_with_their_number(corpus: Path, tmp_path: Path):
+    sections = make_sections(tiny_bases.CTC["wav2vec2"](tmp_path / "base"))
+    said = check(corpus, tmp_path, **sections)
+    assert "data.decoding.hotwords: 2 of 4 are left out" in said
+    assert said.endswith("can't write: Zürich, 42")
+    sections["data"]["decoding"]["hotwords"] = ["Abidos"]
+    assert "left out" not in check(corpus, tmp_path, **sections)
+
+
+@pytest.mark.parametrize("given", ["Abidos, Zürich", ["Abidos", "Zürich"], ["Abidos, Zürich"]])
+def test_commas_separate_hotwords_wherever_they_are_given(corpus: Path, tmp_path: Path, given: str | list[str]):
+    sections = make_sections(tiny_bases.CTC["wav2vec2"](tmp_path / "base"))
+    sections["data"]["decoding"]["hotwords"] = given
+    assert "hotwords: 1 of 2 are left out" in check(corpus, tmp_path, **sections)
+
+
+def test_they_are_named_where_a_command_begins_and_exports_say_that_they_have_none(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    base = tiny_bases.CTC["wav2vec2"](tmp_path / "base")
+    with caplog.at_level(logging.WARNING, "vaak"):
+        opened = open_run(base, overrides=["data.decoding.method=beam", "data.decoding.hotwords=[Zürich, ba]"])
+    assert "data.decoding.hotwords: 1 of 2 left out, which the model's tokens can't write: Zürich" in caplog.text
+    caplog.clear()
+    find_writer(opened.task, "hf")
+    assert "--format hf: Zürich, ba (data.decoding.hotwords) aren't in it" in caplog.text
+
+
+@pytest.mark.parametrize("architecture", ["whisper", "ctc"])
+def test_a_base_of_another_architecture_is_refused_with_the_one_that_reads_it(
+    corpus: Path, tmp_path: Path, architecture: str
+):
+    base = tiny_bases.write_moonshine(tmp_path / "base")
+    model = {"architecture": architecture, "base": str(base)}
+    said = f"is a moonshine, which model.architecture: decoder reads, not {architecture}"
+    with pytest.raises(UserError, match=said):
+        check(corpus, tmp_path, model=model)
+    with pytest.raises(SectionError, match=said):
+        MoeOptions(architecture=architecture, whisper_model=str(base))
