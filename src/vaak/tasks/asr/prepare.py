@@ -40,8 +40,8 @@ from vaak.tasks.asr.utterances import (
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.fetching import fetch_model, import_transformers, load_config, load_generation
-from vaak.tasks.pretrained import NewIds, write_new_tokens
+from vaak.tasks.fetching import fetch_model, import_transformers, load_generation
+from vaak.tasks.pretrained import NewIds, load_config, write_new_tokens
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
     Datasets,
