@@ -78,6 +78,13 @@ class NgramConfig(Section):
         lt=1,
         resume="other numbers",
     )
+    geometric: float = option(
+        "Above 0, p(network) in the mixture is p(network)^(1 − geometric) · p(n-gram)^geometric, normalised.",
+        0.0,
+        ge=0,
+        lt=1,
+        resume="other numbers",
+    )
 
 
 class LanguageModelConfig(SingleStackConfig):

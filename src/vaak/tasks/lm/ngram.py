@@ -1,7 +1,8 @@
 """An interpolated n-gram model of tokens as sorted arrays: a baseline, and what a decoder may be mixed with.
 
     p(w | c₁…cₖ) = value(c₁…cₖ w) + back-off(c₁…cₖ) · p(w | c₂…cₖ)        p(w | nothing before) from 1 / vocabulary
-    p(w)         = weight · p_ngram(w) + (1 − weight) · p_network(w)       the mixture
+    p(w)         = weight · p_ngram(w) + (1 − weight) · p_both(w)          the mixture
+    p_both(w)    ∝ p_network(w)^(1 − geometric) · p_ngram(w)^geometric     with geometric 0, the network's
 
 An n-gram is a place in the sorted ``keys`` of its order: the place of its first tokens, times the vocabulary, plus its
 last token. So a context is found by one search for each of its tokens, and the n-grams that continue it are in a row.
@@ -9,7 +10,7 @@ Counting takes about 100 bytes a token of the corpus; the arrays, 16 bytes a dif
 
 Sources: Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language Modeling", interpolated
 modified Kneser-Ney. Differs: a discount that the counts of counts make negative is 0. Mixed with a network: Mikolov et
-al. 2010, "Recurrent neural network based language model".
+al. 2010, "Recurrent neural network based language model"; Klakow 1998, "Log-linear interpolation of language models".
 """
 
 from __future__ import annotations
@@ -98,19 +99,21 @@ class TokenNgram(nn.Module):
     They are no parameters, and no part of the state: they stay with the run's prepared data.
     """
 
-    def __init__(self, arrays: Mapping[str, Tensor], weight: float = 0.0, begins: int | None = None) -> None:
-        """``weight`` is that of a mixture; contexts end at the last token ``begins``."""
+    def __init__(
+        self, arrays: Mapping[str, Tensor], weight: float = 0.0, begins: int | None = None, geometric: float = 0.0
+    ) -> None:
+        """``weight`` and ``geometric`` are those of a mixture; contexts end at the last token ``begins``."""
         super().__init__()
-        self.weight, self.begins = weight, begins
+        self.weight, self.begins, self.geometric = weight, begins, geometric
         self.vocab_size, self.order = len(arrays["unigram"]), 1 + sum(name.startswith("keys") for name in arrays)
         for name, array in arrays.items():
             self.register_buffer(name, array, persistent=False)
 
     @classmethod
-    def load(cls, path: Path, weight: float, begins: int | None) -> TokenNgram:
+    def load(cls, path: Path, weight: float, begins: int | None, geometric: float = 0.0) -> TokenNgram:
         """Read the file of ``write_ngrams``. Raises DataError where it is missing or damaged."""
         try:
-            return cls(load(path.read_bytes()), weight, begins)
+            return cls(load(path.read_bytes()), weight, begins, geometric)
         except (OSError, SafetensorError, KeyError) as error:
             raise DataError(
                 f"{path}: the n-grams of model.ngram can't be read ({error}); vaak train prepares them"
@@ -167,11 +170,12 @@ class TokenNgram(nn.Module):
         return torch.cat([mix(row, before) for row, before in zip(rows, befores, strict=True)]).view_as(exact)
 
     def _mix_rows(self, network: Tensor, contexts: Tensor) -> Tensor:
-        own = self.probabilities(contexts).log() + math.log(self.weight)
+        own = self.probabilities(contexts).log()
         # A base may have more rows than its tokenizer has tokens; none of these was counted.
-        rest = network.shape[-1] - self.vocab_size
-        own = nn.functional.pad(own, (0, rest), value=-math.inf)
-        return torch.logaddexp(network + math.log1p(-self.weight), own)
+        own = nn.functional.pad(own, (0, network.shape[-1] - self.vocab_size), value=-math.inf)
+        if self.geometric:
+            network = ((1 - self.geometric) * network + self.geometric * own).log_softmax(-1)
+        return torch.logaddexp(network + math.log1p(-self.weight), own + math.log(self.weight))
 
     def _known_contexts(self, contexts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield each number of tokens of contexts, from 1 up, the place of these tokens, and where they occurred."""

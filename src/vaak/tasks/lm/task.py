@@ -315,7 +315,8 @@ class LanguageModelTask(ExportableTask):
         """The model with the n-grams of ``model.ngram``. Raises DataError where they can't be read."""
         if self.own.ngram is not None:
             file = prepared_folder(self.directory) / NGRAM_FILE
-            model.ngram = TokenNgram.load(file, self.own.ngram.weight, self.tokenizer.bos_id)
+            own = self.own.ngram
+            model.ngram = TokenNgram.load(file, own.weight, self.tokenizer.bos_id, own.geometric)
         return model
 
     def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
@@ -395,7 +396,8 @@ class LanguageModelTask(ExportableTask):
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
         if self.own.ngram is not None:
-            others["mixture"] = f"{self.own.ngram.weight:g} of a {self.own.ngram.order}-gram model"
+            product = f", product with exponent {self.own.ngram.geometric:g}" if self.own.ngram.geometric else ""
+            others["mixture"] = f"{self.own.ngram.weight:g} of a {self.own.ngram.order}-gram model{product}"
         if self.causal:
             is_stream = self.data.layout == "stream"
             others["scored"] = "every token, [bos] too" if is_stream else "every token and [eos], after a given [bos]"

@@ -84,12 +84,15 @@ def small_model(**options: Any) -> LanguageModel:
     return model
 
 
-def test_a_decoder_is_mixed_in_use_and_trained_alone():
+@pytest.mark.parametrize("geometric", [0.0, 0.4])
+def test_a_decoder_is_mixed_in_use_and_trained_alone(geometric: float):
     model, rows = small_model(), torch.tensor([[BOS, 1, 2, 3, 1], [1, 2, 4, 5, 0]])
     alone = model.eval()(rows)
     ngram = model.ngram = make_ngram(draw_texts(0), BOS).float()
     own = ngram.probabilities(ngram.find_contexts(rows).flatten(0, 1))
-    expected = 0.3 * own + 0.7 * alone.flatten(0, 1).softmax(-1)
+    ngram.geometric = geometric
+    both = alone.flatten(0, 1).softmax(-1) ** (1 - geometric) * own**geometric
+    expected = 0.3 * own + 0.7 * both / both.sum(-1, keepdim=True)
     mixed = model(rows)
     torch.testing.assert_close(mixed.flatten(0, 1).exp(), expected)
     is_chosen = torch.tensor([[True, False, False, True, False], [False, False, False, False, True]])
