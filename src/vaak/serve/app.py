@@ -18,7 +18,7 @@ from vaak import __version__
 from vaak.core.errors import UserError
 from vaak.core.names import require_known
 from vaak.report.html import data_table, document, element, section
-from vaak.serve import answers, forms, hearing, speakers, writing
+from vaak.serve import answers, forms, hearing, realtime, speakers, writing
 from vaak.serve.errors import FAULT, ApiError, ClientLeftError
 from vaak.serve.models import Server
 from vaak.serve.uploads import require_known_fields
@@ -79,6 +79,8 @@ def make_app(server: Server) -> FastAPI:
         if name in declared:
             schema: dict[str, Any] = {} if one.model is None else {"response_model": one.model}
             add(one.path, one.answer, methods=["POST"], operation_id=name, dependencies=checks, **schema)
+    if "transcriptions" in declared:
+        app.add_api_websocket_route("/v1/realtime", realtime.transcribe_live)
     app.add_exception_handler(ApiError, answer_error)
     app.add_exception_handler(StarletteHTTPException, answer_http_error)
     app.add_exception_handler(RequestValidationError, answer_invalid)

@@ -18,6 +18,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket
+
 from vaak.serve.errors import FAULT, ApiError
 from vaak.serve.metrics import Metrics
 
@@ -73,9 +76,39 @@ class Gate:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            await self._admit_websocket(scope, receive, send)
+            return
         if scope["type"] != "http":
-            raise ValueError(f"a connection of type {scope['type']}, and only http is served")
+            raise ValueError(f"a connection of type {scope['type']}, and only http and websocket are served")
         await _Exchange(self, scope, receive, send).run()
+
+    async def _admit_websocket(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Pass a WebSocket on, which takes the place of a request as long as it is open."""
+        begun, status, path = time.perf_counter(), 101, str(scope["path"])
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        try:
+            self.require_entry(path, headers)
+            self.require_room(headers)
+            self.metrics.in_flight += 1
+            try:
+                await self.app(scope, receive, send)
+            finally:
+                self.metrics.in_flight -= 1
+        except ApiError as error:
+            status = error.status
+            refusal = JSONResponse(error.body, status, headers=error.headers)
+            await WebSocket(scope, receive, send).send_denial_response(refusal)
+        except Exception as error:
+            status = 500
+            said = f": {error}" if self.log_texts else ""
+            frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+            log.error("websocket failed, %s%s\n%s", type(error).__name__, said, frames)
+            await send({"type": "websocket.close", "code": 1011})
+        route = str(getattr(scope.get("route"), "path", None) or ("refused" if status != 101 else "unknown"))
+        seconds = time.perf_counter() - begun
+        self.metrics.count_request(route, status, seconds, 0)
+        log.info("websocket %s: status %d, %.3f s", route, status, seconds)
 
     def require_entry(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Raise ApiError for a request that isn't to be answered, by its head."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import ipaddress
 import logging
 import os
@@ -19,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.serve.app import make_app
 from vaak.serve.gate import Gate
 from vaak.serve.models import Server
+from vaak.serve.realtime import MOST_MESSAGE_BYTES
 
 log = logging.getLogger("vaak")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -91,7 +93,10 @@ class _Uvicorn(uvicorn.Server):
 def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
     """Return uvicorn's configuration for a gate; ``has_lifespan``: the application hears of startup and shutdown."""
     lifespan: Any = "on" if has_lifespan else "off"
-    return uvicorn.Config(gate, http="h11", ws="none", lifespan=lifespan, log_config=None, access_log=False)
+    # Without the package websockets, /v1/realtime isn't there.
+    sockets: Any = "websockets-sansio" if importlib.util.find_spec("websockets") else "none"
+    how: dict[str, Any] = {"ws": sockets, "ws_max_size": MOST_MESSAGE_BYTES, "lifespan": lifespan}
+    return uvicorn.Config(gate, http="h11", log_config=None, access_log=False, **how)
 
 
 def run_server(
