@@ -55,6 +55,27 @@ def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: 
     assert found.logits.isfinite().all(), "audio shorter than a frame is padded with silence"
 
 
+@pytest.mark.parametrize("adapts", [False, True])
+def test_half_a_step_of_a_w2v_bert_is_left_out_where_transformers_hides_it(tmp_path: Path, adapts: bool):
+    """As docs/asr-ctc.md says: with an adapter, which reads hidden steps, logits differ, above all the last."""
+    folder = tiny_bases.write_w2v_bert(tmp_path / "base", adapts=adapts)
+    base: Any = AutoModelForCTC
+    ours = PretrainedCtc(base.from_pretrained(folder), AsrModelConfig(architecture="ctc")).eval()
+    keep_base(str(folder), tmp_path / "kept")
+    features = load_features(tmp_path / "kept", 4.0)
+    for length, is_odd in ((16000, False), (16160, True), (16320, False)):
+        samples = np.random.default_rng(length).normal(scale=0.1, size=length).astype(np.float32)
+        with torch.no_grad():
+            found = ours(*padded_features([features(samples)]))
+        logits, theirs = found.logits[0, : found.lengths[0]], read_by_transformers(folder, samples)
+        assert len(theirs) == len(logits) + (is_odd and not adapts)
+        furthest = (logits - theirs[: len(logits)]).abs().amax(1)
+        if is_odd and adapts:
+            assert furthest[-1] > 10 * furthest[:-1].max() > 0
+        else:
+            assert furthest.max() < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["wav2vec2", *FEATURES])
 def test_the_output_layer_and_the_tokens_are_the_bases_own(tmp_path: Path, kind: str):
     folder = tiny_bases.CTC[kind](tmp_path / "base")
