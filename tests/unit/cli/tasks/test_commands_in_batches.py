@@ -78,6 +78,16 @@ def test_classify_and_predict_of_a_classifier(vaak, tmp_path: Path):
                     assert other["probabilities"][column] == pytest.approx(probabilities, rel=1e-5)
 
 
+def test_results_of_one_by_one_have_the_same_bits_whatever_else_there_is(vaak, tiny_run: Path, tmp_path: Path):
+    (tmp_path / "tiny.yml").write_text(CLASSIFIER)
+    assert vaak("train", tmp_path / "tiny.yml", f"run_dir={tmp_path / 'run'}")[0] == 0
+    others = [f"{first} {second}" for first in TEXTS for second in TEXTS] * 2
+    for run in (tmp_path / "run", tiny_run):
+        among = vaak("predict", run, *TEXTS, *others, "--json", "--batch-size", 1)[1].splitlines()
+        for text, line in zip(TEXTS, among[: len(TEXTS)], strict=True):
+            assert vaak("predict", run, text, "--json", "--batch-size", 1)[1].splitlines() == [line]
+
+
 def recordings(folder: Path, rate: int, seconds: tuple[float, ...]) -> list[Path]:
     """Files of these lengths, one that is silent, one that is damaged and one that is empty, among the others."""
     folder.mkdir()
