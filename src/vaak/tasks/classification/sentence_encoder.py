@@ -10,7 +10,7 @@ texts together and gives one score. Source: Reimers and Gurevych 2019, "Sentence
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -143,6 +143,7 @@ class SentenceEncoderInUse:
 
     SPEC = TaskSpec(endpoints=lambda get: ("embeddings",))
     predict_files = None
+    inner_tasks: Mapping[str, Any] = {}
 
     def __init__(self, encoder: SentenceEncoder) -> None:
         self.encoder = encoder
