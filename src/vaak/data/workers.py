@@ -181,6 +181,7 @@ def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[B
     method = named or _by_default()
     if method != "fork":
         try:
+            # Who names the method accepts any size; by default, data too large to be sent soon are forked instead.
             sent = Sent(dataset, None if named else LARGEST_SENT)
         except NotSendableError as error:
             if named or "fork" not in methods:

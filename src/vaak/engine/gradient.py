@@ -409,6 +409,8 @@ def list_objectives(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     if not task.objectives:
         losses = _check_terms(task.losses, f"{type(task).__name__}.losses(model, batch)")
         return (Objective(MAIN, (MAIN,), losses, task.first_pass),)
+    # Objectives descend one after another, each on its own parameters: one that two of them had would be updated twice
+    # in a step, one that none has never.
     owners: dict[str, list[str]] = {name: [] for name, value in model.named_parameters() if value.requires_grad}
     for objective in task.objectives:
         for name in owners:

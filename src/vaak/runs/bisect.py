@@ -306,6 +306,7 @@ def traced_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement) ->
         for name, tensor in ({} if batch is None else batch.tensors).items():
             _note(trace, "batch", f"{name}, {where}", tensor)
         _note(trace, "batch", f"counts, {where}", None if batch is None else batch.totals())
+    # Outputs first, then the step: its update changes the weights that outputs come from.
     for objective, forward, chunk in forwards_of_step(trainer, data):
         where = f"microbatch {chunk.number}" + (f", chunk {chunk.index}" if chunk.num_chunks > 1 else "")
         where += f", objective {objective.name}" if objective.name else ""

@@ -133,7 +133,7 @@ def _as_split(options: Mapping[str, Any], split: str) -> dict[str, Any]:
     return found
 
 
-FILE = "baselines.json"
+BASELINES_FILE = "baselines.json"
 
 
 def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any]]:
@@ -148,7 +148,7 @@ def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any
     task = loaded.task()
     found = task.baselines(split)
     about = {"data": task.dataset(split).fingerprint, **asdict(found)}
-    write_json(directory / FILE, {**_read_baselines(directory), split: about})
+    write_json(directory / BASELINES_FILE, {**_read_baselines(directory), split: about})
     return found, contents_of_splits(task, [split])
 
 
@@ -175,4 +175,4 @@ def below_baselines(
 
 
 def _read_baselines(directory: Path) -> dict[str, Any]:
-    return dict(read_json(directory / FILE)) if (directory / FILE).exists() else {}
+    return dict(read_json(directory / BASELINES_FILE)) if (directory / BASELINES_FILE).exists() else {}

@@ -24,7 +24,7 @@ from vaak.core.matching import compose, drop_ignorable
 from vaak.core.names import nearest_name
 
 NormaliserName = Literal["whisper-english", "basic", "none"]
-NAMES: tuple[str, ...] = get_args(NormaliserName)
+NORMALISERS: tuple[str, ...] = get_args(NormaliserName)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ def _find_function(name: str) -> Callable[[str], str]:
     if name == "basic":
         return basic
     if name != "whisper-english":
-        raise UserError(f"unknown normaliser {name}{nearest_name(name, NAMES)}; expected one of {', '.join(NAMES)}")
+        raise UserError(
+            f"unknown normaliser {name}{nearest_name(name, NORMALISERS)}; expected one of {', '.join(NORMALISERS)}"
+        )
     try:
         from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
     except ImportError as error:

@@ -410,7 +410,7 @@ def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
 
 
 FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
-NAMES = {"train": "Train", "valid": "Dev", "test": "Test"}
+SPLIT_FOLDERS = {"train": "Train", "valid": "Dev", "test": "Test"}
 """Usual names of the folders of splits."""
 MANIFESTS = (".jsonl", *ENDINGS)
 SIMILARITY = 0.66
@@ -434,9 +434,10 @@ class SplitFolderReader(JsonReader):
         for split in ("train", "valid"):
             meant = None if split in self._splits else _meant_for(split, root, others)
             if split not in self._splits and (meant or split == "train"):
-                hint = f"; did you mean {meant}? Rename it {NAMES[split]}" if meant else ""
+                hint = f"; did you mean {meant}? Rename it {SPLIT_FOLDERS[split]}" if meant else ""
                 raise DataError(
-                    f"datasets, {dataset.name}: {root} has no folder {NAMES[split]}; it has {self.folders_there}{hint}"
+                    f"datasets, {dataset.name}: {root} has no folder {SPLIT_FOLDERS[split]}; "
+                    f"it has {self.folders_there}{hint}"
                 )
         CorpusReader.__init__(self, dataset)
         self.given, self._columns = tuple(self._splits), dataset.columns

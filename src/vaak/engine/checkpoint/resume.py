@@ -168,9 +168,11 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
     snapshot = checkpoint.load_checkpoint(path, verify=False)
     changes = require_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
     is_own = path.resolve().parent in (folder.resolve(), _find_set_aside(folder))
+    # What is noted here of steps (how microbatches were divided, say) isn't of the run that the checkpoint is from.
     if not is_own:
         _forget_journals(saving)
     saving.restore(snapshot, path)
+    # It is saved elsewhere: here, its step has no checkpoint yet.
     if not is_own:
         saving.saved_step = NOT_SAVED
     ranks.run_on_main(lambda: _put_in_order(saving, pictures, source, found, snapshot))

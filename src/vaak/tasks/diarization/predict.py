@@ -397,7 +397,7 @@ def _error(diarizer: Diarizer, recording: _Recording, scoring: ScoringConfig) ->
     return diarization_error(recording.reference, hypothesis, **how)
 
 
-FILE = "model.onnx"
+MODEL_FILE = "model.onnx"
 
 
 def _infer(model: DiarizationModel, features: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -431,4 +431,4 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
     axes = {name: {0: "row", 1: "frame"} for name in ("features", "mask")}
     exported = OnnxModule(ExportWrapper(model, _infer), first, axes, outputs, others, metadata, {"frame": step})
     with whole_folder(folder) as made:
-        write_onnx(made / FILE, exported)
+        write_onnx(made / MODEL_FILE, exported)

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from vaak.core.errors import DataError
 from vaak.core.storage.files import write_bytes
 
-FILE = "ngram.safetensors"
+NGRAM_FILE = "ngram.safetensors"
 """The arrays, in a run's prepared data."""
 NUMBERS_AT_ONCE = 2**22
 """Probabilities that are made together; a common context is continued by thousands of n-grams."""

@@ -26,8 +26,7 @@ from vaak.core.storage.files import compute_fingerprint, write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
-from vaak.tasks.lm.ngram import FILE as NGRAM_FILE
-from vaak.tasks.lm.ngram import count_ngrams, write_ngrams
+from vaak.tasks.lm.ngram import NGRAM_FILE, count_ngrams, write_ngrams
 from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base, NewTokens
 from vaak.text.chat_template import (

@@ -64,8 +64,7 @@ from vaak.tasks.lm.metrics import (
     read_pairs,
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
-from vaak.tasks.lm.ngram import FILE as NGRAM_FILE
-from vaak.tasks.lm.ngram import TokenNgram
+from vaak.tasks.lm.ngram import NGRAM_FILE, TokenNgram
 from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, embed_rows, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,

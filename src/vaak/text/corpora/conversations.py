@@ -15,7 +15,6 @@ log.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
@@ -32,7 +31,6 @@ from vaak.text.corpora.tool_calls import (
 )
 from vaak.text.tokenizer import normalise
 
-log = logging.getLogger("vaak")
 FORMS = "messages, conversations, prompt and completion, instruction and output, or query, answers and tools"
 ANSWERS = "assistant"
 ROLES = ("system", "user", ANSWERS, "tool")

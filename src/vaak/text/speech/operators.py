@@ -8,7 +8,7 @@ import unicodedata
 from vaak.text.speech.figures import CURRENCIES, NAME_BY_UNIT
 from vaak.text.speech.words import cardinal, plural, table
 
-NAMES = table(
+NAMES_BY_SIGN = table(
     """
     ∈=in ∉=not_in ∩=intersection ∪=union ∅=the_empty_set ∑=sum ∏=product ∫=the_integral ∂=partial ∇=del ∀=for_all
     ∃=there_exists ⊂=a_subset_of ⊆=a_subset_of_or_equal_to ⊃=a_superset_of ∝=proportional_to ∠=angle
@@ -21,7 +21,7 @@ NAMES = table(
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", "0123456789+-=()n", strict=True))
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()", strict=True))
 STARS = "★☆⭐"
-READ = frozenset((*NAMES, *RAISED, *LOWERED, *STARS))
+READ = frozenset((*NAMES_BY_SIGN, *RAISED, *LOWERED, *STARS))
 """Characters that ``operators`` reads."""
 
 GREEK = re.compile(
@@ -99,7 +99,7 @@ _RULES = (
     (re.compile(r"(?<![\d.,])(\d+)!(?=\s*[=+*/×÷)-])"), r"\1 factorial "),
     (re.compile(r"(?<=\d)[~～](?=\d)"), " to "),
     (re.compile(rf"(?![¹²³]){_RAISED}"), lambda found: f" {_lowered(found[0])} "),
-    (re.compile(f"[{''.join(NAMES)}]"), lambda found: f" {NAMES[found[0]]} "),
+    (re.compile(f"[{''.join(NAMES_BY_SIGN)}]"), lambda found: f" {NAMES_BY_SIGN[found[0]]} "),
 )
 
 

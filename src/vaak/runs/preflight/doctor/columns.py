@@ -1,6 +1,6 @@
 """The roles of a table's columns (audio, text, speaker, …): by their names first, then by their contents.
 
-names     synonyms in several languages, in any case, with any signs between words (``NAMES``)
+names     synonyms in several languages, in any case, with any signs between words (``NAMES_BY_ROLE``)
 contents  names of audio that is there; numbers (lengths); few values (labels, speakers); sentences (texts)
 
 A name that the contents contradict is not believed: a column ``path`` without audio isn't audio, and ``text`` of
@@ -20,7 +20,7 @@ MOST_ROWS_READ = 1000
 FEW_VALUES = 50
 """Values that a column of labels or speakers has, at most, where no name tells it."""
 
-NAMES: Mapping[str, str] = {
+NAMES_BY_ROLE: Mapping[str, str] = {
     "audio": "audio audio_filepath file_name filename path wav wav_path file audio_file audio_path clip recording "
     "wav_file sound media utterance_path utt_path ऑडियो फ़ाइल ध्वनि datei audiodatei tondatei fichier son archivo "
     "fichero arquivo аудио файл 音频 文件 音声",
@@ -99,7 +99,7 @@ def plain_name(name: str) -> str:
 
 _ROLES = {
     role: {plain_name(name): place for place, name in reversed(list(enumerate(names.split())))}
-    for role, names in NAMES.items()
+    for role, names in NAMES_BY_ROLE.items()
 }
 
 

@@ -22,7 +22,7 @@ from vaak.core.storage.archives import find_archive, list_files, locate_on_disk,
 from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
-from vaak.runs.preflight.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
+from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, find_columns, look_at, plain_name, rank_of_name
 from vaak.runs.preflight.doctor.text_layouts import (
     PAIRS,
     are_files_of_classes,
@@ -289,7 +289,7 @@ def _is_header(first: list[str], rows: list[list[str]]) -> bool:
 
     It is one where a cell is a number, or again among the few values of its column, or as long as a sentence.
     """
-    if any(rank_of_name(name, role) is not None for name in first for role in NAMES) or _named_pair(first):
+    if any(rank_of_name(name, role) is not None for name in first for role in NAMES_BY_ROLE) or _named_pair(first):
         return True
     if any(re.fullmatch(r"[+-]?\d+([.,]\d+)?", cell) or len(cell.split()) > 3 for cell in first):
         return False
