@@ -13,8 +13,8 @@ from vaak.runs.example_data import utter_voices, write_audio, write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets
+from vaak.tasks.asr.checks import RATES
 from vaak.tasks.asr.config import CONTEXT_SECONDS
-from vaak.tasks.asr.spec import RATES
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from vaak.core.names import list_names
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, count_uses, load_balancing
 from vaak.scoring.normalisers import Normaliser, normaliser
-from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.config import LOAD_BALANCING, SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.export import mean_weight
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.model import find_run, resolve_base
 from vaak.tasks.asr.predict import Transcriber, make_hotwords
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING_OPTIONS, PreparedUtterances
-from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
+from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import TOLERATED_SECONDS
 from vaak.tasks.base import refuse_other_options

@@ -18,14 +18,13 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.nn.config import ConformerConfig
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.asr.config import SCRATCH
+from vaak.tasks.asr.config import CTC, SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, load_features, own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.model import BASE_KEY, find_run, resolve_base
 from vaak.tasks.asr.prepare import BASE, READING_OPTIONS, VOCABULARY, AsrSources
-from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.text.tokenizer import Tokenizer

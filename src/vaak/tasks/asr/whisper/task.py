@@ -29,11 +29,11 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
 from vaak.nn.new_tokens import get_stored_weight
 from vaak.runs.prepared import Recipe
+from vaak.tasks.asr.checks import ONLY_WHISPERS
 from vaak.tasks.asr.config import CONTEXT_SECONDS, SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.model import name_base, resolve_base
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.spec import ONLY_WHISPERS
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
 from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset, collate
