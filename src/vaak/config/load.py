@@ -48,6 +48,7 @@ from vaak.config.yaml.layers import (
 )
 from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
 from vaak.config.yaml.tree import (
+    COMMAND_LINE,
     ConfigError,
     Placed,
     PlacedDict,
@@ -187,7 +188,7 @@ def _build_experiment(
     _look_up_secrets(tree)
     _settle_long_warmup(tree, layers)
     if run_of_configuration(source) is not None:
-        _settle_newer_options(tree, task.spec)
+        _settle_newer_options(tree, layers, task.spec)
     warnings += _settle_what_follows(tree, task.spec, folder)
     # what types can't say: experiments inside of this one, classes by their names, paths, options of another type
     said = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
@@ -460,9 +461,17 @@ def _settle_long_warmup(tree: PlacedDict, layers: list[PlacedDict]) -> None:
         put(tree, ("training", "scheduler", "long_warmup"), Placed("shorten"))
 
 
-def _settle_newer_options(tree: PlacedDict, spec: TaskSpec) -> None:
+def _settle_newer_options(tree: PlacedDict, layers: Sequence[PlacedDict], spec: TaskSpec) -> None:
     """Give a run's own configuration, which has every option of its time, what newer ones have to be for it."""
-    for key, value in spec.newer(lambda key: _get_value(tree, key)).items():
+
+    def get_own(key: str) -> Any:
+        # An override says nothing of what the run began with.
+        path = split_key(key)
+        found = [one for layer in (tree, *layers) if (one := find(layer, path)) is not None]
+        own = [one.value for one in found if one.place not in (COMMAND_LINE, IN_MEMORY)]
+        return own[-1] if own else None
+
+    for key, value in spec.newer(get_own).items():
         if find(tree, split_key(key)) is None:
             put(tree, split_key(key), Placed(value))
 

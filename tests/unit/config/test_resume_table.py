@@ -269,8 +269,34 @@ def test_a_run_that_began_before_there_was_an_option_keeps_what_it_did(tmp_path)
     own = resolved_values(load([folder / "config.yml"], trust_code=True).experiment)
     assert own["model"]["window"] == 7
     assert [one for one in lines(before, {**own, "name": now["name"]}) if "window" in one] == []
+    overridden = load([folder / "config.yml"], ["data.max_duration=5"], trust_code=True).experiment
+    assert overridden.model.window == 7, "it began with 7"
     (folder / "config.yml").write_text(text.replace("base:", "window: null, base:"))
     assert load([folder / "config.yml"], trust_code=True).experiment.model.window is None, "it was begun later"
+
+
+def test_a_run_that_began_with_the_exact_beam_search_of_ctc_keeps_it(tmp_path):
+    """Until token_min_logp and beam_threshold came, it left out nothing."""
+    text = "task: asr\nmodel: {architecture: ctc}\ndata: {decoding: {method: beam}}\n"
+    now = from_yaml(tmp_path, text)
+    before = copy.deepcopy(now)
+    del before["data"]["decoding"]["token_min_logp"], before["data"]["decoding"]["beam_threshold"]
+    said = ["data.decoding.token_min_logp was null, is -5.0", "data.decoding.beam_threshold was null, is 10.0"]
+    assert lines(before, now) == said
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+
+    def pruning(text: str, *overrides: str) -> tuple[float | None, float | None]:
+        (folder / "config.yml").write_text(text)
+        found = load([folder / "config.yml"], list(overrides), trust_code=True).experiment.data.decoding
+        return found.token_min_logp, found.beam_threshold
+
+    assert pruning(text) == (None, None)
+    assert pruning(text, "data.decoding.beam_threshold=7") == (None, 7)
+    # Runs of the greedy search have none of these options, so nothing says when they began.
+    greedy = text.replace("beam", "greedy")
+    assert pruning(greedy, "data.decoding.method=beam") == (-5, 10)
 
 
 def test_pairs_that_a_run_left_out_before_there_was_an_option_stay_left_out(tmp_path):

@@ -81,10 +81,19 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
     return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
 
 
-def newer_options(get: Callable[[str], Any]) -> dict[str, float]:
-    """Before there was ``model.window``, the longest utterance was what a pretrained Whisper's encoder read, too."""
+def newer_options(get: Callable[[str], Any]) -> dict[str, float | None]:
+    """Return what a run began with, before there was an option for it.
+
+    Before ``model.window``, the longest utterance was what a pretrained Whisper's encoder read, too; before CTC's beam
+    search left out what is unlikely, it left out nothing.
+    """
+    if get("model.architecture") == CTC:
+        # A run that doesn't search by beam has none of its options, whenever it began.
+        if get("data.decoding.method") != "beam":
+            return {}
+        return {"data.decoding.token_min_logp": None, "data.decoding.beam_threshold": None}
     longest = get("data.max_duration")
-    is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") not in (CTC, DECODER)
+    is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") != DECODER
     if is_pretrained_whisper and isinstance(longest, int | float) and longest < CONTEXT_SECONDS:
         return {"model.window": float(longest)}
     return {}
