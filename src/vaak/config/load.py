@@ -350,6 +350,7 @@ def _own_task(task: str, place: YamlPlace | None, folder: Path, problems: list[P
         problems.append(Problem(place, "task", message))
         return _Task()
     source = source_file(written, folder)
+    # Judged before load_spec, which imports the file.
     doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(place, source)
     decide(find_code(written, folder), doubt)
     if doubt is not None:

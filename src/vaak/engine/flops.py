@@ -139,6 +139,7 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
     from torch.utils.flop_counter import FlopCounterMode
 
     modules = [model, *task.loss_modules().values()]
+    # Restored below: a forward pass in training mode may write them (BatchNorm), and this one isn't a step.
     buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
     counter.mod_tracker = _OneModule()  # type: ignore[assignment]

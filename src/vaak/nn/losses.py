@@ -124,6 +124,7 @@ class Loss:
         outputs, targets = _without_others(outputs, targets, valid) if each else (outputs[valid], targets[valid])
         num_targets = len(targets)
         if num_targets == 0:
+            # A zero of the graph, not a constant: backward then runs here as on the ranks that have targets.
             return Term(outputs.sum(), unit)
         try:
             result = self.module(outputs, targets)
@@ -132,6 +133,7 @@ class Loss:
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         if shape == (num_targets,):
             return Term((torch.where(valid.flatten(), result, 0.0) if each else result).sum(), unit)
+        # A mean becomes a sum here, which is divided once, by the targets of the whole step.
         if shape == () and unit == per and not each:
             return Term(result * num_targets, unit)
         if shape == () and not each:
@@ -173,6 +175,7 @@ def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "
     }
     if name in further:
         raise UserError(f"{AUXILIARY}.{name}: this is the name of the main loss; choose another")
+    # main.options is a copy, so the configuration doesn't change.
     if config.label_smoothing:
         if "label_smoothing" in options:
             raise UserError("training.loss: label_smoothing is given twice, next to main and in it; keep one")

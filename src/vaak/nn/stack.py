@@ -229,6 +229,7 @@ class Block(nn.Module):
 
     def __init__(self, config: StackConfig, memory_width: int | None = None, cross_type: str = "softmax") -> None:
         super().__init__()
+        # Weights are drawn in the order of these lines: another order trains another model from the same seed.
         self.placement = config.norm_placement
         self.attention_norm = self.make_norm(config)
         self.attention = Attention(config, config.attention_type)

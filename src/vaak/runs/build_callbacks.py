@@ -65,6 +65,7 @@ def built(component: Component, folder: Path) -> Callback:
 def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
     logging = experiment.training.logging
     callbacks: list[Callback] = []
+    # Each is imported only where it is asked for: some need the package of an extra.
     if logging.json_lines:
         from vaak.callbacks.console import JsonLinesCallback
 

@@ -383,6 +383,7 @@ def _make(teacher: Teacher, dataset: Dataset, config: TrainingConfig, folder: Pa
                 continue
             groups = in_order(teacher.logits(batch.to(device)), outputs)
             shapes = [list(group.shape[1:]) for group in groups]
+            # Appended as raw numbers: the array may not fit into memory, and is read through a memory map.
             file.write(torch.cat([group.flatten(1) for group in groups], 1).float().cpu().numpy().tobytes())
             for (index,), units in zip(batch.indices, batch.counts[outputs.per].tolist(), strict=True):
                 places[index] = first, units

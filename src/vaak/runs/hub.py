@@ -66,6 +66,7 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
     api: Any = huggingface_hub.HfApi(token=token)
     logging: Any = huggingface_hub.utils
     logging.disable_progress_bars()
+    # Without exist_ok, a name that is taken fails here, before a file of somebody else's is replaced.
     made = _call_hub(name, lambda: api.create_repo(name, private=not public, exist_ok=update))
     try:
         _call_hub(

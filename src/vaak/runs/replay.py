@@ -79,6 +79,7 @@ def replay_step(
         found |= collect_values(trainer, taken)
         record = record_path(trainer.directory, data.step, rank=0)
         found["non_finite"] = files.read_json(record) if taken.skipped == "non_finite" else None
+        # Callbacks that opened something at on_fit_start close it here.
         trainer.notify("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
     report: dict[str, Any] = json_value(found)

@@ -419,6 +419,7 @@ def _compare_state(found: Verification, trainer: Trainer, agreement: ReplayAgree
             found.find(f"step {step}: {key} in {step_folder(step)}/{STATE} isn't what is computed again")
     for key, value in (("data", trainer.data.fingerprint), ("plan", trainer.data.plan_fingerprint)):
         said = saved.get(key)
+        # Earlier versions wrote both hashes as one text, without a plan.
         if (said.get("fingerprint") if isinstance(said, dict) else said) != value and "plan" in saved:
             largest = math.inf
             found.find(f"step {step}: {key} in {step_folder(step)}/{STATE} isn't what is computed again")

@@ -140,6 +140,7 @@ def _join_gguf(parts: Sequence[Path], joined: Path) -> None:
     expected = fields["split.tensors.count"].contents() if "split.tensors.count" in fields else len(tensors)
     if len(tensors) != expected:
         raise ValueError(f"its parts have {len(tensors)} tensors, and should have {expected}")
+    # The format has the names and shapes of all tensors before the first one's numbers.
     for one in tensors:
         writer.add_tensor_info(one.name, one.data.shape, one.data.dtype, one.data.nbytes, one.tensor_type)
     writer.write_header_to_file()
@@ -424,6 +425,7 @@ def _whisper_config(transformers: Any, dims: Mapping[str, int], tokenizer: Any) 
         pad_token_id=end,
         decoder_start_token_id=start,
         suppress_tokens=None,
+        # transformers' default, 50256, ends a text in English-only Whispers, and is another token in the others.
         begin_suppress_tokens=None,
         architectures=["WhisperForConditionalGeneration"],
     )

@@ -90,6 +90,7 @@ def read_in_nf4(
         if path in layers and field == "weight":
             found[path] = NF4Linear(_checked_layer(layers[path], tensor, source, name)).kept[0]
             continue
+        # A model may have more rows than its base: those of tokens that were added, or that fill up a multiple.
         if tensor.shape[1:] != target.shape[1:] or len(tensor) > len(target):
             raise _other_shape(source, name, tensor, target)
         dtype = torch.bfloat16 if name in halved else torch.float32
@@ -100,6 +101,7 @@ def read_in_nf4(
     lacking = [name for name in left if not (name.endswith(".weight") and name.removesuffix(".weight") in known)]
     if lacking:
         raise UserError(f"{PRETRAINED_KEY}: {source} lacks {theirs(min(lacking))}")
+    # Only now: a layer's bias may come after its weight, and is put into the layer that this one replaces.
     for path, weight in found.items():
         model.set_submodule(path, NF4Linear(layers[path], weight))
     if not known:

@@ -246,6 +246,7 @@ def _vocos(file: Path) -> tuple[MelConfig, dict[str, Any]]:
         f_max=features.get("f_max"),
         scale=features.get("mel_scale", "htk"),
         norm=features.get("norm") or "none",
+        # Its config.yaml has no key for that: Vocos clips there before the logarithm (safe_log).
         floor=1e-7,
     )
     sizes = {

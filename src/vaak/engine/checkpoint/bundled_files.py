@@ -33,7 +33,7 @@ OF_THE_STATE = {STATE, *(f"{part}.safetensors" for part in TENSORS)}
 """The files that have no other copy; all others are bundled_files."""
 SET_ASIDE = "set-aside"
 LARGE_BYTES = 16 * 2**20
-"""Companions of more bytes are on disk once for all checkpoints, as frozen weights are."""
+"""Bundled files of more bytes are on disk once for all checkpoints, as frozen weights are."""
 
 
 def write_bundled_files(folder: Path, bundled_files: Mapping[str, str | Path]) -> list[str]:
@@ -101,9 +101,9 @@ def _second_copy(folder: Path, frozen: Entry) -> Path:
 
 
 def restore_bundled_files(path: Path, run: Path, base: nn.Module) -> None:
-    """Restore what is damaged of a checkpoint's bundled_files from the copies of ``run`` or of another checkpoint.
+    """Restore damaged bundled files of a checkpoint from the copies of ``run`` or of another checkpoint.
 
-    Frozen weights are also restored from those of ``base``, the model before a checkpoint is restored. A companion
+    Frozen weights are also restored from those of ``base``, the model before a checkpoint is restored. A bundled file
     without another copy causes a warning. Raises CheckpointError where frozen weights are lost.
     """
     for name, entry in listed_files(path).items():
@@ -131,7 +131,7 @@ def restore_bundled_files(path: Path, run: Path, base: nn.Module) -> None:
 
 
 def report_damaged(path: Path) -> None:
-    """Warn of each companion of a checkpoint, which is used without its run, that has changed since it was saved."""
+    """Warn of each bundled file of a checkpoint, which is used without its run, that has changed since it was saved."""
     for name, entry in listed_files(path).items():
         if name not in OF_THE_STATE and name != FROZEN and not entry.describes(path / name):
             log.warning(

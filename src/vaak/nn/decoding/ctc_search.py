@@ -138,12 +138,14 @@ class _Search:
         self.sources, self.tokens = list[np.ndarray](), list[np.ndarray]()
         """Of each frame, the places of the prefixes in the beam before it, and their new tokens; ``vocab``: none."""
         self.same_places, self.no_tokens = none + np.arange(self.width), none + self.vocab
+        # A prefix is known by a hash of its tokens, with a fixed seed: results don't depend on the process.
         self.marks = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, self.vocab + 1, np.int64)
 
     def run(self) -> list[Found]:
         found, number = [Found() for _ in self.rows], len(self.rows)
         frames: Iterator[_Frame] = iter(())
         for time in range(max(self.lengths) + 1):
+            # The longest row is the first, so those that end are the last ones.
             while number and self.lengths[number - 1] == time:
                 number -= 1
                 found[number] = self._finish(number)

@@ -204,8 +204,10 @@ class _Row:
             before, children, bonus = node.total, node.children, node.bonus
             useful = least - before - bonus - shared.most
             for token, own, kind in tokens:
+                # Tokens come by falling probability: no later one reaches the beam, either.
                 if own < useful:
                     break
+                # That prefix is in the beam itself: _stay has added what it gets from here.
                 if (child := children.get(token)) is not None and child.time == time:
                     continue
                 in_token = (node.in_blank if token == node.token else before) + own
@@ -216,6 +218,7 @@ class _Row:
                 elif (ended := shared.end_word(node, kind)) is not None:
                     score = in_token + ended[0] + node.hot + hot
                 else:
+                    # The language model reads a word only if its best score would stay in the beam.
                     if in_token + bonus + hot + shared.most_gained[kind] >= least and in_token > NEVER:
                         unread.append(_Unread(node, token, in_token, kind, hot))
                     continue
@@ -244,6 +247,7 @@ class _Row:
         least, width = candidates[0][0] - self.threshold, self.search.beam_size
         beam, ahead = list[_Node](), _Ahead()
         for score, node, token, in_token in candidates:
+            # One prefix stays even if all are impossible, so that each row has a text.
             if score < least or len(beam) == width or (score == NEVER and beam):
                 break
             if token == UNCHANGED:

@@ -204,6 +204,7 @@ def _damage(path: Path) -> Iterator[str]:
     """Return what is wrong with a checkpoint by the sizes of its files; a resume compares their hashes, too."""
     try:
         listed = {
+            # A manifest is data, too: a name that leads out of the checkpoint is damage, not a file to look at.
             files.inside(name): int(file["bytes"])
             for name, file in files.read_json(path / "MANIFEST.json")["files"].items()
         }

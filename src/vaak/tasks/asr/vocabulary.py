@@ -172,6 +172,7 @@ class Vocabulary:
             elif is_of_bytes and all(letter in BYTES for letter in name):
                 found[token] = bytes(BYTES[letter] for letter in name)
             else:
+                # Twice, since decoders leave out the space before the first token of a text.
                 alone = len(self.backend.decode([token]))
                 found[token] = self.backend.decode([token, token])[alone:].encode()
         return found

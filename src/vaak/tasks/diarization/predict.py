@@ -267,6 +267,7 @@ class Diarizer:
         outputs = [
             WindowOutput(
                 window.first // step,
+                # Padding has outputs, too.
                 probabilities[row, : -(-times[row] // step)],
                 None if embeddings is None else embeddings[row],
             )
@@ -419,6 +420,7 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
         features = torch.randn(len(lengths), time, num_bins, generator=generator)
         return {"features": features, "mask": torch.arange(time) < torch.tensor(lengths)[:, None]}
 
+    # The file is made with the first and checked with all: a size that was fixed by mistake fails with the others.
     first, *others = example(6 * step, 4 * step), example(1), example(20 * step, 7 * step + 1, 3 * step)
     with torch.no_grad():
         outputs = ("probabilities", "embeddings")[: len(_infer(model, *first.values()))]

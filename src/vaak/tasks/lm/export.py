@@ -249,6 +249,7 @@ def export_onnx(
         found = given.logits(hidden), hidden
         return found if mask is None else tuple(one * mask[..., None] for one in found)
 
+    # The file is made with the first and checked with all: a size that was fixed by mistake fails with the others.
     first, *others = (
         some_tokens(model.vocab_size, rows, min(length, longest), ("inputs", "mask"))
         for rows, length in ((2, 9), (1, 7), (3, 70))
@@ -265,6 +266,7 @@ def export_onnx(
         else:
             write_texts(made)
             stops = read_json(made / "generation_config.json").get("eos_token_id", [])
+            # exported holds this dictionary itself, not a copy.
             metadata["stop_ids"] = ",".join(map(str, stops if isinstance(stops, list) else [stops]))
         write_onnx(made / "model.onnx", exported)
 

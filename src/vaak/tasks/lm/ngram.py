@@ -53,6 +53,7 @@ def count_ngrams(
     found: dict[str, np.ndarray] = {}
     keys, places = np.arange(vocab_size), tokens
     counts, is_first = np.bincount(tokens, minlength=vocab_size), np.zeros(vocab_size, bool)
+    # An n-gram's key is its context's number times the vocabulary, plus its last token: one integer at any order.
     for size in range(2, order + 1):
         ends = np.flatnonzero(within >= size - 1)
         longer, first, inverse, occurrences = np.unique(

@@ -55,6 +55,7 @@ def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], targe
         raise UserError(f"{model.decoder.key} is {model.decoder.name}, whose attention isn't known")
     seen: list[Tensor] = []
 
+    # Fused kernels give no weights, so each layer's are computed again from its inputs.
     def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         x, visibility = arguments
         seen.append(attention.weights(x, named["memory"], visibility)[0].float().cpu())

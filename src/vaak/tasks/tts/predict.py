@@ -428,6 +428,7 @@ def export_acoustic(
             "symbol_lengths": torch.tensor(lengths),
             "speakers": torch.zeros(len(lengths)).long(),
         }
+        # Not the neutral values, which would hide a control that is lost; no noise, which two programs draw apart.
         usual = {"speed": 1.25, "pitch": 2.0, "energy": 1.5, "temperature": 0.0}
         return found | {name: torch.tensor(usual[name]) for name in speech.controls}
 

@@ -54,6 +54,7 @@ def utterances(
             try:
                 require_frequencies(one, audio)
                 _require_alignment_of_audio(one, audio)
+                # Checked before the cut is trimmed by its alignment: a wrong one would cut away speech.
                 kept = one if silence is None else trim(one, audio, silence)
                 require_sound(kept, audio)
             except DataError as error:

@@ -290,6 +290,7 @@ def _fits(kind: str, root: Path) -> bool:
 
 def _options_by_files(root: Path, dialect: Dialect | None, reasons: Reasons) -> dict[str, Any] | None:
     """Return the options of a corpus of audio recognised by its files: manifests, or audio with annotations."""
+    # The most particular layout first: a folder of audio opens nearly anything.
     options = with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
     listed = root / "metadata.csv"
     if listed.is_file() and (root / "wavs").is_dir() and not lists_speakers(listed) and opens(options):

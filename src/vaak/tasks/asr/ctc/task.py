@@ -203,6 +203,7 @@ class CtcTask(SpeechRecognitionTask):
             return found
 
         model = drawn() if options.base == SCRATCH else load_or_init(self.directory, of_run, drawn)
+        # A stream has no whole utterance to take its mean from. Only at the start: checkpoints have these numbers.
         if options.base == SCRATCH and self.own.conformer.streaming and not has_checkpoints(self.directory):
             model.fix_normalisation(self._first_features())
         return model.adapted(options.lora, options.experts)

@@ -126,6 +126,7 @@ class DecoderDataset(AsrDataset):
         heard = gather(self.features, [one.features for one in examples])
         numbers = torch.tensor([len(one.ids) + 1 for one in examples])
         read = [np.concatenate([np.array(ids.prompt), one.ids]) for one in examples]
+        # A position aims at the token after it, so the prompt's last one at the text's first.
         aims = [np.concatenate([[IGNORED] * (len(ids.prompt) - 1), one.ids, [ids.end]]) for one in examples]
         tensors = {
             **heard,

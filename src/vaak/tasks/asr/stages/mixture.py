@@ -181,6 +181,7 @@ def experts(work: StageWork) -> dict[str, Any]:
         about.append({**own, **found})
     write_json(work.folder / EXPERTS_RESULTS, {"experts": about})
     write_initial(work, tensors, clusters.num_clusters)
+    # Weighted by utterances, since clusters differ in size; an expert that wasn't trained has no rate.
     trained = [one for one in about if one["wer"] is not None]
     utterances = sum(one["valid"] for one in trained)
     mean = sum(one["wer"] * one["valid"] for one in trained) / utterances if utterances else None
