@@ -141,13 +141,13 @@ TrainingDevice = Annotated[
     str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="Separator of cells in tables: one character, or tab; default: by evidence.")
+    str | None, typer.Option(help="Separator of cells in tables: one character, or tab; default: detected.")
 ]
 Quotes = Annotated[
-    str | None, typer.Option(help="Meaning of quotation marks in tables: cells, lines or text; default: by evidence.")
+    str | None, typer.Option(help="Meaning of quotation marks in tables: cells, lines or text; default: detected.")
 ]
 Encoding = Annotated[
-    str | None, typer.Option(help="The encoding of tables, such as cp1252; default: UTF-8 or UTF-16, by evidence.")
+    str | None, typer.Option(help="Encoding of tables, such as cp1252; default: UTF-8 or UTF-16, detected.")
 ]
 Output = Annotated[Path | None, typer.Option(help="The file to write; it appears only when it is complete.")]
 Text = Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")]
@@ -190,7 +190,7 @@ Weights = Annotated[
     typer.Option("--weights", help="own, or average (training.ema); auto: those that the run evaluated."),
 ]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")
+    bool, typer.Option("--trust-code", help="Execute Python code that comes with a run, if the command needs it.")
 ]
 
 
@@ -397,9 +397,27 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
     # One text, which the section splits.
     kind = str if get_origin(kind) is tuple else kind
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
-    shown = str(field.default) if show_default else False
-    annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]
+    # typer puts a default that is given as a text into parentheses.
+    about = f"{field.description}{_describe_default(name, field.default, flags)}" if show_default else field.description
+    annotation = Annotated[kind | None, typer.Option(*flags, help=about, show_default=False)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _describe_default(name: str, value: Any, flags: Sequence[str]) -> str:
+    """Return the end of an option's help; empty for null, whose meaning the help itself tells.
+
+    >>> _describe_default("top_k", 0, ())
+    '  [default: 0]'
+    >>> _describe_default("word_boundaries", False, ())
+    '  [default: no-word-boundaries]'
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        positive, _, negative = (flags[0] if flags else "").partition("/")
+        positive = positive or "--" + name.replace("_", "-")
+        value = (positive if value else negative or f"--no-{positive.removeprefix('--')}").removeprefix("--")
+    return f"  [default: {value}]"
 
 
 FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".ssml")

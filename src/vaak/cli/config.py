@@ -99,7 +99,7 @@ def show(
     arguments: OptionalArguments = None,
     as_json: AsJson = False,
     all_of: Annotated[
-        str | None, typer.Option("--all", metavar="TASK", help="Every option of a task, a YAML with comments.")
+        str | None, typer.Option("--all", metavar="TASK", help="Print every option of a task, as a YAML with comments.")
     ] = None,
     all_options: Annotated[bool, typer.Option("--all-options", hidden=True)] = False,
     on_resume: Annotated[

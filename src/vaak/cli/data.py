@@ -63,7 +63,7 @@ def simulate(
 ) -> None:
     """Write simulated conversations as audio with RTTM, a manifest and Lhotse's cuts.
 
-    The same options give the same bits. Run again, an interrupted simulation continues.
+    The same options give the same bits. An interrupted simulation continues when it is run again.
 
     Example: vaak data simulate conversations --number 20 datasets.0.conversations.beta=1
     """
@@ -287,7 +287,7 @@ def list_recipes(
 
 @app.command()
 def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", as_json: AsJson = False) -> None:
-    """Download a corpus. Run again, an interrupted download continues.
+    """Download a corpus; an interrupted download continues when it is run again.
 
     Example: vaak data get librispeech dataset_parts=mini_librispeech
     """
@@ -355,7 +355,9 @@ def clean(
     output: Annotated[Path, typer.Argument(help="A new or empty folder for the shards.")],
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE…", help="Files, patterns, folders or hf:DATASET, each with @WEIGHT or not."),
+        typer.Argument(
+            metavar="SOURCE…", help="Files, patterns, folders or hf:DATASET, each with an optional @WEIGHT."
+        ),
     ],
     text_column: Annotated[str, typer.Option(help="Column or key of the text.")] = "text",
     document: Annotated[
@@ -368,12 +370,14 @@ def clean(
     against: Annotated[
         list[str] | None, typer.Option(help="Files of an evaluation set to look for in the text; may be repeated.")
     ] = None,
-    overlap: Annotated[int, typer.Option(min=1, help="--against: number of consecutive words that both have.")] = 13,
-    drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out these documents.")] = False,
+    overlap: Annotated[
+        int, typer.Option(min=1, help="--against: number of consecutive words that count as an overlap.")
+    ] = 13,
+    drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out documents that overlap.")] = False,
     temperature: Annotated[
         float | None, typer.Option(min=0.01, help="Weights of sources by size to the power 1/T; 1: unchanged.")
     ] = None,
-    shard_megabytes: Annotated[int, typer.Option(min=1, help="Size of a shard.")] = 256,
+    shard_megabytes: Annotated[int, typer.Option(min=1, help="Size of a shard in MiB.")] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Write the text of several sources as shards to train on: without duplicates, filtered, mixed by weights.

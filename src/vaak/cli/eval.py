@@ -69,10 +69,10 @@ def evaluate(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
     model_path: Annotated[
-        Path | None, typer.Option("--model-path", help="The run or checkpoint, instead of as the first argument.")
+        Path | None, typer.Option("--model-path", help="The run or checkpoint, instead of the first argument.")
     ] = None,
     data_config: Annotated[
-        list[str] | None, typer.Option("--data-config", help="A YAML of data; the same as DATA.yml; may be repeated.")
+        list[str] | None, typer.Option("--data-config", help="A YAML of data, like DATA.yml; may be repeated.")
     ] = None,
     data: Annotated[
         Path | None,
@@ -192,7 +192,7 @@ def lm_eval(
     ] = None,
     num_fewshot: Annotated[int | None, typer.Option(min=0, help="Number of solved examples in the prompt.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of examples of each task; default: all.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts computed together.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of texts computed together.")] = 16,
     output: Output = None,
 ) -> None:
     """Evaluate a language model on tasks of lm-eval: minimal pairs, multiple choice, perplexity, answers.

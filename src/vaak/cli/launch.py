@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from vaak.config.experiment import Experiment
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="Train on a cluster. On one machine: vaak train --processes.\n\nExample: vaak launch slurm FILE --nodes 2",
 )

@@ -32,7 +32,7 @@ def show(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
     gpus: Annotated[int | None, typer.Option(min=1, help="Show the memory that each of N GPUs needs.")] = None,
-    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of each GPU.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0.1, help="Memory of each GPU in GiB.")] = None,
 ) -> None:
     """Show the model's modules, parameters, operations per token, and the memory training needs. No data is read.
 

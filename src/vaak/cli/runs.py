@@ -259,10 +259,9 @@ def plot(
         list[str],
         typer.Argument(
             metavar="RUN... [PICTURE]",
-            help="A run, or several to plot together; for gate and experts, the folder of vaak pipeline moe-asr. "
-            "PICTURE is history (the default; losses and metrics over the steps) or one of the task's pictures. A "
-            "pipeline moe-asr has gate (confusion, reliability), experts (use and word error rate of each) and asr "
-            "(the history of its joint training).",
+            help="A run, or several to plot together, or the folder of a pipeline. PICTURE is history (the default; "
+            "losses and metrics over the steps) or one that a task declares, for its runs or its pipeline: of vaak "
+            "pipeline moe-asr, gate, experts and asr.",
             autocompletion=complete_runs,
         ),
     ],
@@ -271,7 +270,7 @@ def plot(
         typer.Option("--output", "-o", help="The file; its extension gives the format. Default: RUN/PICTURE.png."),
     ] = None,
 ) -> None:
-    """Plot the training curves of runs, or the results of a pipeline moe-asr. Requires matplotlib.
+    """Plot the training curves of runs, or the results of a pipeline. Requires matplotlib.
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """

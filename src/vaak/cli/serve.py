@@ -41,16 +41,18 @@ def serve(
         str | None,
         typer.Option(envvar="VAAK_TOKEN", help="A secret that requests have to send; better set in VAAK_TOKEN."),
     ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Parts of requests computed together, at most.")] = 16,
-    max_wait: Annotated[float, typer.Option(min=0, max=1000, help="Milliseconds that a part waits for others.")] = 5.0,
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum number of parts of requests computed together.")] = 16,
+    max_wait: Annotated[
+        float, typer.Option(min=0, max=1000, help="Maximum time in milliseconds that a part waits for others.")
+    ] = 5.0,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compute each part alone, so that no bit depends on other requests.")
     ] = False,
     max_requests: Annotated[
-        int, typer.Option(min=1, help="Requests accepted at once; further ones get status 429.")
+        int, typer.Option(min=1, help="Maximum number of open requests; further ones get status 429.")
     ] = 256,
     max_upload: Annotated[float, typer.Option(min=0.001, help="Maximum size of a request in MiB.")] = 100.0,
-    max_duration: Annotated[float, typer.Option(min=1, help="Seconds of a recording, at most.")] = 14400.0,
+    max_duration: Annotated[float, typer.Option(min=1, help="Maximum length of a recording in seconds.")] = 14400.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of new tokens of one text.")] = 4096,
     log_texts: Annotated[
         bool, typer.Option("--log-texts", help="Also log error messages, which may contain texts of requests.")
@@ -112,8 +114,8 @@ def demo(
         str | None,
         typer.Option(envvar="VAAK_TOKEN", help="A secret that a browser asks for, as a password; see VAAK_TOKEN."),
     ] = None,
-    max_upload: Annotated[float, typer.Option(min=0.001, help="MiB of a recording's file, at most.")] = 100.0,
-    max_duration: Annotated[float, typer.Option(min=1, help="Seconds of a recording, at most.")] = 3600.0,
+    max_upload: Annotated[float, typer.Option(min=0.001, help="Maximum size of a recording's file in MiB.")] = 100.0,
+    max_duration: Annotated[float, typer.Option(min=1, help="Maximum length of a recording in seconds.")] = 3600.0,
     device: Device = "auto",
     weights: Weights = WhichWeights.auto,
     precision: Precision = WhichPrecision.auto,

@@ -54,7 +54,7 @@ def sweep(
     prune: Annotated[
         bool, typer.Option("--prune", help="Stop trials that are worse than the median of the others so far.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed that draws the values.")] = 42,
+    seed: Annotated[int, typer.Option(help="Seed for drawing the values.")] = 42,
     output: Annotated[
         Path | None, typer.Option("--output", "--output-dir", help="The sweep's folder; default: runs/NAME-sweep.")
     ] = None,

@@ -102,6 +102,9 @@ def test_help_has_whole_names_in_80_columns(monkeypatch: pytest.MonkeyPatch):
             if parameter.param_type_name == "option" and not parameter.hidden:
                 assert {*parameter.opts, *parameter.secondary_opts} <= words, name
         assert not re.search(r"--[\w-]*-$", shown, re.MULTILINE), name
+        # Defaults as they are typed, not (0.8) or (None); each example begins a line.
+        assert not re.search(r"default:\s+\(", shown), name
+        assert all(line.strip().startswith("Example:") for line in shown.splitlines() if "Example:" in line), name
 
 
 @pytest.mark.parametrize("name", sorted({name.partition(" ")[0] for name in TAKES if " " in name}))
@@ -109,6 +112,8 @@ def test_each_group_shows_an_example(name: str):
     result = CliRunner().invoke(table.app, [name, "--help"], prog_name="vaak")
     assert result.exit_code == 0
     assert f"Example: vaak {name} " in result.output
+    # Completion is installed for vaak as a whole.
+    assert "--install-completion" not in result.output
 
 
 def test_completion_can_be_installed():

@@ -35,9 +35,9 @@ def predict(
 ) -> None:
     """Print one line per input: the prediction as text or, with --json, as JSON.
 
-    Tasks that read audio take files, and folders to search for audio. Recordings have the names that vaak transcribe
-    and vaak diarize give them; those that can't be read are reported at the end, and the exit code is 2. The commands
-    of single tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
+    Tasks that read audio take files, and folders to search for audio. Recordings are named as by vaak transcribe and
+    vaak diarize; those that can't be read are reported at the end, and the exit code is 2. The commands of single tasks
+    (generate, translate, classify, transcribe, diarize, speak) have more options; speak writes audio.
 
     Example: vaak predict runs/en_hi "The boy is good."
 

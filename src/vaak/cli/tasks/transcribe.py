@@ -70,13 +70,13 @@ def transcribe(
         bool,
         typer.Option(
             "--live",
-            help="Transcribe while it is spoken: raw 16-bit mono samples of standard input; of the microphone where "
-            "that is a terminal.",
+            help="Transcribe speech as it comes: raw 16-bit mono samples from standard input or, if that is a "
+            "terminal, from the microphone.",
         ),
     ] = False,
     rate: Annotated[
         int | None,
-        typer.Option(help="With --live, samples in a second of standard input; default: the model's."),
+        typer.Option(help="With --live, sampling rate of standard input in Hz; default: the model's."),
     ] = None,
     interval: Annotated[
         float | None, typer.Option(min=0.1, help="With --live, seconds of audio between partial texts; default: 1.")
@@ -92,12 +92,13 @@ def transcribe(
     processed, and the exit code is 2. --json is --format json. With --diarize, the output names the speakers, found
     with the options of that run.
 
-    With --live, the text of an utterance is printed once it has ended; on a terminal, what is settled of it before.
-    With --json, each is a line: type (partial or final), start, end, text, and heard, the seconds of audio so far.
+    With --live, the text of an utterance is printed when it ends; a terminal shows its settled part before that. With
+    --json, each text is a line: type (partial or final), start, end, text, and heard, the seconds of audio so far.
 
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
 
     Example: vaak transcribe runs/whisper-hi talk.flac --timestamps word --language auto --json
+
     Example: ffmpeg -i talk.mp4 -f s16le -ac 1 -ar 16000 - | vaak transcribe runs/whisper-hi --live --rate 16000
     """
     given = {"rate": rate, "interval": interval, "pause": pause}

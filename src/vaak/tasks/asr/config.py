@@ -254,14 +254,14 @@ class AsrDecodingConfig(Section):
         "Score, as a log-probability, added each time a hotword appears in a transcript.", 4.0, gt=0, le=1000
     )
     chunk: float | None = option(
-        "ctc, of a Conformer that streams: seconds of the chunks in which audio is read, a multiple of the encoder's "
-        "step; null: as a whole.",
+        "ctc, for a streaming Conformer: length in seconds of the chunks in which audio is read, a multiple of the "
+        "encoder's step; null: the whole recording at once.",
         None,
         gt=0,
     )
     language: str | None = option(
-        "whisper, or a base that is told the language, such as Qwen3-ASR: of the recordings, such as hi; auto: the "
-        "most probable one of each window (of each recording, if long_form is seek); null is data.language.",
+        "whisper, or a base that is told the language, such as Qwen3-ASR: language of the recordings, such as hi; "
+        "auto: the most probable one of each window (of each recording, if long_form is seek); null is data.language.",
         None,
     )
     task: Literal["transcribe", "translate"] = option(

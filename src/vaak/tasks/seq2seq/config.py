@@ -196,7 +196,7 @@ class TranslationOptions(DecodingConfig):
 
     n_best: int = option("How many translations of each text.", 1)
     seed: int = option("sampling, mbr: the same seed gives a text the same translation.", 0)
-    batch_size: int = option("Texts translated together, at most.", 64)
+    batch_size: int = option("Maximum number of texts translated together.", 64)
     max_tokens: int = option(
         "Maximum number of tokens of all hypotheses translated together, which bounds memory.", 32768
     )

@@ -39,37 +39,37 @@ class ClusteringConfig(Section):
     """How embeddings are clustered."""
 
     algorithm: Literal["hdbscan", "spectral", "random"] = option(
-        "hdbscan: as many clusters as the data are dense in; spectral: num_experts clusters; random: as many, by "
-        "chance, as a control.",
+        "hdbscan: one cluster for each dense region of the data; spectral: num_experts clusters; random: as many "
+        "random clusters, as a control.",
         "hdbscan",
     )
     num_experts: int = option(
         "Number of clusters of spectral and random; those of HDBSCAN are merged down to it.", 8, ge=1
     )
     balanced: bool | None = option(
-        "spectral: clusters of equal size, give or take a row, however many each would have. null: yes; "
-        "--no-balanced: unchanged.",
+        "spectral: make clusters of equal size, give or take a row. null: yes; --no-balanced leaves them as found.",
         None,
     )
-    reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
-    reduce_dim: int = option("To how many dimensions.", 50, ge=1)
-    metric: Metric = option("Distance of HDBSCAN.", "euclidean")
-    hdbscan_algorithm: Backend = option("How HDBSCAN is computed; each knows some metrics.", "best")
-    min_cluster_size: int = option("The smallest cluster of HDBSCAN; lower gives more clusters.", 5, ge=2)
+    reduce: Reduction = option("Method that reduces the dimensions before clustering.", "pca")
+    reduce_dim: int = option("Number of dimensions after the reduction.", 50, ge=1)
+    metric: Metric = option("Distance that HDBSCAN uses.", "euclidean")
+    hdbscan_algorithm: Backend = option("Implementation of HDBSCAN; each supports some metrics.", "best")
+    min_cluster_size: int = option("Minimum size of a cluster of HDBSCAN; lower values give more clusters.", 5, ge=2)
     min_clusters: int = option(
-        "The fewest clusters that HDBSCAN is to find, at most num_experts, or it tries again.", 8, ge=1
+        "Minimum number of clusters, at most num_experts; HDBSCAN is rerun if it finds fewer.", 8, ge=1
     )
     min_samples: int | None = option(
-        "Neighbours that make a point dense to HDBSCAN; null: min_cluster_size.", None, ge=1
+        "Number of neighbours with which a point counts as dense for HDBSCAN; null: min_cluster_size.", None, ge=1
     )
-    allow_single_cluster: bool = option("Whether HDBSCAN may find one cluster only.", False)
-    max_retries: int = option("How often HDBSCAN tries again, each time with a lower min_cluster_size.", 5, ge=0)
+    allow_single_cluster: bool = option("Allow HDBSCAN to find a single cluster.", False)
+    max_retries: int = option("Maximum number of times HDBSCAN is rerun, each with a lower min_cluster_size.", 5, ge=0)
     reduce_experts: bool = option(
-        "Accept fewer clusters, down to min_experts, and merge more; else another number than num_experts is an error.",
+        "Accept fewer clusters, down to min_experts, and merge surplus ones; otherwise any number but num_experts is "
+        "an error.",
         True,
     )
-    min_experts: int = option("The fewest clusters that are accepted then.", 2, ge=1)
-    bootstraps: int = option("Resamples by which the stability of the clusters is measured; 0: none.", 10, ge=0)
+    min_experts: int = option("reduce_experts: minimum number of clusters.", 2, ge=1)
+    bootstraps: int = option("Number of resamples that measure the stability of the clusters; 0: none.", 10, ge=0)
     seed: int = option("Random seed.", 42, ge=0, lt=1 << 32)
 
     @model_validator(mode="after")
@@ -116,14 +116,15 @@ class MoeOptions(ClusteringConfig):
     mode: Literal["quick", "full"] = option("quick: a smoke test with 10, 5 and 5 utterances; full: training.", "full")
     skip_pretraining: bool = option("Train gate and experts together from scratch; requires --num-experts.", False)
     controls: bool | None = option(
-        "Compare the mixture with controls: the base, one LoRA of as many parameters, random clusters. null: in full.",
+        "Compare the mixture with controls: the base, one LoRA of as many parameters, random clusters. "
+        "null: in mode full.",
         None,
     )
     dataset_root: SourceFolder | None = option(
-        "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
+        "Folder with Train and Dev; null: Data/extracted_data, if it exists. Other data: datasets, in a file.", None
     )
     audio_root: SourceFolder | None = option(
-        "A folder outside of dataset_root that its audio may be in, such as the one that links in it lead to.", None
+        "A folder outside of dataset_root where its audio may be, such as the target of links in it.", None
     )
     datasets: tuple[DatasetConfig, ...] = option("The data, as in a run's configuration; in place of dataset_root.", ())
     data: dict[str, Any] = option("Further options of the section data of all runs.", {})
@@ -131,62 +132,75 @@ class MoeOptions(ClusteringConfig):
         "Multiplies the percentages of all stages; 100 changes nothing.", None, gt=0, le=100
     )
     embedding_percent: float = option("Percentage of training data for embeddings and clusters.", 5.0, gt=0, le=100)
-    expert_percent: float = option("Percentage for the experts.", 15.0, gt=0, le=100)
-    asr_percent: float = option("Percentage for joint training.", 100.0, gt=0, le=100)
+    expert_percent: float = option("Percentage of training data for the experts.", 15.0, gt=0, le=100)
+    asr_percent: float = option("Percentage of training data for joint training.", 100.0, gt=0, le=100)
     embedding_samples: int | None = option(
-        "Maximum number of utterances for embeddings; null: 10 in quick.", None, gt=0
+        "Maximum number of utterances for embeddings; null: 10 in mode quick, else no limit.", None, gt=0
     )
-    expert_samples: int | None = option("Maximum number for the experts; null: 5 in quick.", None, gt=0)
-    asr_samples: int | None = option("Maximum number for joint training; null: 5 in quick.", None, gt=0)
+    expert_samples: int | None = option(
+        "Maximum number of utterances for the experts; null: 5 in mode quick, else no limit.", None, gt=0
+    )
+    asr_samples: int | None = option(
+        "Maximum number of utterances for joint training; null: 5 in mode quick, else no limit.", None, gt=0
+    )
     architecture: Literal["whisper", "ctc"] = option(
-        "Of the base. ctc: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC, or a run of a Conformer (--base).",
+        "Architecture of the base; ctc: a wav2vec 2.0, HuBERT or WavLM fine-tuned by CTC, or a run of a Conformer "
+        "(--base).",
         "whisper",
     )
     whisper_model: SourceOrName | None = option(
-        "The base: v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. "
-        "null: v2, or scratch in mode quick where v2 isn't on this machine.",
+        "The base: v2, v3, a name on the Hugging Face Hub, a folder, or scratch: a small one trained first. "
+        "null: v2, or scratch in mode quick if v2 isn't on this machine.",
         None,
     )
     pooling: Literal["mean", "flatten", "none"] = option(
-        "Embeddings: mean of the encoder's states, or all of them, in a row (flatten) or by position (none).", "mean"
+        "Embedding of an utterance: mean of the encoder's states, or all of them, as a vector (flatten) or by position "
+        "(none).",
+        "mean",
     )
-    embedding_type: Literal["float32", "float16"] = option("How embeddings are stored.", "float32")
-    embedding_batch_size: int = option("Utterances that are embedded together.", 16, gt=0, le=LARGEST_COUNT)
+    embedding_type: Literal["float32", "float16"] = option("Number type in which embeddings are stored.", "float32")
+    embedding_batch_size: int = option("Number of utterances embedded together.", 16, gt=0, le=LARGEST_COUNT)
     num_experts: int | None = option(  # type: ignore[assignment]
-        "Number of experts, to which clusters of HDBSCAN are merged; --skip-pretraining requires it; null: 8.",
+        "Number of experts; surplus clusters of HDBSCAN are merged. --skip-pretraining requires it. null: 8.",
         None,
         ge=2,
     )
-    top_k: int = option("Experts that are chosen for an utterance in joint training.", 1, gt=0)
+    top_k: int = option("Number of experts chosen for each utterance in joint training.", 1, gt=0)
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
     lora: WhisperLoraConfig = option("The low-rank adapter that is an expert.", WhisperLoraConfig())
     load_balancing: float = option("Weight of the load-balancing loss in joint training.", 0.01, ge=0)
-    balancing_bias: float = option("Load balancing without a loss: change of the biases in a step; 0: none.", 0.0, ge=0)
-    draw: bool = option("Draw a picture of the clusters.", True)
-    plot_method: Literal["pca", "umap"] = option("How the picture gets its two dimensions.", "umap")
-    gating_batch_size: int | None = option("Rows of a batch of the gate; null: 64.", None, gt=0)
-    expert_batch_size: int | None = option("Utterances of a batch of an expert; null: 8.", None, gt=0)
-    asr_batch_size: int | None = option("Utterances of a batch in joint training; null: 8.", None, gt=0)
-    gradient_accumulation_steps: int = option("Batches of a step of experts and joint training.", 1, gt=0)
-    num_workers: int | None = option("Processes that load data; null: as many as are of use.", None, ge=0)
-    device: Literal["auto", "cuda", "mps", "cpu"] = option(
-        "Where models are trained and embed; auto: the fastest that is here.", "auto"
+    balancing_bias: float = option(
+        "Load balancing without a loss: change of the gate's biases in a step; 0: none.", 0.0, ge=0
     )
-    fp16: bool | None = option("Mixed precision; null: on CUDA, unless --bf16.", None)
+    draw: bool = option("Draw a picture of the clusters.", True)
+    plot_method: Literal["pca", "umap"] = option("Method that gives the picture its two dimensions.", "umap")
+    gating_batch_size: int | None = option("Batch size of the gate; null: 64.", None, gt=0)
+    expert_batch_size: int | None = option("Batch size of an expert, in utterances; null: 8.", None, gt=0)
+    asr_batch_size: int | None = option("Batch size of joint training, in utterances; null: 8.", None, gt=0)
+    gradient_accumulation_steps: int = option("Number of batches per step of experts and joint training.", 1, gt=0)
+    num_workers: int | None = option("Number of processes that load data; null: chosen by Vaak.", None, ge=0)
+    device: Literal["auto", "cuda", "mps", "cpu"] = option(
+        "Device for embedding and training; auto: the fastest one available.", "auto"
+    )
+    fp16: bool | None = option("Mixed precision in float16; null: on CUDA, unless --bf16.", None)
     bf16: bool = option("Mixed precision in bfloat16.", False)
-    gating_epochs: int | None = option("Passes over the data of the gate; null: 100, in quick 20.", None, gt=0)
-    expert_epochs: int | None = option("Passes of an expert; null: 10, in quick 2.", None, gt=0)
-    asr_epochs: int | None = option("Passes of joint training; null: 10, in quick 2.", None, gt=0)
+    gating_epochs: int | None = option("Maximum number of epochs of the gate; null: 100, in mode quick 20.", None, gt=0)
+    expert_epochs: int | None = option("Maximum number of epochs of an expert; null: 10, in mode quick 2.", None, gt=0)
+    asr_epochs: int | None = option(
+        "Maximum number of epochs of joint training; null: 10, in mode quick 2.", None, gt=0
+    )
     gating_lr: float = option("Learning rate of the gate.", 1e-3, gt=0)
     expert_lr: float = option("Learning rate of the experts.", 1e-4, gt=0)
     asr_lr: float = option("Learning rate of joint training.", 1e-4, gt=0)
     gate_lr_scale: float | None = option(
         "Learning rate of the gate in joint training, as a multiple of --asr-lr: at the rate of the experts, a gate "
-        "soon chooses one for all. null: 0.02, or 1 with --skip-pretraining, where it has everything to learn.",
+        "soon chooses one for all. null: 0.02, or 1 with --skip-pretraining, where the gate starts untrained.",
         None,
         gt=0,
     )
-    patience: int = option("Evaluations without improvement before training stops, in every stage.", 5, ge=0)
+    patience: int = option(
+        "Number of evaluations without improvement after which training stops, in every stage.", 5, ge=0
+    )
     best_by: Literal["wer", "loss"] = option("Metric that chooses the best checkpoint and stops training.", "wer")
     eval_every_n_epochs: int = option("Evaluate every N epochs.", 1, gt=0)
     save_every_n_epochs: int = option("Save every N epochs, in addition to the best checkpoint.", 5, gt=0)

@@ -172,7 +172,7 @@ MIXTURE = (
     Stage(
         "embeddings",
         embeddings,
-        "Encoder states of 5 % of the training data.",
+        "Encoder states of a part of the training data (--embedding-percent).",
         (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
         after=("base",),
         outputs=(ROWS, MAPPING, EMBEDDINGS_FILE),
@@ -207,7 +207,7 @@ MIXTURE = (
     Stage(
         "experts",
         experts,
-        "An expert for each cluster, on 15 % of the training data.",
+        "An expert for each cluster, on a part of the training data (--expert-percent).",
         EXPERTS,
         after=("base", "embeddings", "clusters", "gate"),
         outputs=(ADAPTERS, INITIAL, EXPERTS_RESULTS),
@@ -250,7 +250,7 @@ def _random_clusters_stage(name: str) -> Stage:
     return replace(
         stage,
         name=OF_RANDOM[name],
-        about=f"As {name}, of random clusters.",
+        about=f"Like {name}, with the random clusters.",
         after=tuple(OF_RANDOM.get(one, one) for one in stage.after),
         roles={OF_RANDOM[one]: one for one in stage.after if one in OF_RANDOM},
         wanted=has_random_clusters,
@@ -262,7 +262,7 @@ def _transcripts(name: str, after: tuple[str, ...], roles: dict[str, str], rando
     return Stage(
         name,
         transcripts,
-        f"Transcripts by {SYSTEMS[OF_TRANSCRIPTS[name]]} of the utterances of the comparison.",
+        f"Transcripts of the compared utterances by {SYSTEMS[OF_TRANSCRIPTS[name]]}.",
         MEASURING,
         after=after,
         outputs=(TEXTS, OF_TEXTS),
