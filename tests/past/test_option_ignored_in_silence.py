@@ -34,11 +34,15 @@ def test_batch_size_beside_a_budget(warnings, text, budget):
     data_options = f"{budget} decides how many rows a training batch has"
     assert warnings(text) == []
     (said,) = warnings(f"{text}  batch_size: 7\n")
-    assert said.endswith(f"run.yml:4: training.batch_size: {data_options}; it is only the rows of an evaluation batch")
+    assert said.endswith(
+        f"run.yml:4: training.batch_size: {data_options}; it is only the number of rows in an evaluation batch"
+    )
     (said,) = warnings(text, "batch_size=7", "training.validation.batch_size=3")
     assert said == f"command line: training.batch_size: {data_options}; nothing reads it"
     (said,) = warnings(text, "batch_size=7", "training.curriculum=length")
-    assert said.endswith("it is only the rows of an evaluation batch and the fewest examples of a curriculum")
+    assert said.endswith(
+        "it is only the number of rows in an evaluation batch and the minimum number of examples of a curriculum"
+    )
 
 
 def test_batch_size_is_read_without_a_budget(warnings):

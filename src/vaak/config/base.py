@@ -326,7 +326,7 @@ class DialectConfig(Section):
             "\n".encode(value)
             return codecs.lookup(value).name
         except (LookupError, ValueError) as error:
-            raise ValueError(f"is {value!r}, which isn't an encoding of text; try cp1252, latin-1 or utf-16") from error
+            raise ValueError(f"is {value!r}, which is not a text encoding; try cp1252, latin-1 or utf-16") from error
 
     def given(self) -> GivenDialect:
         return GivenDialect(self.delimiter, self.quotes, self.encoding, can_be_said=True)

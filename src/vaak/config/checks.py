@@ -61,7 +61,7 @@ def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "./file.py:Name or package.module:Name",
         )
     elif loss.main.options.get("weight") is not None and name == "cross_entropy" and not spec.has_class_weights:
-        yield impossible("training.loss.main.weight", "only a classifier's classes have weights; leave it out")
+        yield impossible("training.loss.main.weight", "only classifiers have class weights; leave it out")
     elif loss.label_smoothing and name in LOSSES and name not in SMOOTHING_LOSSES:
         yield impossible("training.loss.label_smoothing", f"{name} has no label smoothing; leave it out")
     if spec.auxiliary_losses is None:
@@ -242,11 +242,13 @@ def _watched_the_wrong_way(training: TrainingConfig) -> Iterator[CheckFinding]:
         if declared is None or declared.higher is None or declared.higher == (options.mode == "max"):
             continue
         better, mode = ("higher", "max") if declared.higher else ("lower", "min")
-        yield remark(f"{section}.metric", f"of {options.metric}, {better} is better: {section}.mode should be {mode}")
+        yield remark(
+            f"{section}.metric", f"{options.metric} is better when it is {better}; set {section}.mode to {mode}"
+        )
 
 
 def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[CheckFinding]:
-    """Names for the trackers that no figure has; nothing where callbacks may log any name."""
+    """Yield names for the trackers that no metric has; nothing where callbacks may log any name."""
     if training.profiling or training.callbacks:
         return
     names = metric_names(training, known)
@@ -255,7 +257,7 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
     if unknown:
         yield remark(
             "training.logging.log_metrics",
-            f"no figure is called {' or '.join(unknown)}, so trackers get none; evaluations give {_list_names(known)}"
+            f"no metric is called {' or '.join(unknown)}, so trackers get none; evaluations give {_list_names(known)}"
             f"{did_you_mean(unknown[0], names)}",
         )
 
@@ -305,7 +307,8 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _impossible_processes(training)
     if experiment.distillation is not None and not experiment.spec.has_logits:
         yield impossible(
-            "distillation", f"{experiment.task} has no classes whose probabilities could be learned; leave it out"
+            "distillation",
+            f"the task {experiment.task} predicts no probabilities to learn from a teacher; leave it out",
         )
     if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
         yield impossible(
@@ -466,7 +469,8 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFindi
         for section in ("datasets", "global_config"):
             if getattr(experiment, section):
                 yield impossible(
-                    section, f"is for audio, and the task {experiment.task} has none: it reads the section data"
+                    section,
+                    f"is for audio, which the task {experiment.task} doesn't read; its data belong in the section data",
                 )
     if spec.length_unit == "tokens" and batching.max_duration is not None:
         yield impossible(
@@ -512,9 +516,9 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             f"only fp16 scales the loss, and mixed_precision is {training.mixed_precision}",
         )
     if training.mixed_precision == "no":
-        yield no_effect("training.fp32_fallback", "mixed_precision is no, so all is computed in fp32 anyway")
+        yield no_effect("training.fp32_fallback", "mixed_precision is no, so everything is computed in fp32")
     if not training.memory.manager:
-        yield no_effect("training.memory.cleanup_interval", "memory.manager is false, and it does the cleaning")
+        yield no_effect("training.memory.cleanup_interval", "memory.manager is false, so nothing is cleaned up")
     yield from _without_effect_by_strategy(training)
     yield from _callbacks_that_disagree(experiment)
     if training.max_steps is not None:
@@ -523,7 +527,9 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if not experiment.spec.loss_reads_head:
         yield no_effect("training.performance.logits", f"the loss of {experiment.task} reads all logits")
     if training.device in ("cpu", "mps"):
-        yield no_effect("training.performance.attention", f"device is {training.device}, where it is always masked")
+        yield no_effect(
+            "training.performance.attention", f"device is {training.device}, where attention is always masked"
+        )
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
@@ -558,11 +564,11 @@ def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"training.checkpoint.{name}", "init_from is null, so the weights are drawn")
     logging, scheduler = training.logging, training.scheduler
     if not (logging.tensorboard or logging.wandb or logging.trackers):
-        yield no_effect("training.logging.log_metrics", "no tracker is on; metrics.jsonl has everything")
+        yield no_effect("training.logging.log_metrics", "no tracker is enabled; metrics.jsonl has every metric")
     if scheduler.type == "one_cycle" and (scheduler.warmup_steps or scheduler.warmup_ratio):
-        yield no_effect("training.scheduler.peak_at", "the rate peaks at the end of the warm-up")
+        yield no_effect("training.scheduler.peak_at", "the learning rate peaks at the end of the warm-up")
     if not training.memory.manager:
-        yield no_effect("training.memory.thresholds", "memory.manager is false, so pressure isn't watched")
+        yield no_effect("training.memory.thresholds", "memory.manager is false, so memory isn't watched")
 
 
 def _draws_features(experiment: Experiment[Any, Any]) -> bool:
@@ -573,7 +579,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     curriculum = training.curriculum
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
-        yield remark("training.curriculum.num_epochs", f"training ends before it, after {training.epochs} epochs")
+        yield remark("training.curriculum.num_epochs", f"training ends earlier, after {training.epochs} epochs")
     yield from _batch_size_beside_a_budget(training)
     if not training.performance.persistent_workers:
         yield remark(
@@ -581,7 +587,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "has no effect: one iteration of the loader spans all epochs",
         )
     if not training.logging.wandb:
-        yield remark("wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true")
+        yield remark("wandb", "nothing is sent to Weights & Biases unless training.logging.wandb is true")
     if training.mixed_precision == "fp16" and training.device == "cpu":
         yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training continues in fp32")
 
@@ -593,7 +599,7 @@ def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFindi
     given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]
     if not given or batching.type != "bucketed":
         return
-    uses = ["the rows of an evaluation batch"] if training.validation.batch_size is None else []
-    uses += ["the fewest examples of a curriculum"] if training.curriculum is not None else []
+    uses = ["the number of rows in an evaluation batch"] if training.validation.batch_size is None else []
+    uses += ["the minimum number of examples of a curriculum"] if training.curriculum is not None else []
     rest = f"it is only {' and '.join(uses)}" if uses else "nothing reads it"
     yield remark("training.batch_size", f"{given[0]} decides how many rows a training batch has; {rest}")

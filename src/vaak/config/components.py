@@ -335,7 +335,9 @@ def register_network(name: str, network: Any) -> None:
 
 def _register(key: str, name: str, registered: Any, built_in: Collection[str]) -> None:
     if not name.isidentifier():
-        raise UserError(f"{name!r} can't be registered under {key}: a name has letters, digits and underscores")
+        raise UserError(
+            f"{name!r} can't be registered under {key}: a name may contain only letters, digits and underscores"
+        )
     if name in built_in:
         raise UserError(f"{name!r} is built-in under {key}; register yours under another name")
     REGISTERED[key][name] = registered

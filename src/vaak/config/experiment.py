@@ -95,7 +95,9 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
         # run_dir may come from the name: where that is wrong, its own error is enough.
         named = info.field_name == "name" or "name" in info.data
         if named and _CONTROL.search(str(value)):
-            raise ValueError(f"is {json.dumps(str(value))}; a folder's name has no newline or other control character")
+            raise ValueError(
+                f"is {json.dumps(str(value))}; a folder name can't contain a newline or another control character"
+            )
         return value
 
     @field_validator("name")
@@ -105,7 +107,9 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
             raise ValueError(f"is {name}, which can't name a new folder; give another name=")
         size = len(name.encode())
         if size > MOST_BYTES:
-            raise ValueError(f"takes {size} bytes in UTF-8, and a folder's name has at most {MOST_BYTES}; shorten it")
+            raise ValueError(
+                f"takes {size} bytes in UTF-8, and a folder name may have at most {MOST_BYTES}; shorten it"
+            )
         return name
 
     @property

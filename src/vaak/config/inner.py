@@ -58,7 +58,7 @@ def settle_experiment(
     """
     try:
         if read is None:
-            raise ConfigError([Problem(place, "", "an experiment inside of another can't hold further ones")])
+            raise ConfigError([Problem(place, "", "an experiment inside another can't contain further ones")])
         experiment, warnings = read([*_take_layers(section), begun])
         values = resolved_values(experiment, with_secrets=True)
     except ConfigError as error:

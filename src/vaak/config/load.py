@@ -336,7 +336,7 @@ def _unknown_task(task: Any, place: YamlPlace | None) -> str:
     run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
         return (
-            f"is {task}, which only the Python program that trained this run knows; there, "
+            f"is {task}, which only the Python program that trained this run defines; there, "
             f"vaak.open({str(run)!r}, task=...) opens it"
         )
     hint = did_you_mean(task, TASKS)

@@ -397,7 +397,9 @@ def register_task(name: str, task: Any) -> None:
     this is not a task.
     """
     if not name.isidentifier():
-        raise UserError(f"{name!r} can't be the name of a task: a name has letters, digits and underscores")
+        raise UserError(
+            f"{name!r} can't be the name of a task: a name may contain only letters, digits and underscores"
+        )
     if name in built_in() or name in installed():
         raise UserError(f"there is a task {name} already; register yours under another name")
     _require_spec(task, name)

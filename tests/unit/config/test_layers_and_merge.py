@@ -116,8 +116,8 @@ def test_given_keys_are_those_the_user_wrote(loaded):
         ("training.eval_knobs.label_type=binary", "options of diarization; the task lm does not read them"),
         ("training.amp_loss_scale=8", "only fp16 scales the loss"),
         ("training.performance.prefetch_factor=4", "num_workers is null and this is text"),
-        ("training.curriculum.num_epochs=99", "training ends before it, after"),
-        ("wandb.project=x", "nothing goes to Weights & Biases unless"),
+        ("training.curriculum.num_epochs=99", "training ends earlier, after"),
+        ("wandb.project=x", "nothing is sent to Weights & Biases unless"),
     ],
 )
 def test_what_does_nothing_is_said(loaded, override, expected):

@@ -52,6 +52,6 @@ def test_watching_a_metric_the_wrong_way_is_said_with_the_remedy(tmp_path: Path)
     def said(*overrides: str) -> str:
         return " ".join(map(str, load([tmp_path / "x.yml"], overrides).warnings))
 
-    assert "of val_accuracy, higher is better: training.checkpoint.mode should be max" in said()
-    assert "of val_loss, lower is better: training.early_stopping.mode should be min" in said()
+    assert "val_accuracy is better when it is higher; set training.checkpoint.mode to max" in said()
+    assert "val_loss is better when it is lower; set training.early_stopping.mode to min" in said()
     assert "better" not in said("training.checkpoint.mode=max", "training.early_stopping.mode=min")

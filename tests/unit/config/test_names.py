@@ -192,7 +192,7 @@ def _as_declared(loaded, run: Path) -> None:
     asked = [f"training.logging.log_metrics={logged}", f"run_dir={run / 'new'}", tracked]
     assert load([run / "new.yml"], asked).warnings == []
     (warning,) = load([run / "new.yml"], ["training.logging.log_metrics=[lss]", tracked]).warnings
-    assert "no figure is called lss" in warning
+    assert "no metric is called lss" in warning
     # A run that was trained is opened, whatever it watched.
     text = (run / "config.yml").read_text().replace("metric: val_loss", "metric: val_other")
     (run / "config.yml").write_text(text)

@@ -355,7 +355,7 @@ def test_seed_5_keeps_training_and_tracking_apart(loaded):
     assert (wandb.project, wandb.entity, wandb.name) == ("your-project-name", "your-wandb-entity", None)
     assert (wandb.tags, wandb.notes) == (("experiment", "baseline"), "Baseline model training")
     assert len(result.warnings) == 1
-    assert "nothing goes to Weights & Biases unless training.logging.wandb is true" in result.warnings[0]
+    assert "nothing is sent to Weights & Biases unless training.logging.wandb is true" in result.warnings[0]
 
 
 def test_seed_4_flat_configuration(loaded):

@@ -89,7 +89,7 @@ def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, capl
         vaak.open("runs/own", task=own())
     done = commands.start(["eval", "runs/nb"], Path.cwd()).wait()
     assert done.status == 2
-    assert "task: is SimpleTask, which only the Python program that trained this run knows" in done.errors
+    assert "task: is SimpleTask, which only the Python program that trained this run defines" in done.errors
 
 
 def test_a_run_goes_on_to_the_same_bits(vowels):

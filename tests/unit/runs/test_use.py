@@ -403,7 +403,7 @@ def test_a_metric_of_ones_own_is_declared_once_and_then_watched_and_read_as_it_s
     assert re.search(r"val_right_letters.{0,40}?\d %", run_page(read_facts(run)), re.DOTALL)
     code, _, err = vaak("config", "check", tmp_path / "sorter.yml", watched)
     assert code == 0
-    assert "of val_right_letters, higher is better: training.checkpoint.mode should be max" in err
+    assert "val_right_letters is better when it is higher; set training.checkpoint.mode to max" in err
     code, _, err = vaak("train", tmp_path / "sorter.yml", "training.checkpoint.metric=val_rihgt_letters")
     assert code == 2
     assert "did you mean val_right_letters?; SPEC.own_metrics of a task declares its own" in err.replace("'", "")

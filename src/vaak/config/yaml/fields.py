@@ -276,7 +276,7 @@ def in_words(schema: Schema, root: Schema) -> str:
         return f"a list, each {in_words(schema.get('items', {}), root)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict) and not schema.get("properties"):
         inner = in_words(schema["additionalProperties"], root)
-        return f"names, each with {inner}"
+        return f"a mapping of names to {inner}"
     if "examples" in schema:
         return " or ".join(schema["examples"])
     if schema.get("pattern"):

@@ -110,7 +110,7 @@ class MultiTaskDataConfig(Section):
     def _names_are_plain(cls, tasks: dict[str, InnerExperiment]) -> dict[str, InnerExperiment]:
         wrong = [name for name in tasks if not name.isidentifier()]
         if wrong:
-            raise ValueError(f"{wrong[0]!r} can't name a task: a name has letters, digits and underscores")
+            raise ValueError(f"{wrong[0]!r} can't name a task: a name may contain only letters, digits and underscores")
         return tasks
 
     @cached_property

@@ -142,5 +142,5 @@ def test_mistakes_have_one_line(folder: Path, overrides: list[str], words: str):
 
 def test_other_tasks_have_no_class_weights(folder: Path):
     (folder / "lm.yml").write_text("task: lm\n")
-    with pytest.raises(UserError, match=r"training.loss.main.weight: only a classifier's classes have weights"):
+    with pytest.raises(UserError, match=r"training.loss.main.weight: only classifiers have class weights"):
         load(["lm.yml"], [weighted("balanced")])

@@ -323,7 +323,7 @@ def test_what_a_file_says_of_its_own_loop_is_left_out_but_its_loss(folder):
         (["tasks.word.model.d_modell=3"], "data.tasks.word.model.d_modell: unknown key; did you mean d_model"),
         (["tasks.word.training.epochs=3"], "data.tasks.word.training.epochs: belongs to the whole experiment"),
         (["tasks.word.learning_rate=3"], "data.tasks.word.learning_rate: belongs to the whole experiment"),
-        (["tasks.word=tiny.yml"], "data.tasks.word.data.tasks.word: an experiment inside of another can't hold"),
+        (["tasks.word=tiny.yml"], "data.tasks.word.data.tasks.word: an experiment inside another can't contain"),
         (["tasks.more={task: multitask}"], "data.tasks.more.task: is multitask, which can't be one of several"),
         (["tasks={word: child.yml}"], None),
         (["loss_weights={words: 1}"], "model.loss_weights: words is not among the tasks; .* did you mean word"),
