@@ -118,7 +118,7 @@ class ConsoleCallback(Callback):
 
     @staticmethod
     def _last_evaluation(trainer: Run) -> str:
-        """The last figure by which checkpoints are compared, and the best."""
+        """The last metric by which checkpoints are compared, and the best."""
         best, name = trainer.best, trainer.best.metric
         if name not in trainer.metrics:
             return ""

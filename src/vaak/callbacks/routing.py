@@ -1,4 +1,4 @@
-"""Warns where the gate of a mixture of experts collapses: experts that are no longer chosen, and worse figures."""
+"""Warns where the gate of a mixture of experts collapses: experts that are no longer chosen, and worse metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNUSED_SHARE = 0.1
 FALLEN = 0.8
 """A share of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
 WORSE = 0.02
-"""The share of the best figure by which validation is worse by more than chance."""
+"""The share of the best metric by which validation is worse by more than chance."""
 REMEDY = (
     "lower the gate's learning rate (training.optimizer.groups: [{match: ^gate, lr_scale: 0.02}]), or raise "
     "training.loss.auxiliary.load_balancing or model.experts.balancing_bias (such as 0.001); options of vaak pipeline "
@@ -28,7 +28,7 @@ REMEDY = (
 class RoutingCallback(Callback):
     """Watches how a gate chooses, in scheduled evaluations; each finding is reported when it comes up or gets worse.
 
-    ``metric`` is the figure that the best checkpoint is chosen by, better where it is ``min`` or ``max`` (``mode``).
+    ``metric`` is the metric that the best checkpoint is chosen by, better where it is ``min`` or ``max`` (``mode``).
     """
 
     main_process_only = True
@@ -75,7 +75,7 @@ class RoutingCallback(Callback):
         ]
 
     def _worse(self, metrics: dict[str, float]) -> list[str]:
-        """The figure, if it has become worse than it was at its best."""
+        """The metric, if it has become worse than it was at its best."""
         value = metrics.get(self.metric)
         if value is None or improves(value, self.best, self.mode, 0.0) or self.best is None:
             self.best, self.was_worse = value if value is not None else self.best, False

@@ -1,4 +1,4 @@
-"""The figures of a run: every N steps, of every evaluation and epoch; of the machine; and each group's learning rate.
+"""The values of a run: every N steps, of every evaluation and epoch; of the machine; and each group's learning rate.
 
 A logged loss is the mean over all that was counted since the last log (total over count, not a mean of steps). What
 has been added up so far is part of the state, so a resumed run logs the same numbers. Memory, processors and the disk

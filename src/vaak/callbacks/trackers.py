@@ -152,7 +152,7 @@ class NamesSent(Callback):
         trainer.records.subscribe(self._look)
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
-        # another callback may have recorded figures of the first logged step after this one was called
+        # another callback may have recorded values of the first logged step after this one was called
         if self.pending and self.first_step is not None and report.step > self.first_step:
             self._tell([name for name in self.pending if self.is_evaluated or not is_among(name, self.awaited)])
 
@@ -170,7 +170,7 @@ class NamesSent(Callback):
     def _tell(self, names: list[str]) -> None:
         if names:
             log.warning(
-                "training.logging.log_metrics: no figure so far is called %s; trackers get none",
+                "training.logging.log_metrics: no metric so far is called %s; trackers get none",
                 quote_unmatched(names, self.seen),
             )
         self.pending = [name for name in self.pending if name not in names]

@@ -276,9 +276,9 @@ def baseline(
         about = {"data": data, "files": files_to_json(noted)}
         print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below, **about}))
         return
-    # figures of the run that no baseline has are left out
+    # metrics of the run that no baseline has are left out
     names = dict.fromkeys(name for method, metrics in columns.items() if method != THIS_RUN for name in metrics)
-    rows = [["figure", *columns]]
+    rows = [["metric", *columns]]
     for name in names:
         rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])
     print("\n".join([*aligned(rows, left=1), *below]))

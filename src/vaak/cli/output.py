@@ -145,9 +145,9 @@ def failed_to_json(failed: Mapping[Path, UserError]) -> list[dict[str, str]]:
 def print_metrics(metrics: dict[str, Any], changes: Mapping[str, tuple[str, str]] | None = None) -> None:
     """A headed table of names and values, with those of chance, and those before training, where they are known.
 
-    ``changes`` has the figure before the first step, and the difference with its interval of 95 %, by name.
+    ``changes`` has the value before the first step, and the difference with its interval of 95 %, by name.
     """
-    rows = [("figure", "value", "chance", "before", "difference")]
+    rows = [("metric", "value", "chance", "before", "difference")]
     for name, value in metrics.items():
         shown = in_words(name, value) if isinstance(value, float) else str(value)
         rows.append((name, shown, chance_in_words(name), *(changes or {}).get(name, ("", ""))))

@@ -130,11 +130,11 @@ def _agreement(found: dict[str, Any]) -> Iterator[str]:
     between = f"between step {agreement['begun_at']} and {found['step']}"
     differences = agreement["differences"]
     if differences:
-        yield f"{agreement['same']} logged figures {between} are equal, {len(differences)} differ:"
+        yield f"{agreement['same']} logged values {between} are equal, {len(differences)} differ:"
         for one in differences:
             yield f"  step {one['step']} {one['name']}: {one['then']} then, {one['now']} now"
     elif agreement["same"]:
-        yield f"{agreement['same']} logged figures {between} are equal to the bit"
+        yield f"{agreement['same']} logged values {between} are equal to the bit"
     else:
         yield f"the run logged nothing {between} to compare with"
     if agreement["same_weights"] is not None:

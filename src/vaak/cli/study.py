@@ -127,7 +127,7 @@ def _format_value(value: Any) -> str:
 
 
 NUM_SHOWN_COLUMNS = 4
-"""How many figures the table has next to that of the best checkpoint; all are in results.json."""
+"""How many metrics the table has next to that of the best checkpoint; all are in results.json."""
 
 
 def crossval(
@@ -286,7 +286,7 @@ def _comparison_lines(report: ComparisonReport) -> list[str]:
             f"  {_p(one.p_value)} ({one.tests[0].name}"
             + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
         ]
-        # NaN isn't equal to itself: without figures of each example, the effect size is NaN.
+        # NaN isn't equal to itself: without metrics of each example, the effect size is NaN.
         if one.effect == one.effect:
             low, high = (f"{value:.2f}" for value in one.effect_interval)
             lines.append(f"  effect size {one.effect:.2f} ({low} to {high}, Cohen's d of {one.pairs} pairs)")

@@ -46,7 +46,7 @@ LOGGED = (
     *("process_memory_gib", "cpu_percent", "machine_load", "disk_free_gib"),
     *("memory_pressure", "memory_limit_gib", "device_memory_gib", "device_utilisation_percent"),
 )
-"""Figures that training logs, whatever the task; a name that ends in ``/`` stands for all that begin with it."""
+"""Values that training logs, whatever the task; a name that ends in ``/`` stands for all that begin with it."""
 
 
 def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

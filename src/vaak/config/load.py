@@ -140,7 +140,7 @@ def load_layers(
 ) -> Loaded:
     """The experiment that files and sections in memory give together, the later over the earlier.
 
-    In memory, relative names of files are seen from the current folder. ``further_metrics`` are figures that the
+    In memory, relative names of files are seen from the current folder. ``further_metrics`` are metrics that the
     program adds to the task's evaluations. Raises ConfigError as ``load`` does.
     """
     reader = Layers()

@@ -17,7 +17,7 @@ from vaak.core.metrics import Metric
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return the metric of a figure, whose name may begin with a split, and be of a part, or of one task of several.
+    """Return the declared metric of a name, which may begin with a split, and be of a part, or of one task of several.
 
     >>> [find_metric(name).name for name in ("val_accuracy", "val_wer/hi", "val_rules/accuracy", "val_expert_wer/0")]
     ['accuracy', 'wer', 'accuracy', 'expert_wer']
@@ -28,7 +28,7 @@ def find_metric(name: str) -> Metric | None:
 
 
 def _among(name: str, declared: Mapping[str, Metric]) -> Metric | None:
-    """Return the declared metric whose name is the longest that a figure's name ends with."""
+    """Return the declared metric whose name is the longest that a name ends with."""
     whole, _, part = name.partition("/")
     words = whole.split("_")
     ends = ("_".join(words[first:]) for first in range(len(words)))
@@ -47,7 +47,7 @@ def _by_name(declared: Iterable[Iterable[Metric]]) -> dict[str, Metric]:
 
 
 def is_fraction(name: str) -> bool:
-    """Return whether a figure is read as percent.
+    """Return whether a metric is read as percent.
 
     >>> is_fraction("val_accuracy/number"), is_fraction("val_rules/accuracy"), is_fraction("val_rules/loss")
     (True, True, False)
@@ -57,7 +57,7 @@ def is_fraction(name: str) -> bool:
 
 
 def get_unit(name: str) -> str:
-    """Return the unit that a figure is shown in; empty where it has none, or it isn't declared.
+    """Return the unit that a metric is shown in; empty where it has none, or it isn't declared.
 
     >>> get_unit("val_mcd_db"), get_unit("val_accuracy/number"), get_unit("val_loss")
     ('dB', '%', '')
@@ -77,7 +77,7 @@ def add_unit(title: str, unit: str) -> str:
 
 
 def find_repeats(evaluations: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the figures that say, in every evaluation, the same as the one they are declared the ``same_as``.
+    """Return the metrics that say, in every evaluation, the same as the one they are declared the ``same_as``.
 
     >>> sorted(find_repeats([{"val_accuracy": 0.5, "val_micro_f1": 0.5, "val_macro_f1": 0.5}]))
     ['val_micro_f1']
@@ -96,13 +96,13 @@ def find_repeats(evaluations: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two figures are equal, but for rounding; or both aren't there."""
+    """Whether two metrics are equal, but for rounding; or both aren't there."""
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     return math.isclose(one, other, rel_tol=1e-9) if numbers else one is other
 
 
 def get_chance_level(name: str) -> float | None:
-    """Return a figure's value by guessing, also of a split or a part; None where it depends on the data.
+    """Return a metric's value by guessing, also of a split or a part; None where it depends on the data.
 
     >>> get_chance_level("val_pairs_accuracy"), get_chance_level("pairs_accuracy/gender"), get_chance_level("val_loss")
     (0.5, 0.5, None)
@@ -118,7 +118,7 @@ def chance_in_words(name: str) -> str:
 
 
 def in_words(name: str, value: float) -> str:
-    """A figure's value as people read it: fractions in percent, all else with four decimals and its unit.
+    """A metric's value as people read it: fractions in percent, all else with four decimals and its unit.
 
     >>> in_words("val_accuracy", 0.0264), in_words("val_mcd_db", 6.5), in_words("val_loss", 5.765)
     ('2.64 %', '6.5000 dB', '5.7650')
@@ -151,7 +151,7 @@ def describe_counts(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def percents(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that people read as percent, so.
+    """The metrics, those that people read as percent in percent.
 
     >>> percents({"test_loss": 2.0, "test_wer": 0.25})
     {'test_wer': 25.0}

@@ -179,7 +179,7 @@ class TaskSpec:
     length_unit
         What the lengths of examples count, and so which budget a bucketed batch may have.
     metrics
-        The figures that evaluations in training may give in an experiment of this task, with the prefix of their split;
+        The metrics that evaluations in training may give in an experiment of this task, with the prefix of their split;
         a name that ends in ``/`` stands for all that begin with it. None: unknown.
     own_metrics
         The metrics that its meters compute: how each is read, and whether more of it is better. Those of a task from

@@ -46,7 +46,7 @@ class ExampleLog:
     ) -> None:
         """Take the example at ``index`` of the split in.
 
-        The larger its ``error``, the sooner it is shown, with what ``about`` says. The figure is the first of ``sums``
+        The larger its ``error``, the sooner it is shown, with what ``about`` says. The metric is the first of ``sums``
         divided by the second, over all examples; they were found by comparing with ``of``.
         """
         kept = {name: one[:LONGEST_TEXT] if isinstance(one, str) else one for name, one in about.items()}

@@ -140,7 +140,7 @@ class DataFinding:
 class Meters:
     """Sums over a split, added up over batches and ranks and divided once at the end.
 
-    ``protocol`` says under which conditions the figures were made (stride, normaliser, collar, split).
+    ``protocol`` says under which conditions the metrics were made (stride, normaliser, collar, split).
     """
 
     protocol: dict[str, str]
@@ -160,7 +160,7 @@ class Meters:
         missing(self, "sums()")
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        """The figures that these sums give."""
+        """The metrics that these sums give."""
         missing(self, "results(sums)")
 
     def pictures(self) -> dict[str, bytes]:
@@ -189,7 +189,7 @@ class Meters:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Figures that methods without a network reach on a split, by the name of the method.
+    """Metrics that methods without a network reach on a split, by the name of the method.
 
     They are made under the protocol of ``Task.meters``, and named as its results are. ``figure`` is the one that a
     model is to beat, and ``higher`` says whether more of it is better.

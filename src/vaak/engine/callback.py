@@ -39,7 +39,7 @@ class Run(Protocol):
     records: Records
     pictures: Pictures
     best: Best
-    """The best figure so far, by training.checkpoint.metric."""
+    """The best metric so far, by training.checkpoint.metric."""
     phases: Phases
 
     @property
@@ -71,7 +71,7 @@ class Run(Protocol):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures of the last evaluation."""
+        """The metrics of the last evaluation."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Run(Protocol):
 
     # Requests.
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Log figures under the present step: to ``metrics.jsonl`` and to every tracker."""
+        """Log values under the present step: to ``metrics.jsonl`` and to every tracker."""
         ...
 
     def request_stop(self, reason: str) -> None:
@@ -132,8 +132,8 @@ class Callback:
     ``main_process_only`` is True. An exception in one names the callback and stops the run. What must survive a resume
     goes through ``state_dict`` and ``load_state_dict``, and must be JSON.
 
-    ``on_evaluate_end`` gets the figures of the evaluation. ``on_epoch_end`` gets the means of the epoch's losses
-    (``train_loss`` and its parts), the figures of the last evaluation (``val_loss``, …), and ``evaluation_step``, the
+    ``on_evaluate_end`` gets the metrics of the evaluation. ``on_epoch_end`` gets the means of the epoch's losses
+    (``train_loss`` and its parts), the metrics of the last evaluation (``val_loss``, …), and ``evaluation_step``, the
     step after which that was; before the first evaluation, the means alone.
 
     What a callback changes about the steps themselves it changes before there are any: ``configure`` gets the training
@@ -154,7 +154,7 @@ class Callback:
     def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None: ...
 
     def epoch_figures(self, trainer: Run) -> dict[str, float]:
-        """Figures of the epoch that ends here, which every callback's ``on_epoch_end`` gets."""
+        """Values of the epoch that ends here, which every callback's ``on_epoch_end`` gets."""
         return {}
 
     def on_checkpoint(self, trainer: Run, path: Path) -> None: ...

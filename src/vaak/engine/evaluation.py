@@ -117,7 +117,7 @@ class Evaluator:
         num_chunks: int = 1,
         divide: Divide = _log_division,
     ) -> dict[str, float]:
-        """The figures of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
+        """The metrics of ``split`` by name, each with the split's prefix (``val_`` for valid, else ``SPLIT_``).
 
         Every batch is computed in ``num_chunks`` chunks. When memory runs out, ``divide(num_chunks, reason)`` is called
         and the split is evaluated again in twice as many. The model and its parts keep the modes they had.
@@ -140,10 +140,10 @@ class Evaluator:
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
     def rehearse(self, model: nn.Module, split: str, num_chunks: int = 1, divide: Divide = _log_division) -> set[str]:
-        """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the figures' names.
+        """Evaluate the longest batch of ``split`` alone, or that of each part, on this rank; return the metrics' names.
 
         What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
-        make figures. The meters are told that it is a rehearsal, so that those of models that write bound their texts.
+        make metrics. The meters are told that it is a rehearsal, so that those of models that write bound their texts.
         """
         plan, parts, sums = self._plan(split), self.task.dataset(split).parts, Counter[str]()
         # the last batch has the longest examples; each part has its own

@@ -86,7 +86,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
 def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -> None:
     """Evaluate the longest batch of each split, and discard the results.
 
-    Raises what the first evaluation would have raised. A metric that training needs and isn't among its figures is
+    Raises what the first evaluation would have raised. A metric that training needs and isn't among them is
     logged.
     """
     step, names = state.position.step + 1, list[set[str]]()
@@ -96,7 +96,7 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
     if names and all(names):
         known = set().union(*names)
         metrics = {name.partition("/")[0] for name in known}
-        # No more than a warning: some figures come of certain examples only (translations, say), and one batch may have
+        # No more than a warning: some metrics come of certain examples only (translations, say), and one batch may have
         # none. If it is a mistake, the first evaluation ends the run, and nothing of it is lost.
         for key, metric in watched_metrics(evaluator.config).items():
             if metric not in known and metric.partition("/")[0] not in metrics:

@@ -304,7 +304,7 @@ class Weights:
 
 
 class LastEvaluation:
-    """The figures of the last evaluation, the step after which it was, and whether it was a scheduled one."""
+    """The metrics of the last evaluation, the step after which it was, and whether it was a scheduled one."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
@@ -316,14 +316,14 @@ class LastEvaluation:
         self.metrics, self.step, self.scheduled = metrics, step, scheduled
 
     def with_step(self) -> dict[str, float]:
-        """The figures and ``evaluation_step``; none before the first evaluation."""
+        """The metrics and ``evaluation_step``; none before the first evaluation."""
         return self.metrics if self.step is None else {**self.metrics, "evaluation_step": self.step}
 
     def state_dict(self) -> dict[str, Any]:
         return {"figures": self.metrics, "step": self.step, "scheduled": self.scheduled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave; earlier versions wrote the figures alone, or without their step."""
+        """Take back what ``state_dict`` gave; earlier versions wrote the metrics alone, or without their step."""
         self.metrics = dict(state.get("figures", {}) if "scheduled" in state else state)
         self.step = state.get("step") if "scheduled" in state else None
         self.scheduled = bool(state.get("scheduled", False))

@@ -130,7 +130,7 @@ class Trainer:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures of the last evaluation."""
+        """The metrics of the last evaluation."""
         return self.state.metrics.metrics
 
     @property
@@ -426,7 +426,7 @@ class Trainer:
         return {unit: agreed[unit] for unit in (*ours, *sorted(agreed.keys() - ours.keys()))}
 
     def record(self, kind: str, values: dict[str, Any]) -> None:
-        """Log figures under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""
+        """Log values under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""
         self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch_of_step, **values})
 
     def notify(self, event: str, *arguments: Any) -> None:

@@ -58,7 +58,7 @@ def fit(
     (``model={...}``, ``data={...}``).
 
     ``optimizer`` is its type or its options, and so may ``loss`` be. ``resume`` is True for the newest checkpoint of
-    the run, or a checkpoint. ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from``
+    the run, or a checkpoint. ``metrics`` are further metrics of each evaluation, as in ``SimpleTask``. ``init_from``
     begins with the weights of another run, without those whose names ``init_except`` matches, each under the name that
     ``init_rename`` (regular expression to replacement) gives it.
 

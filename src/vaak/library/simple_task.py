@@ -158,7 +158,7 @@ class SimpleTask(Task):
     collate
         Puts a list of examples together: a ``vaak.Batch``, or a dict of tensors whose first dimension is the row.
     metrics
-        Further figures of an evaluation by name, each a function of ``(model, batch)`` like the loss.
+        Further metrics of an evaluation by name, each a function of ``(model, batch)`` like the loss.
     predict
         ``predict(model, input)`` for one input; ``run.predict`` calls it.
     length

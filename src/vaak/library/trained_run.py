@@ -1,4 +1,4 @@
-"""A run that was trained, opened to be used: its model, its task, its figures."""
+"""A run that was trained, opened to be used: its model, its task, its metrics."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ GIVEN = "given"
 
 
 class Metrics(dict[str, float]):
-    """Figures by their names; in a notebook a table, in percent where people read them so, with what chance gives."""
+    """Metrics by their names; in a notebook a table, in percent where people read them so, with what chance gives."""
 
     def _repr_html_(self) -> str:
         rows = [(name, in_words(name, value), chance_in_words(name)) for name, value in self.items()]
-        return html_table([("figure", "value", "chance"), *rows]) if rows else "<p>not evaluated yet</p>"
+        return html_table([("metric", "value", "chance"), *rows]) if rows else "<p>not evaluated yet</p>"
 
 
 class History(list[dict[str, Any]]):
@@ -99,7 +99,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> Metrics:
-        """The figures of the last evaluation; none where there was none."""
+        """The metrics of the last evaluation; none where there was none."""
         last = self.history("evaluation")[-1:]
         return Metrics({name: value for one in last for name, value in one.items() if isinstance(value, float)})
 
@@ -123,7 +123,7 @@ class TrainedRun:
         return results if several else results[0]
 
     def evaluate(self, data: Any = "valid") -> Metrics:
-        """The figures of a split by its name, of a list of examples, of a torch Dataset or of a ``vaak.Dataset``.
+        """The metrics of a split by its name, of a list of examples, of a torch Dataset or of a ``vaak.Dataset``.
 
         In fp32, as ``vaak eval`` does. Those of a split have its prefix (``val_`` for valid, else ``SPLIT_``).
         """
@@ -140,7 +140,7 @@ class TrainedRun:
         return Metrics({name.removeprefix(prefix): value for name, value in metrics.items()})
 
     def _repr_html_(self) -> str:
-        """Return the HTML for a notebook: the run, and the figures of its last evaluation."""
+        """Return the HTML for a notebook: the run, and the metrics of its last evaluation."""
         where = f"<b>{escape(self.config.name)}</b>: {escape(str(self.config.task))}, {escape(self.checkpoint.name)}"
         return f"<p>{where} in <code>{escape(str(self.directory))}</code></p>{self.metrics._repr_html_()}"
 
@@ -162,7 +162,7 @@ def open(
     """Open a run, which stands for its best checkpoint, or one of its checkpoints.
 
     ``task`` is that of a run whose task is in no file: its class, or the object. ``weights`` are ``own``, their
-    ``average`` (training.ema), or ``auto``: those that the run evaluated. ``metrics`` are further figures of
+    ``average`` (training.ema), or ``auto``: those that the run evaluated. ``metrics`` are further metrics of
     ``evaluate``, and ``options`` go over the run's own (``data={...}``). Code that the run brings is executed only with
     ``trust_code``.
 
@@ -202,7 +202,7 @@ def _task_on(task: Task, dataset: Dataset) -> Task:
 
 
 class _Measured:
-    """A task whose evaluations have further figures."""
+    """A task whose evaluations have further metrics."""
 
     def __init__(self, own: Task, metrics: Mapping[str, Metric]) -> None:
         self.own, self.metrics = own, metrics

@@ -1,4 +1,4 @@
-"""Charts of figures: a run's history, a range test, differences of systems, the trials of a sweep, a classifier.
+"""Charts of metrics: a run's history, a range test, differences of systems, the trials of a sweep, a classifier.
 
 ``draw_…`` returns a matplotlib figure, and writes it where a path is given, in the kind that its ending says;
 ``…_png`` gives the bytes of a PNG. UserError is raised where matplotlib is missing or the file can't be written.
@@ -146,7 +146,7 @@ def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str
 
 
 def _choose_panel(name: str) -> tuple[str, str]:
-    """The panel and the label of a figure; parts of one (``val_wer/GROUP``) share its panel.
+    """The panel and the label of a metric; parts of one (``val_wer/GROUP``) share its panel.
 
     >>> _choose_panel("val_loss"), _choose_panel("val_wer/hi")
     (('loss', 'valid'), ('val_wer', 'hi'))

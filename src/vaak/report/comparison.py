@@ -3,9 +3,9 @@
     head           in a sentence, which run is best and by how much (``find_best``)
     options        those that differ
     charts         each curve of all runs in one, in the run's colour
-    differences    from the first run, paired, on the same examples; then figures, and how each run came about
+    differences    from the first run, paired, on the same examples; then metrics, and how each run came about
 
-Figures and examples are those of each run's best checkpoint.
+Metrics and examples are those of each run's best checkpoint.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
     differing = [("option", *names), *((name, *map(option_text, values)) for name, values in options)]
     found = _overlaid(runs, names)
     chosen = [one.shown_evaluation for one in runs]
-    metrics: list[Sequence[object]] = [("figure", *names)]
+    metrics: list[Sequence[object]] = [("metric", *names)]
     for name in dict.fromkeys(name for _, one, _ in chosen for name in one if "/" not in name):
         metrics.append((name, *(format_metric(name, one[name]) if name in one else "" for _, one, _ in chosen)))
     metrics.append(("at step", *(f"{step:,}" if one else "" for step, one, _ in chosen)))
     same = element("p", "All options but the name and the folder are the same.")
     directories = " ".join(shlex.quote(str(one.directory)) for one in runs)
-    asked = [element("p", "On the test data, and of other figures:"), code(f"vaak compare {directories}")]
+    asked = [element("p", "On the test data, and of other metrics:"), code(f"vaak compare {directories}")]
     sections = {
         "options": ("Options that differ", [data_table(differing, "Each run's value") if options else same]),
         "charts": ("Charts", render_charts(found, [], 0) if found else []),
         "differences": ("Paired differences", [*_differences(runs, names), *asked]),
         "figures": (
-            "Figures",
+            "Metrics",
             [data_table(metrics, "The evaluation of each run's best checkpoint")] if len(metrics) > 2 else [],
         ),
         "runs": ("Runs", [data_table(rows, "How each came about", folded=30)]),
@@ -99,7 +99,7 @@ def _find_scores(run: RunFacts) -> Scored | None:
 
 
 def _are_pairs(one: Scored, other: Scored) -> bool:
-    """Whether both are the same figure of the same examples (``of`` is their hash)."""
+    """Whether both are the same metric of the same examples (``of`` is their hash)."""
     return (one.figure, one.of, len(one.sums)) == (other.figure, other.of, len(other.sums))
 
 
@@ -117,7 +117,7 @@ def find_best(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
     """Say in a sentence which run is best, and by how much; with an interval where all kept examples' scores."""
     tasks = dict.fromkeys(str(run.summary.task) for run in runs)
     if len(tasks) > 1:
-        return f"Runs of different tasks ({', '.join(tasks)}): no figure says which is best."
+        return f"Runs of different tasks ({', '.join(tasks)}): no metric says which is best."
     scores = [one for one in map(_find_scores, runs) if one is not None]
     if len(scores) == len(runs) and all(_are_pairs(*two) for two in pairwise(scores)):
         values = [_mean_score(one) for one in scores]
@@ -159,7 +159,7 @@ def _say_best(best: Scored, other: Scored, name: str, other_name: str) -> str:
 
 
 def _find_best_by_metric(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
-    """Say which run has the best figure: that which chose each run's checkpoint, or else the first that all have."""
+    """Say which run has the best metric: that which chose each run's checkpoint, or else the first that all have."""
     metrics = [run.shown_evaluation[1] for run in runs]
     chosen = [run.summary.best.rpartition(" ")[0] for run in runs]
     for figure in (*chosen[: len(set(chosen)) == 1], *metrics[0]):
@@ -172,7 +172,7 @@ def _find_best_by_metric(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
             return f"{names[best]} and {names[next_best]} are equally good: {figure} {shown}."
         why = "no interval: they kept no scores of the same examples"
         return f"{names[best]} is best: {figure} {shown}; {names[next_best]} has {other} ({why})."
-    return "No figure that all of them have says which is best."
+    return "No metric that all of them have says which is best."
 
 
 def _mean_score(scores: Scored) -> float | None:

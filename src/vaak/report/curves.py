@@ -147,7 +147,7 @@ def get_pressure_bands(facts: RunFacts) -> list[tuple[float, str]]:
 
 
 def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    """The chart, the label and the value of each figure of a record."""
+    """The chart, the label and the value of each metric of a record."""
     kind = record["kind"]
     if kind == "evaluation":
         for name, value in iterate_numbers(record):

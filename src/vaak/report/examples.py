@@ -40,7 +40,7 @@ MOST_SHOWN, MOST_CELLS, MOST_LANES = 60, 40, 12
 
 
 class Scored(NamedTuple):
-    """What a figure is made of: ``sums`` (example, 2), whose ratio it is; ``of`` is a hash of what was compared."""
+    """What a metric is made of: ``sums`` (example, 2), whose ratio it is; ``of`` is a hash of what was compared."""
 
     figure: str
     sums: list[tuple[float, float]]
@@ -75,7 +75,7 @@ def wilson(right: float, number: float) -> tuple[float, float]:
 
 
 def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
-    """The 95 % intervals of figures of the evaluation at a step, by the figure's name in ``metrics.jsonl``."""
+    """The 95 % intervals of metrics of the evaluation at a step, by the metric's name in ``metrics.jsonl``."""
     found: dict[str, tuple[float, float]] = {}
     for prefix, summary in summaries_at(facts, step):
         scores, phenomena = scored(summary), read_phenomena(summary)
@@ -88,19 +88,19 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
 
 
 def _names_counted_in(facts: RunFacts, step: int, prefix: str, key: str) -> list[str]:
-    """The figures of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
+    """The metrics of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
     names = (name for name in dict(facts.evaluations).get(step, {}) if name.startswith(prefix) and "/" not in name)
     return [name for name in names if (metric := find_metric(name)) is not None and metric.counts == key]
 
 
 def make_metric_title(name: str) -> str:
-    """How a table calls a figure."""
+    """How a table calls a metric."""
     metric = find_metric(name)
     return name if metric is None or not metric.title else metric.title
 
 
 def chances(facts: RunFacts, step: int) -> dict[str, float]:
-    """The figures of guessing, by their names in ``metrics.jsonl``; a classifier's guess is the commonest class."""
+    """The metrics of guessing, by their names in ``metrics.jsonl``; a classifier's guess is the commonest class."""
     names = dict(facts.evaluations).get(step, {})
     found = {name: chance for name in names if (chance := get_chance_level(name)) is not None}
     for prefix, summary in summaries_at(facts, step):
@@ -147,7 +147,7 @@ def _name_checkpoint(facts: RunFacts, step: int) -> str:
         return " (the best checkpoint)"
     if step == facts.shown_step or not facts.evaluations:
         return ""
-    return f" (the newest; of step {facts.shown_step:,}, which the figures are of, none were kept)"
+    return f" (the newest; of step {facts.shown_step:,}, which the metrics are of, none were kept)"
 
 
 def bar(value: float, limits: tuple[float, float] | None = None, mark: float | None = None) -> Html:
@@ -457,7 +457,7 @@ def _spoken(rows: Sequence[Mapping[str, Any]], texts: Sequence[Any], player: Pla
 
 
 def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
-    """The figure of each group with its interval; for a diarizer, by the true number of speakers."""
+    """The metric of each group with its interval; for a diarizer, by the true number of speakers."""
     found = scored(summary)
     if found is None:
         return

@@ -1,6 +1,6 @@
-"""The head of a run's page: a title and notes of one's own, the result in a sentence, the data, figures, how it ran.
+"""The head of a run's page: a title and notes of one's own, the result in a sentence, the data, metrics, how it ran.
 
-RUN/notes.md has the title, after ``#`` in its first line, and the notes. Figures are those of the checkpoint that
+RUN/notes.md has the title, after ``#`` in its first line, and the notes. Metrics are those of the checkpoint that
 commands use: the best one, or the newest where none is marked best.
 """
 
@@ -42,7 +42,7 @@ def render_head(facts: RunFacts) -> Html:
     title, notes = title_and_notes(facts.directory)
     state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
     step, metrics, which = facts.shown_evaluation
-    where = f"Figures of the validation data at step {step:,}, {which}." if metrics else "Not evaluated yet."
+    where = f"Metrics on the validation data at step {step:,}, {which}." if metrics else "Not evaluated yet."
     return Html(
         element("h1", title or facts.name, " ", state)
         + "".join(element("p", one) for one in notes)
@@ -72,7 +72,7 @@ def _tiles(facts: RunFacts, metrics: Mapping[str, float | None], step: int) -> H
 
 
 def _result(facts: RunFacts) -> str:
-    """The result in a sentence: counted over the examples where the run kept their scores, else its best figure."""
+    """The result in a sentence: counted over the examples where the run kept their scores, else its best metric."""
     step, metrics, _ = facts.shown_evaluation
     if not metrics:
         return ""

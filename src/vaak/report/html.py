@@ -192,7 +192,7 @@ def render_charts(found: Sequence[Panel], happened: Sequence[Event], left_out: i
         element("p", drag, css="lead") if charts or machine else Html(""),
         element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened and charts else Html(""),
         element("div", *charts, css="charts") if charts else Html(""),
-        data_table(_to_rows(short), "Figures of few steps") if short else Html(""),
+        data_table(_to_rows(short), "Metrics of few steps") if short else Html(""),
         _folded(machine),
         element("p", f"{left_out} curves of groups are left out; the tables have them.") if left_out else Html(""),
         data_table(table, "Events") if happened else Html(""),
@@ -208,7 +208,7 @@ def _folded(machine: Sequence[Html]) -> Html:
 
 def _to_rows(short: Sequence[Panel]) -> list[Sequence[object]]:
     """Curves of one or two points as rows: a line through them would show nothing."""
-    rows: list[Sequence[object]] = [("figure", "", "step", "value")]
+    rows: list[Sequence[object]] = [("metric", "", "step", "value")]
     for panel in short:
         for curve in panel.curves:
             for step, value in zip(curve.steps, curve.values, strict=True):

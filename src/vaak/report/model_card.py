@@ -125,7 +125,7 @@ def _count(key: str, value: object) -> str:
 
 
 def _results(run: Path, step: int | None) -> str:
-    """The figures of the evaluation at this step: those of the whole first, then those of its groups."""
+    """The metrics of the evaluation at this step: those of the whole first, then those of its groups."""
     by_step: dict[Any, dict[str, float]] = {}
     path = run / "metrics.jsonl"
     for line in path.read_bytes().split(b"\n") if path.is_file() else ():
@@ -141,7 +141,7 @@ def _results(run: Path, step: int | None) -> str:
     if not found:
         return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
     rows: list[tuple[str, ...]] = [
-        ("figure", "value"),
+        ("metric", "value"),
         *((f"`{_code(name)}`", in_words(name, value)) for name, value in found.items()),
     ]
     about = f"On the validation data, at step {step:,}. A name after a slash is that of a group."
@@ -178,7 +178,7 @@ def _shown(value: Any) -> Any:
 def _check(run: Path) -> str:
     found = read_json_object(run / "verification.json")
     if not isinstance(found.get("sentence"), str):
-        return "Not verified: `vaak verify RUN` takes steps of the run again and compares its figures."
+        return "Not verified: `vaak verify RUN` takes steps of the run again and compares its metrics."
     verdict = "is what it says" if found.get("verified") is True else "**isn't what it says**"
     when = plain(str(found.get("time"))[:10])
     return f"The run {verdict}, by `vaak verify` on {when}: {plain(found['sentence'])}."

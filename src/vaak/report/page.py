@@ -1,6 +1,6 @@
 """The page of a run: ``vaak report``; that of several is ``vaak.report.comparison``.
 
-    head        the result in a sentence, the data, the figures of the best checkpoint (``vaak.report.head``)
+    head        the result in a sentence, the data, the metrics of the best checkpoint (``vaak.report.head``)
     examples    of the same checkpoint (``vaak.report.examples``)
     charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence next to it)
     evaluations, pictures and sound, options, how to resume, use and cite it, lineage, sessions, log
@@ -150,18 +150,18 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
 
 
 def _changes(facts: RunFacts) -> Html:
-    """Render what training changed: the figures before the first step, and those of the checkpoint that is used."""
+    """Render what training changed: the metrics before the first step, and those of the checkpoint that is used."""
     step, metrics, _ = facts.shown_evaluation
     changes = [one for one in compare_with_start(facts.directory, step) if "/" not in one.name]
     if not changes:
         return Html("")
-    rows: list[Sequence[object]] = [("figure", "before", f"step {step:,}", "difference")]
+    rows: list[Sequence[object]] = [("metric", "before", f"step {step:,}", "difference")]
     rows += [(one.name, one.cells[0], format_metric(one.name, metrics.get(one.name)), one.cells[1]) for one in changes]
     return data_table(rows, "Before training and after it; intervals of 95 %, by paired bootstrap over the examples")
 
 
 def _baselines(facts: RunFacts) -> Html:
-    """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the run's figure."""
+    """Render the scores of simple baselines on the validation data (``vaak baseline``) next to the run's metric."""
     about = read_json_object(facts.directory / "baselines.json").get("valid")
     metrics = about.get("figures") if isinstance(about, dict) else None
     if not isinstance(metrics, dict) or not isinstance(about, dict):

@@ -82,7 +82,7 @@ class RunFacts:
 
     @property
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
-        """The step and the figures of each evaluation, without those that repeat another (``find_repeats``)."""
+        """The step and the metrics of each evaluation, without those that repeat another (``find_repeats``)."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
         return [
             (one["step"], {name: value for name, value in iterate_numbers(one) if name not in self.repeated})
@@ -91,13 +91,13 @@ class RunFacts:
 
     @cached_property
     def repeated(self) -> set[str]:
-        """The figures that are left out, as they repeat others; never the one that chooses the best checkpoint."""
+        """The metrics that are left out, as they repeat others; never the one that chooses the best checkpoint."""
         evaluations = [dict(iterate_numbers(one)) for one in self.records if one["kind"] == "evaluation"]
         return find_repeats(evaluations) - {self.summary.best.rpartition(" ")[0]}
 
     @property
     def shown_evaluation(self) -> tuple[int, dict[str, float | None], str]:
-        """The step and the figures of the checkpoint that commands use, and which that is; without one, the newest."""
+        """The step and the metrics of the checkpoint that commands use, and which that is; without one, the newest."""
         if not self.evaluations:
             return 0, {}, ""
         by_step = dict(self.evaluations)
@@ -318,7 +318,7 @@ def read_samples(facts: RunFacts) -> tuple[int, list[str]]:
 
 
 def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """The step and the summary of each evaluation that kept one, by the prefix of its figures (``val_``)."""
+    """The step and the summary of each evaluation that kept one, by the prefix of its metrics (``val_``)."""
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     run = facts.directory
     for path in sorted(run.glob(f"pictures/*{SUMMARY}/step-*.json")):

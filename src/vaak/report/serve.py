@@ -106,7 +106,7 @@ def _filter(name: str, runs: Sequence[RunSummary]) -> Html:
     if values:
         options = (element("option", one, value=one) for one in values)
         field = element("select", element("option", "all", value=""), *options, data_filter=name)
-    return element("label", {"best": "figure"}.get(name, name), field)
+    return element("label", {"best": "metric"}.get(name, name), field)
 
 
 def _row(folder: Path, run: RunSummary, live: bool) -> Html:

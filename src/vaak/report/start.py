@@ -22,14 +22,14 @@ from vaak.core.summaries import MOST_SCORES, SUMMARY
 
 NUM_REPORT_SAMPLES = 2000
 MOST_NAMED = 6
-"""Figures that a line names."""
+"""Metrics that a line names."""
 LARGEST_SUMMARY = 1_000_000
 """Bytes of a summary that is read."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A figure before the first step, and by how much a later one differs; ``interval`` is that of 95 %."""
+    """A metric before the first step, and by how much a later one differs; ``interval`` is that of 95 %."""
 
     name: str
     before: float
@@ -38,7 +38,7 @@ class Change:
 
     @property
     def cells(self) -> tuple[str, str]:
-        """The figure before, and the difference with its interval, as people read them."""
+        """The metric before, and the difference with its interval, as people read them."""
         scale, unit = (100, " points") if is_fraction(self.name) else (1, "")
         before = f"{100 * self.before:.2f} %" if is_fraction(self.name) else f"{self.before:.5g}"
         difference = f"{scale * self.difference:+.4g}{unit}"
@@ -49,7 +49,7 @@ class Change:
 
 
 def explain_lacking_intervals(changes: Sequence[Change]) -> str:
-    """A line on figures whose differences have no interval; empty where all have one."""
+    """A line on metrics whose differences have no interval; empty where all have one."""
     lacking = [one.name for one in changes if one.interval is None]
     if not lacking:
         return ""
@@ -59,7 +59,7 @@ def explain_lacking_intervals(changes: Sequence[Change]) -> str:
 
 
 def compare_with_start(run: Path, step: int) -> list[Change]:
-    """Return how the figures of a step's evaluation differ from those before the first step."""
+    """Return how the metrics of a step's evaluation differ from those before the first step."""
     path = run / "metrics.jsonl"
     if step <= 0 or not path.is_file():
         return []
@@ -79,7 +79,7 @@ def _is_metric(value: Any) -> bool:
 
 
 def _intervals(run: Path, step: int) -> Iterator[tuple[str, tuple[float, float]]]:
-    """The interval of each figure of which both evaluations kept the scores of the same examples."""
+    """The interval of each metric of which both evaluations kept the scores of the same examples."""
     for folder in sorted(run.glob(f"pictures/*{SUMMARY}")):
         prefix = folder.name.removesuffix(SUMMARY)
         first, last = (_read_summary(run, folder / f"step-{at:08d}.json") for at in (0, step))
@@ -119,7 +119,7 @@ def _read_summary(run: Path, path: Path) -> Mapping[str, Any]:
 
 
 def _scores(summary: Any) -> tuple[tuple[str, str], np.ndarray] | None:
-    """The figure and the hash of what it was found by, and sums ``(example, 2)``; None where there are none."""
+    """The metric and the hash of what it was found by, and sums ``(example, 2)``; None where there are none."""
     about = summary.get("scores") if isinstance(summary, dict) else None
     if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
         return None

@@ -2,7 +2,7 @@
 
     loss = alpha · T² · KL(teacher, student) per unit + (1 - alpha) · the task's own loss + auxiliary losses
 
-Auxiliary are differences of hidden states. Everything else is as in the task itself: evaluations give the figures of
+Auxiliary are differences of hidden states. Everything else is as in the task itself: evaluations give the metrics of
 the labels. The teacher's predictions for every training example may be made once and kept:
 
 FOLDER (RUN/teacher, or CACHE_DIR/FINGERPRINT)

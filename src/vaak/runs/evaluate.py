@@ -1,4 +1,4 @@
-"""A trained run's figures on any split, of its data or others, next to what methods without a network reach.
+"""A trained run's metrics on any split, of its data or others, next to what methods without a network reach.
 
 RUN/baselines.json      {split: {"data": fingerprint, "figure": …, "higher": …, "figures": {method: {figure: value}}}}
 """

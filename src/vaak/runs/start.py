@@ -81,7 +81,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run: the reason, the directory, the step, and the figures of its last evaluation."""
+    """The end of a run: the reason, the directory, the step, and the metrics of its last evaluation."""
 
     reason: str
     directory: Path
@@ -93,7 +93,7 @@ class Outcome:
     commands: tuple[str, ...] = ()
     """Commands for the next steps."""
     best: str = ""
-    """The best checkpoint and its figure; empty where there is none."""
+    """The best checkpoint and its metric; empty where there is none."""
     seconds: float = 0.0
     """How long this start of it trained."""
 
@@ -413,7 +413,7 @@ def _left(directory: Path) -> str:
 
 
 def _last_evaluation(directory: Path) -> dict[str, float]:
-    """Return the figures of the newest evaluation on record, the result of a run that was finished already."""
+    """Return the metrics of the newest evaluation on record, the result of a run that was finished already."""
     path = directory / "metrics.jsonl"
     records = read_records(path) if path.exists() else []
     evaluations = [record for record in records if record["kind"] == "evaluation"]

@@ -7,7 +7,7 @@ its steps, from the checkpoint before it, and check the run's records:
                  configurations, pointers and states agree with them (vaak.runs.audit); what is damaged isn't used
     records      each is where the schedule has one (vaak.runs.audit.records)
     steps        what was logged of them, and the checkpoints after them, come out again
-    evaluations  so do their figures: those of the best checkpoint, or all
+    evaluations  so do their metrics: those of the best checkpoint, or all
 
 Every file is recomputed, compared with what vouches for it, or named as not covered. To the bit where the conditions
 are those of the run; elsewhere (other versions, threads, devices, number of processes) within a relative ``tolerance``.
@@ -125,7 +125,7 @@ class Verification:
     @property
     def sentence(self) -> str:
         """The findings in one sentence."""
-        named = (("steps", self.steps), ("checkpoints", self.states), ("figures", self.evaluations))
+        named = (("steps", self.steps), ("checkpoints", self.states), ("metrics", self.evaluations))
         parts = [f"{tally} {name}" for name, tally in named if tally.compared]
         exact = not any(one.close for one in (self.steps, self.figures, self.evaluations, self.states))
         how = "to the bit" if exact else f"within {self.tolerance:g} (relative)"
@@ -337,7 +337,7 @@ def _replay(
 def _compare_records(
     found: Verification, agreement: ReplayAgreement, chosen: Collection[int], tolerance: float
 ) -> None:
-    """Compare every figure that a replay logs with the run's own record of it."""
+    """Compare every value that a replay logs with the run's own record of it."""
     for record in agreement.records(agreement.trainer.directory):
         before = agreement.logged_as(record)
         if before is None:
@@ -353,12 +353,12 @@ def _compare_records(
 def _compare_metrics(
     found: Verification, before: Mapping[str, Any], now: Mapping[str, Any], tally: Tally, tolerance: float
 ) -> list[float]:
-    """Compare the figures of two records; return by how much each differs."""
+    """Compare the values of two records; return by how much each differs."""
     differences = []
     for name in sorted((before.keys() | now.keys()) - set(NOT_METRICS)):
         difference = relative_difference(before.get(name), now.get(name))
         if name in ("epoch", "scheduled"):
-            # They say where it is, and aren't figures.
+            # They say where it is, and aren't values.
             reproduced = difference == 0
         else:
             differences.append(difference)
@@ -453,7 +453,7 @@ def _differences(then: Any, now: Any, key: str) -> Iterator[tuple[str, float]]:
 
 
 def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_code: bool) -> None:
-    """Evaluate a checkpoint again as training did, and compare every figure with what was logged of it."""
+    """Evaluate a checkpoint again as training did, and compare every metric with what was logged of it."""
     step = parse_step(checkpoint)
     assert step is not None
     loaded = load([configuration_of_step(found.directory, step)], trust_code=trust_code)

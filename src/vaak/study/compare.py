@@ -1,6 +1,6 @@
-"""Systems next to one another: figures, their difference with its interval, results of paired tests.
+"""Systems next to one another: metrics, their difference with its interval, results of paired tests.
 
-A run's figures are taken apart by example: the contribution of each to the sums of the run's own meters.
+A run's metrics are taken apart by example: the contribution of each to the sums of the run's own meters.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODEL = ("weights",)
 
 @dataclass(frozen=True)
 class Comparison:
-    """A system against the first one; ``difference`` is its figure minus the first one's.
+    """A system against the first one; ``difference`` is its metric minus the first one's.
 
     ``p_value`` is that of the first test, corrected (Holm) for the number of systems. ``effect`` is Cohen's d of pairs.
     """
@@ -91,7 +91,7 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Comp
     """
     first, metric = systems[0], metric or systems[0].metric
     for system in systems:
-        require_known([metric], sorted(system.figures), f"{system.run} has no figure", error=UserError)
+        require_known([metric], sorted(system.figures), f"{system.run} has no metric", error=UserError)
     names = first.select_names(metric)
     comparisons = []
     for other in systems[1:]:
@@ -223,7 +223,7 @@ def _examples_compared(first: Examples, other: Examples, names: Sequence[str], m
 
     tests = [approximate_randomisation(theirs, ours, figures), paired_bootstrap(theirs, ours, figures)]
     single_theirs, single_ours = figures(theirs), figures(ours)
-    # A single example may have no figure, such as the WER of an empty reference.
+    # A single example may have no metric, such as the WER of an empty reference.
     known = np.isfinite(single_theirs) & np.isfinite(single_ours)
     pair = single_theirs[known].tolist(), single_ours[known].tolist()
     if len(pair[0]) > 1:
@@ -244,7 +244,7 @@ def _corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def _require_same(first: Examples, other: Examples) -> None:
-    """Raises UserError where figures of two runs can't be compared."""
+    """Raises UserError where metrics of two runs can't be compared."""
     for name in sorted((first.protocol.keys() | other.protocol.keys()) - set(MODEL)):
         ours, theirs = first.protocol.get(name), other.protocol.get(name)
         if ours != theirs:
@@ -315,7 +315,7 @@ class ByExample(Meters):
 
 @dataclass(frozen=True)
 class Examples:
-    """The examples of a run's split by name, with their sums, counts and contents; ``meters`` make figures of sums.
+    """The examples of a run's split by name, with their sums, counts and contents; ``meters`` make metrics of sums.
 
     ``metric`` is the one that the run chose its best checkpoint by.
     """
@@ -335,7 +335,7 @@ class Examples:
         return sorted({key for sums in self.rows.values() for key in sums})
 
     def select_names(self, metric: str) -> list[str]:
-        """The examples that a metric is of: those that count TASK/unit where it is TASK/figure, otherwise all."""
+        """The examples that a metric is of: those that count TASK/unit where it is TASK/metric, otherwise all."""
         task = f"{metric.rpartition('/')[0]}/"
         own = [name for name, counts in self.counts.items() if any(unit.startswith(task) for unit in counts)]
         return sorted(own or self.rows)

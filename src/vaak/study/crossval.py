@@ -1,13 +1,13 @@
-"""A cross-validation: folds of the data in a folder, a run for each, and what their figures say together.
+"""A cross-validation: folds of the data in a folder, a run for each, and what their metrics say together.
 
 FOLDER
   crossval.json                the configuration and how the data are divided; it is resumed only under the same
   folds.json                   which example is in which fold (vaak.core.folds)
   runs/1-03                    a complete run: in the first repeat, tested on the third fold
-  runs/1-03.json               its figures on that fold, written when it has ended
+  runs/1-03.json               its metrics on that fold, written when it has ended
   results.json, scores.json    what all folds give together, written at the end
 
-Any number of processes work on a folder. Each takes a fold under a lock that it holds until the fold's figures are
+Any number of processes work on a folder. Each takes a fold under a lock that it holds until the fold's metrics are
 there; one that was killed leaves a fold that isn't held, and the next process resumes it at its last checkpoint.
 """
 
@@ -233,7 +233,7 @@ class FoldScores:
 
 
 def summary(results: list[dict[str, Any]], folds: int) -> dict[str, dict[str, Any]]:
-    """Mean, standard deviation and 95 % interval of each figure that is finite in every fold.
+    """Mean, standard deviation and 95 % interval of each metric that is finite in every fold.
 
     The interval is that of Nadeau and Bengio's corrected variance, since training sets of folds overlap.
     """
@@ -280,12 +280,12 @@ def write_report(study: CrossValidation) -> dict[str, Any]:
 def read_fold_scores(folder: Path, metric: str | None = None) -> FoldScores:
     """A metric (default: that of the best checkpoint) of a cross-validation that has ended.
 
-    Raises UserError where it has no such figure.
+    Raises UserError where it has no such metric.
     """
     report = read_json(folder / RESULTS)
     metric = metric or str(report["metric"])
     if metric not in report["figures"]:
-        raise UserError(f"{folder} has no figure {metric}; there are {', '.join(sorted(report['figures']))}")
+        raise UserError(f"{folder} has no metric {metric}; there are {', '.join(sorted(report['figures']))}")
     scores = [one["metrics"][metric] for one in report["folds"]]
     return FoldScores(metric, scores, report["test_share"], report["division"])
 

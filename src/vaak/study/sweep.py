@@ -319,7 +319,7 @@ class Sweep:
 
 
 class _Watch(Callback):
-    """Reports a run's figures to its trial, and stops the run where the study finds it hopeless."""
+    """Reports a run's metrics to its trial, and stops the run where the study finds it hopeless."""
 
     def __init__(self, trial: Any, prune: bool) -> None:
         self.trial, self.prune = trial, prune

@@ -1,6 +1,6 @@
 """The base of all tasks: how a run constructs them, where prepared data is, and metrics.
 
-Figures that any task can have: the mean of each loss, and the means of what functions of a batch add up.
+Metrics that any task can have: the mean of each loss, and the means of what functions of a batch add up.
 """
 
 from __future__ import annotations

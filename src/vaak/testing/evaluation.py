@@ -33,10 +33,10 @@ def check_metrics(case: Case) -> None:
     for size in BATCH_SIZES:
         with open_trainer(case, validation={"interval": 4, "batch_size": size}) as trainer:
             metrics.append(_metrics(trainer))
-            require_close(metrics[-1], metrics[0], f"figures in batches of {size} against batches of 1", 1e-5)
+            require_close(metrics[-1], metrics[0], f"metrics in batches of {size} against batches of 1", 1e-5)
             for split in trainer.task.evaluation_splits:
                 found = trainer.task.meters(split).protocol.get("split")
-                require(found == split, f"the protocol of {split}'s figures says that the split is {found}")
+                require(found == split, f"the protocol of {split}'s metrics says that the split is {found}")
 
 
 def check_evaluation(case: Case) -> None:
@@ -49,7 +49,7 @@ def check_evaluation(case: Case) -> None:
         before = _state(model)
         first = _metrics(trainer, show=_make)
         require_same(_state(model), before, "the model after an evaluation against before")
-        require_same(_metrics(trainer), first, "figures of the same model evaluated twice")
+        require_same(_metrics(trainer), first, "metrics of the same model evaluated twice")
         model.eval()
         for split in trainer.task.evaluation_splits:
             with torch.no_grad():

@@ -162,7 +162,7 @@ def test_names_that_no_record_has_are_said_once(tmp_path: Path, caplog: pytest.L
             said.update({one: report.step for one in warnings_in(caplog) if one not in said})
 
     toy_trainer(tmp_path, StepLogCallback(2), names, Listen()).fit()
-    start, end = "training.logging.log_metrics: no figure so far is called ", "; trackers get none"
+    start, end = "training.logging.log_metrics: no metric so far is called ", "; trackers get none"
     mistyped, absent = f"{start}'los'; did you mean 'loss'?{end}", f"{start}'accuracy'{end}"
     assert warnings_in(caplog) == [mistyped, absent]
     logged = [one["step"] for one in read_records(tmp_path / "metrics.jsonl") if one["kind"] == "step"]

@@ -113,7 +113,7 @@ def test_what_cant_be_compared_is_refused(vaak, tiny_run: Path, tmp_path: Path):
         ((early, table), "can't be compared with anything else"),
         ((table, tmp_path / "scores.csv"), "requires different systems"),
         ((early, late, "--folds"), "--folds is for files of scores"),
-        ((early, late, "--split", "valid", "--metric", "wer"), "has no figure 'wer'; expected one of"),
+        ((early, late, "--split", "valid", "--metric", "wer"), "has no metric 'wer'; expected one of"),
     ):
         code, out, err = vaak("compare", *arguments)
         assert (code, out) == (2, "")

@@ -21,7 +21,7 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0
     lines = out.removesuffix("\n").split("\n")
-    assert lines[0].split() == ["figure", "value"]
+    assert lines[0].split() == ["metric", "value"]
     assert lines[1].startswith("val_loss ")
     assert lines[3].startswith("val_accuracy ")
     assert lines[3].endswith(" %")

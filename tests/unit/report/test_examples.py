@@ -227,7 +227,7 @@ def test_examples_of_another_step_than_the_figures_say_so(tmp_path: Path):
     (run / "metrics.jsonl").write_text(json.dumps(record) + "\n" + (run / "metrics.jsonl").read_text())
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "best").write_text("step-00000003\n")
-    title = "validation, step 4 (the newest; of step 3, which the figures are of, none were kept)"
+    title = "validation, step 4 (the newest; of step 3, which the metrics are of, none were kept)"
     assert title in get_text(run_page(read_facts(run)))
 
 
@@ -294,9 +294,9 @@ def test_without_scores_of_the_same_examples_the_best_is_that_of_a_common_figure
     why = "(no interval: they kept no scores of the same examples)"
     assert say_best(runs["one"], runs["two"]) == f"two is best: val_accuracy 75.00 %; one has 50.00 % {why}."
     assert say_best(runs["one"], runs["other"]) == (
-        "Runs of different tasks (classification, asr): no figure says which is best."
+        "Runs of different tasks (classification, asr): no metric says which is best."
     )
-    assert say_best(runs["one"], runs["empty"]) == "No figure that all of them have says which is best."
+    assert say_best(runs["one"], runs["empty"]) == "No metric that all of them have says which is best."
 
 
 @pytest.mark.parametrize(("micro", "shown"), [(0.5, False), (0.25, True)])

@@ -333,7 +333,7 @@ def test_the_command(run: Path, tmp_path: Path, vaak: Vaak):
     assert (code, err) == (0, "")
     assert out.startswith(f"step 4 of {run}, replayed from {run / 'checkpoints' / step_folder(3)}, epoch 0\n")
     assert "microbatch 0: 12 rows\n  example " in out  # the last step of an epoch has what is left
-    assert "logged figures between step 3 and 4 are equal to the bit\n" in out
+    assert "logged values between step 3 and 4 are equal to the bit\n" in out
     assert "the weights after it are equal to those of the run's checkpoint, compared bit by bit\n" in out
     written = json.loads((tmp_path / "new" / "folder" / "replay.json").read_text())
     code, out, _ = vaak("replay", run, "--step", 4, "--json")

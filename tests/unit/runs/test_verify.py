@@ -247,7 +247,7 @@ def test_the_command(run: Path, vaak: Vaak):
     assert (code, err) == (0, "")
     said = " ".join(out[out.index("\nverified: ") :].split())
     assert re.fullmatch(
-        r"verified: 2 of 2 steps, (\d) of \1 checkpoints, (\d+) of \2 figures .* as they were written", said
+        r"verified: 2 of 2 steps, (\d) of \1 checkpoints, (\d+) of \2 metrics .* as they were written", said
     )
     assert max(map(len, out.splitlines()[1:])) <= 80, "all but the run's path"
     report = read_json(run / "verification.json")
@@ -281,7 +281,7 @@ def test_the_sentence_says_what_was_reproduced_and_how(tmp_path: Path):
     found.steps.add(0.0, 0.0)
     assert found.sentence == "1 of 1 steps reproduced to the bit; 1 of 2 files are as they were written"
     found.evaluations.add(0.5, 0.1)
-    said = "1 of 1 steps, 0 of 1 figures reproduced to the bit; 1 of 2 files are as they were written"
+    said = "1 of 1 steps, 0 of 1 metrics reproduced to the bit; 1 of 2 files are as they were written"
     assert found.sentence == said
     for tally in (found.steps, found.figures, found.evaluations, found.states):
         before = (tally.compared, tally.close)

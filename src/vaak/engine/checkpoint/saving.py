@@ -61,7 +61,7 @@ class Checkpointer:
 
     @property
     def is_best(self) -> bool:
-        """Whether the last evaluation was at this boundary, and gave the best figure so far."""
+        """Whether the last evaluation was at this boundary, and gave the best metric so far."""
         return self.state.best.step == self.state.position.step
 
     def save(self, is_periodic: bool = True) -> None:

@@ -5,7 +5,7 @@ A replay recomputes the contents of records. Checks that need no replay are made
     steps and evaluations   where the options of their session have them due; none twice, none left out
     order                   steps don't fall, an evaluation follows its step, an epoch's record ends it
     bytes                   the log was as long as each checkpoint says, when that was made
-    states                  a checkpoint's figures and its best are those of the evaluations logged before it
+    states                  a checkpoint's metrics and its best are those of the evaluations logged before it
 """
 
 from __future__ import annotations
@@ -307,12 +307,12 @@ def _collect_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrong_metrics(log: LogAudit, state: Mapping[str, Any], about: str) -> Iterator[str]:
-    """Yield which figures of a state aren't those of the evaluation before it, and a best that isn't the best."""
+    """Yield which metrics of a state aren't those of the evaluation before it, and a best that isn't the best."""
     position = state["position"]
     # With duties pending, the evaluation after this very step isn't in the state yet.
     done = position["step"] - bool(position.get("duties_pending"))
     evaluations = [one for one in log.of_kind("evaluation") if one.step <= done]
-    # A run that began from another run's checkpoint has figures of evaluations that its own log never had.
+    # A run that began from another run's checkpoint has metrics of evaluations that its own log never had.
     begins_here = log.spans[0].first == 1
     if evaluations or begins_here:
         metrics = {name: _as_logged(value) for name, value in _collect_metrics(state).items()}

@@ -47,7 +47,7 @@ RESUMABLE = ("stopped", "failed", "crashed")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The state of a run and its figures. ``state`` is one of
+    """The state of a run and its metrics. ``state`` is one of
 
     - ``running``: a process holds its lock
     - ``finished``, ``stopped`` (asked to) or ``failed`` (an error): it came to an end, for this ``reason``

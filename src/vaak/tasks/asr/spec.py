@@ -37,7 +37,7 @@ USUAL_CHUNK = 0.32
 
 
 def metrics(experiment: AsrExperiment) -> Iterable[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     routing = (
         ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_weight/", "val_expert_wer/")
         if experiment.model.experts

@@ -10,7 +10,7 @@ weighted_f1    the same, weighted by how often the classes occur
 ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels
 
-With several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a
+With several label columns each metric is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a
 column's own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie
 counts half); fpr95 the fraction of the others that pass where 95 % of the former do. Baselines, without loss or
 calibration, as their scores aren't probabilities: the commonest class of training; TF-IDF of words and pairs of words
@@ -118,7 +118,7 @@ def decide_labels(scores: Tensor, targets: Tensor, multi_label: bool) -> Predict
 
 
 class ClassMeters(Meters):
-    """Figures of decisions for texts, with a table of the classes, the confusion matrix and the calibration."""
+    """Metrics of decisions for texts, with a table of the classes, the confusion matrix and the calibration."""
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class Scores(nn.Module):
 
 
 def compute_metrics(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
-    """The figures of a dataset that scores ``(text, class)`` give, by the meters of a model."""
+    """The metrics of a dataset that scores ``(text, class)`` give, by the meters of a model."""
     model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
     for start in range(0, size, MOST_ROWS_SEEN):
         rows = [[dataset.example(index, rng)] for index in range(start, min(start + MOST_ROWS_SEEN, size))]

@@ -147,7 +147,7 @@ def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> It
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     several = len(experiment.data.corpus.label_columns) > 1
     return [f"val_{name}{end}" for end in (("", "/") if several else ("",)) for name in FIGURES]
 

@@ -362,7 +362,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return embed_texts(base, train), embed_texts(base, dataset)
 
     def meters(self, split: str) -> Meters:
-        # Figures are per text, whatever its tokens are.
+        # Metrics are per text, whatever its tokens are.
         protocol = {"split": split}
         if split == OUT_OF_SCOPE:
             return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes, self.weights)

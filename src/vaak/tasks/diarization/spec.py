@@ -211,7 +211,7 @@ def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[CheckFind
 
 
 def metrics(experiment: DiarizationExperiment) -> list[str]:
-    """The figures that evaluations give; one that ends with a slash is a figure for each number of speakers."""
+    """The metrics that evaluations give; one that ends with a slash is a metric for each number of speakers."""
     shares, speakers = ("der", "miss", "false_alarm", "confusion", "jer"), ("speaker_error", "speaker_ceiling")
     return [f"val_{name}" for name in ("loss", "frame_accuracy", *shares, *speakers, "speaker_error/")]
 

@@ -4,7 +4,7 @@
     perplexity                       loglikelihood_rolling of whole texts, in windows of max_length
     answers in words                 generate_until, up to a string that ends them
 
-Texts are read as in training: normalised, after the token that begins a document. Figures are those of the harness'
+Texts are read as in training: normalised, after the token that begins a document. Metrics are those of the harness'
 own ``hf`` model on the exported folder: with ``add_bos_token=True``, and of whole texts with ``add_bos_token=False``.
 
 A task file may have been written by anyone. What it names to be executed (Python code, data sets and metrics that are
@@ -180,7 +180,7 @@ class Questions:
 
 
 def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
-    """Figures by name (``acc/blimp_adjunct_island``), their standard errors, and the protocol.
+    """Metrics by name (``acc/blimp_adjunct_island``), their standard errors, and the protocol.
 
     Raises UserError for an unknown task, one whose data can't be read, or one that would execute code that isn't
     trusted.

@@ -44,7 +44,7 @@ from vaak.text.corpora.readers import find_files
 from vaak.text.tokenizer import Tokenizer, normalise
 
 ACCURACY = "accuracy"
-"""A figure, and in a protocol why it is withheld."""
+"""A metric, and in a protocol why it is withheld."""
 
 
 class TextMeters(Meters):

@@ -1,4 +1,4 @@
-"""Pairs of answers, of which one is preferred: their examples, what the reference says of them, and their figures.
+"""Pairs of answers, of which one is preferred: their examples, what the reference says of them, and their metrics.
 
 SPLIT (in prepared data)
   a token store of conversations     document 2i has the chosen answer of pair i, document 2i + 1 the rejected one

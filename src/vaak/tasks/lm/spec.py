@@ -181,7 +181,7 @@ def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
     if experiment.data.corpus.type == PREFERENCES:
         names = ["val_loss", "val_accuracy", "val_margin", "val_chosen_reward", "val_rejected_reward"]

@@ -1,4 +1,4 @@
-"""Figures of several tasks: each task's own, as TASK/figure, and ``loss``, the weighted sum of their losses."""
+"""Metrics of several tasks: each task's own, as TASK/metric, and ``loss``, the weighted sum of their losses."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def refused_difficulties(experiment: Experiment[Any, Any]) -> dict[str, str]:
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     found = ["val_loss", *(f"val_{name}/" for name in experiment.data.tasks if not experiment.data.inner_experiments)]
     for name, task in experiment.data.inner_experiments.items():
         own = task.spec.metrics(task) if task.spec.metrics is not None else ("val_/",)

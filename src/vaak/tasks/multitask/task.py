@@ -3,7 +3,7 @@
 - ``dataset``: the tasks' datasets one after another; a microbatch is of one task (data.py)
 - ``model``: the tasks' models, with modules in common (model.py)
 - ``losses``: TASK/loss per TASK/unit, so each is divided by its own count in the whole step
-- ``meters``: each task's own figures, and the weighted sum of their losses (metrics.py)
+- ``meters``: each task's own metrics, and the weighted sum of their losses (metrics.py)
 - ``predict``: of pairs of a task's name and its input
 - exports: each task in a folder named after it, in a format that it has
 """

@@ -104,7 +104,7 @@ def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Itera
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
     translated = experiment.data.decoding.valid_examples != 0
     model = experiment.model

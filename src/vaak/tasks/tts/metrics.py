@@ -8,7 +8,7 @@ alignment            learned durations: negative log-likelihood of all alignment
 flow                 flow matching: squared error of the velocities, per frame and bin; mel is then that of the means
 pitch, energy        squared error of the normalised logarithms, per symbol; voicing: cross-entropy, per symbol
 duration_error_ms    absolute error of predicted durations, per symbol, in milliseconds
-real_time_factor     with data.evaluation: seconds taken for a second of audio; and the figures of speech_scores.py
+real_time_factor     with data.evaluation: seconds taken for a second of audio; and the metrics of speech_scores.py
 
 val_speech           picture: spectrograms with symbols and pitch, the recording's above that of the same symbols spoken
 val_alignment        picture: how recordings are aligned, where durations are learned
@@ -63,7 +63,7 @@ class TtsMeters(Meters):
     ) -> None:
         """``score`` gives the losses of a batch and what they were made of; their ``weights`` are those of training.
 
-        ``split`` and where ``durations`` come from are conditions of the figures; ``frame_shift`` is in seconds.
+        ``split`` and where ``durations`` come from are conditions of the metrics; ``frame_shift`` is in seconds.
         ``spoken`` measures speech.
         """
         self._spoken = spoken

@@ -54,7 +54,7 @@ class VocoderMeters(Meters):
     def __init__(self, split: str, window: float, num_iterations: int, known: dict[int, Distances]) -> None:
         """``known`` keeps Griffin–Lim's distances, by example, for the next evaluation; ``window`` is in seconds.
 
-        ``split`` and ``num_iterations`` of Griffin–Lim are conditions of the figures.
+        ``split`` and ``num_iterations`` of Griffin–Lim are conditions of the metrics.
         """
         self.protocol = {"split": split, "window": f"{window:g} s", "griffin_lim": f"{num_iterations} iterations"}
         self._num_iterations, self._known = num_iterations, known

@@ -64,7 +64,7 @@ def losses(experiment: VocoderExperiment) -> tuple[str, ...]:
 
 
 def metrics(experiment: VocoderExperiment) -> list[str]:
-    """The figures that evaluations give."""
+    """The metrics that evaluations give."""
     names = "{}_distance", "griffin_lim_{}_distance", "{}_vs_griffin_lim"
     return ["val_loss", *(f"val_{name.format(kind)}" for name in names for kind in ("mel", "spectral"))]
 

@@ -219,7 +219,7 @@ def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOpti
 
 
 def to_json(report: CleaningReport) -> dict[str, Any]:
-    """The figures for a JSON file."""
+    """The metrics for a JSON file."""
     return asdict(report) | {"documents": {name: dict(counts) for name, counts in report.documents.items()}}
 
 

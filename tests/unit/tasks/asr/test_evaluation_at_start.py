@@ -68,7 +68,7 @@ def test_the_report_and_the_card_have_the_row_before_with_the_difference(adapted
     assert wer.interval is not None
     assert wer.interval[0] <= wer.difference <= wer.interval[1]
     card = model_card(adapted, AboutExport("peft", 2, "folder"))
-    assert "| figure | before | value | difference |" in " ".join(card.split(" "))
+    assert "| metric | before | value | difference |" in " ".join(card.split(" "))
     assert wer.cells[0] in card
     assert "Before training and after it" in run_page(read_facts(adapted))
 
@@ -78,7 +78,7 @@ def test_the_command_ends_with_the_figures_before_and_the_difference(adapted: Pa
     metrics = {name: value for name, value in last.items() if name.startswith("val_") and isinstance(value, float)}
     print_outcome(Outcome("finished", adapted, 2, 2, metrics, [], is_main=True), as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["figure", "value", "before", "difference"]
+    assert lines[0].split() == ["metric", "value", "before", "difference"]
     wer = next(one for one in compare_with_start(adapted, 2) if one.name == "val_wer")
     assert next(line for line in lines if line.startswith("val_wer")).endswith("  ".join(("", *wer.cells)))
 

@@ -102,7 +102,7 @@ def _require_one(folders: Sequence[Path], picture: str) -> Path:
 
 
 def _bars(axes: Any, shares: Mapping[str, Sequence[float | None]]) -> None:
-    """Draw bars for each expert, in percent, side by side; none where a figure is missing."""
+    """Draw bars for each expert, in percent, side by side; none where a metric is missing."""
     width = 0.8 / len(shares)
     for index, (label, values) in enumerate(shares.items()):
         shown = [(expert, 100 * value) for expert, value in enumerate(values) if value is not None]
@@ -116,7 +116,7 @@ def _bars(axes: Any, shares: Mapping[str, Sequence[float | None]]) -> None:
 
 
 def _curve(axes: Any, run: Path, name: str, label: str | None, factor: float = 1.0) -> None:
-    """The figure ``name`` of a ``run`` over its steps, times ``factor``, in ``axes``; nothing where it isn't logged.
+    """The metric ``name`` of a ``run`` over its steps, times ``factor``, in ``axes``; nothing where it isn't logged.
 
     ``label`` is for the legend.
     """

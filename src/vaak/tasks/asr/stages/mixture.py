@@ -8,7 +8,7 @@ experts  a low-rank adapter of the base for each cluster, trained on its own utt
          experts.json: what each was trained on, and its error rates
 joint    trains both on all data, each expert on the utterances routed to it
          run/, an ordinary run of the task asr: vaak transcribe RUN, vaak export RUN --expert 3
-         joint.json: figures of the best checkpoint, how the gate routes, how often to an utterance's cluster
+         joint.json: metrics of the best checkpoint, how the gate routes, how often to an utterance's cluster
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
 
 
 def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
-    """Train an expert on the utterances of ``lists``; its figures, and its tensors under their names in a mixture."""
+    """Train an expert on the utterances of ``lists``; its metrics, and its tensors under their names in a mixture."""
     from vaak.engine.checkpoint.bundled_files import share_between_runs
     from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 

@@ -179,7 +179,7 @@ def make_training_section(options: MoeOptions, stage: str, metric: str) -> Value
 
 
 def get_metric(options: MoeOptions) -> str:
-    """The figure of speech recognition that decides which checkpoint is the best."""
+    """The metric of speech recognition that decides which checkpoint is the best."""
     return f"val_{options.best_by}"
 
 
@@ -213,7 +213,7 @@ def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mappin
 
 
 def best_metrics(directory: Path) -> dict[str, float]:
-    """The figures of a run's best checkpoint, with its ``step``."""
+    """The metrics of a run's best checkpoint, with its ``step``."""
     from vaak.engine.checkpoint.files import resolve_checkpoint
     from vaak.engine.checkpoint.names import parse_step
     from vaak.engine.metrics_file import read_records
