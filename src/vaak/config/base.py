@@ -303,7 +303,7 @@ class DialectConfig(Section):
 
     delimiter: str | None = option("Separator of cells: one character, such as ';', or tab.", None)
     quotes: Quotes | None = option(
-        "What quotation marks mean. cells: they enclose cells; lines: the same if they close in their line, else "
+        "Meaning of quotation marks. cells: they enclose cells; lines: the same if they close in their line, else "
         "they are text; text: they are always text.",
         None,
     )

@@ -173,7 +173,7 @@ class CheckpointConfig(Section):
     interval: int | None = option("Save every N steps.", None, gt=0)
     interval_epochs: int | None = option("Save at the end of every N epochs.", 1, gt=0)
     interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)
-    save_total_limit: int | None = option("How many checkpoints to keep, in addition to best and last.", 3, ge=1)
+    save_total_limit: int | None = option("Number of checkpoints to keep, in addition to best and last.", 3, ge=1)
     keep_every: int | None = option(
         "Every N steps, save a checkpoint that is never removed; vaak verify, fork and bisect begin at such "
         "checkpoints.",
@@ -296,8 +296,8 @@ class DistributedConfig(Section):
         resume="other numbers",
     )
     strategy: Literal["ddp", "zero1", "fsdp"] = option(
-        "What each process holds. ddp: everything; zero1: all weights, but optimizer moments only of those that "
-        "it updates; fsdp: a shard of every weight, gradient and moment, gathered block by block.",
+        "State that each process holds. ddp: everything; zero1: all weights, but optimizer moments only of those "
+        "that it updates; fsdp: a shard of every weight, gradient and moment, gathered block by block.",
         "ddp",
         resume="other numbers",
     )
@@ -314,7 +314,7 @@ class DistributedConfig(Section):
     )
     cpu_offload: bool = option("With fsdp, keep weights and moments in host memory, and update them there.", False)
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
-    timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
+    timeout_minutes: float = option("Minutes that a process waits for the others before it gives up.", 30.0, gt=0)
 
 
 class BatchingConfig(Section):

@@ -107,7 +107,7 @@ def _hotword_findings(decoding: AsrDecodingConfig, architecture: str, base: str)
         yield impossible(key, f"model.architecture is {architecture}, which takes no hotwords; leave them out")
     elif architecture == CTC and decoding.method != "beam":
         yield impossible(
-            key, "of a CTC model, only a beam search reads them; give data.decoding.method=beam, or leave them out"
+            key, "a CTC model reads them only in a beam search; give data.decoding.method=beam, or leave them out"
         )
     try:
         hotwords = read_hotwords(decoding.hotwords, decoding.hotword_weight, HOTWORD_FILES)

@@ -223,12 +223,14 @@ class AsrDecodingConfig(Section):
         "whisper, decoder: maximum number of tokens per window; null: as many as the decoder can take.", None, gt=0
     )
     token_min_logp: float | None = option(
-        "ctc, beam: tokens of a frame with a lower log-probability are left out, but for the best; null: none is.",
+        "ctc, beam: leave out tokens of a frame with a lower log-probability, except the best one; "
+        "null: leave out none.",
         -5.0,
         le=0,
     )
     beam_threshold: float | None = option(
-        "ctc, beam: hypotheses whose score is lower than the best one's by more than this are left out; null: none is.",
+        "ctc, beam: leave out hypotheses whose score is lower than the best one's by more than this; "
+        "null: leave out none.",
         10.0,
         gt=0,
     )

@@ -194,7 +194,7 @@ class DecodingConfig(Section):
 class TranslationOptions(DecodingConfig):
     """Options of vaak translate: how targets are written, and how many at a time."""
 
-    n_best: int = option("How many translations of each text.", 1)
+    n_best: int = option("Number of translations of each text.", 1)
     seed: int = option("sampling, mbr: the same seed gives a text the same translation.", 0)
     batch_size: int = option("Maximum number of texts translated together.", 64)
     max_tokens: int = option(
@@ -209,7 +209,7 @@ class Seq2SeqDataConfig(Section):
 
     corpus: ParallelCorpusConfig = option("The source of the pairs.", ParallelCorpusConfig())
     tokenizer: TokenizerConfig = option(
-        "The tokenizer of both sides; of the source alone, if target_tokenizer is given.", TokenizerConfig()
+        "The tokenizer of both sides, or of the source alone if target_tokenizer is given.", TokenizerConfig()
     )
     target_tokenizer: TokenizerConfig | None = option(
         "A separate tokenizer for the target; null: tokenizer is for both sides.", None

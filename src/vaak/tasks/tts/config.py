@@ -219,7 +219,7 @@ class TtsDataConfig(Section):
     silence: float | None = option(
         "Seconds of silence that an utterance keeps before and after its speech; null keeps all.", 0.1, ge=0, le=60
     )
-    max_duration: float = option("Seconds; longer utterances are left out.", 20.0, gt=0, le=3600)
+    max_duration: float = option("Longest utterance, in seconds; longer ones are left out.", 20.0, gt=0, le=3600)
     samples: tuple[str, ...] = option(
         "Sentences to speak at every evaluation, and after training as RUN/sample-1.wav and so on.",
         ("The old man bought a red door.", "Where did Mary find the key?", "It was raining, so we stayed at home."),

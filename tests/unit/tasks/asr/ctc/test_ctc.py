@@ -162,8 +162,7 @@ def test_hotwords_are_preferred(run: Path, corpus: Path, tmp_path: Path, vaak: A
     code, _, errors = vaak("transcribe", str(run), audio, "--hotwords", str(names))
     assert code == 2
     assert (
-        "data.decoding.hotwords: of a CTC model, only a beam search reads them; give data.decoding.method=beam"
-        in errors
+        "data.decoding.hotwords: a CTC model reads them only in a beam search; give data.decoding.method=beam" in errors
     )
     code, _, errors = vaak("transcribe", str(run), audio, "--method", "beam", "--hotwords", f"{names}, {missed}")
     assert (code, errors) == (0, "")
