@@ -45,6 +45,7 @@ def weights_after(case: Case, folder: Path, parents: Parents, **performance: Any
     return {name: value.cpu() for name, value in trainer.model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_workers_are_not_copies_of_a_process_that_uses_a_gpu_and_read_the_same(gpu: MockDevice, tmp_path: Path):
     case = CASES["lm decoder, documents"].prepared(tmp_path)
     parents = Parents()

@@ -46,7 +46,8 @@ def is_true_within(seconds: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("moment", "seconds"), [pytest.param("starting", 30, marks=pytest.mark.slow), ("training", 5)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("moment", "seconds"), [("starting", 30), ("training", 5)])
 def test_ranks_end_within_seconds_of_their_launcher(tmp_path: Path, moment: str, seconds: float):
     """Before a rank asks to end with its launcher, it takes the second that Python needs; then it asks its launcher."""
     launcher = torchrun(tmp_path)

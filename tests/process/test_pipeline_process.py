@@ -52,7 +52,8 @@ def finished(command: Command) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("separate", [(), pytest.param(("--separate-processes",), marks=slow)], ids=["one", "separate"])
+@slow
+@pytest.mark.parametrize("separate", [(), ("--separate-processes",)], ids=["one", "separate"])
 def test_a_kill_in_each_stage_changes_nothing(separate: tuple[str, ...], start: Start, tmp_path: Path) -> None:
     rng = random.Random(len(separate))
     finished(start("reference", *separate))

@@ -92,6 +92,7 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path: Path):
     assert "see run as rank 0 writes it: the run directory must be the same for all processes" in said
 
 
+@pytest.mark.slow
 def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_path: Path):
     """Ranks that waited for it timed out."""
     fault = Fault(0, slow_seconds=2.5)

@@ -61,6 +61,7 @@ def refuses(address: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(commands, tiny_run: Path, tmp_path: Path):
     with serving(commands, tmp_path, tiny_run) as server:
         thread, found = ask_in_background(server.address, LONGER)

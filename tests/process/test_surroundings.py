@@ -37,7 +37,8 @@ def test_few_open_files_are_named_with_their_limit(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk for /dev/shm takes root")
-@pytest.mark.parametrize("workers", [WORKERS, pytest.param(FROM_A_SERVER, marks=slow)], ids=["fork", "forkserver"])
+@slow
+@pytest.mark.parametrize("workers", [WORKERS, FROM_A_SERVER], ids=["fork", "forkserver"])
 def test_little_shared_memory_is_named_with_its_size(
     train: Callable[..., Ended], tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
@@ -74,6 +75,7 @@ def steps_of_whole(run: Path) -> list[str]:
     return [line for line in (run / "metrics.jsonl").read_text().split("\n")[:-1] if '"kind": "step"' in line]
 
 
+@pytest.mark.slow
 def test_a_hangup_that_was_ignored_at_the_start_stays_so(
     start: Callable[..., Command], reference: Path, tmp_path: Path
 ) -> None:
@@ -102,7 +104,7 @@ def test_a_reader_that_does_not_answer_ends_in_a_line_after_sigterm(
     assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
 
 
-@pytest.mark.parametrize("stream", ["full stdout", "full stderr"])
+@pytest.mark.parametrize("stream", ["full stdout", pytest.param("full stderr", marks=slow)])
 def test_what_cannot_be_printed_ends_no_run(
     train: Callable[..., Ended], reference: Path, tmp_path: Path, stream: str
 ) -> None:

@@ -91,6 +91,7 @@ def wait_for_the_next_second() -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_an_offline_file_holds_the_config_and_every_record(tmp_path: Path):
     trained(tmp_path, "offline")
     (file,) = offline_files(tmp_path)

@@ -16,6 +16,7 @@ from vaak.core.matching import compose, drop_ignorable, pair_names, quote_names,
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\\\x00"), min_size=1)
 
 
+@pytest.mark.slow
 def test_what_unicode_calls_ignorable_is_dropped_and_nothing_else():
     kept = {chr(code) for code in range(sys.maxunicode + 1) if drop_ignorable(chr(code))}
     property_of_unicode = regex.compile(r"\p{Default_Ignorable_Code_Point}")

@@ -163,7 +163,8 @@ def script(tmp_path: Path, text: str, **words: Any) -> list[str]:
     return [sys.executable, "-W", "error::UserWarning", str(file)]
 
 
-@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_script_without_a_guard_runs_once(method: str, tmp_path: Path):
     command = script(tmp_path, UNGUARDED, METHOD=method)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -197,6 +198,7 @@ def is_alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_none_ends_by_sigterm_and_none_survives_the_run(tmp_path: Path):
     command = script(tmp_path, WAITING)

@@ -117,6 +117,7 @@ def test_a_reading_counts_the_worst_since_the_peak_was_reset():
     assert 0 < after.own < after.limit
 
 
+@pytest.mark.slow
 def test_freed_memory_that_glibc_keeps_is_given_back():
     if sys.platform != "linux":
         pytest.skip("of glibc")

@@ -20,7 +20,9 @@ CURRICULUM = {"curriculum": {"difficulty": "length", "initial_difficulty": 0.4, 
 
 
 @pytest.mark.parametrize("training", [{}, CURRICULUM], ids=["plain", "curriculum"])
-@pytest.mark.parametrize("check", [check_resume, check_replay, check_ranks])
+@pytest.mark.parametrize(
+    "check", [check_resume, *(pytest.param(one, marks=pytest.mark.slow) for one in (check_replay, check_ranks))]
+)
 def test_in_pieces_too(check: Check, training: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def in_pieces(config: TrainingConfig, dataset: Dataset) -> Planner:
         planner = training_planner(config, dataset, largest=5)

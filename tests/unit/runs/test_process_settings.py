@@ -39,6 +39,7 @@ def a_users_own() -> Iterator[tuple[Any, ...]]:
         yield kernels()
 
 
+@pytest.mark.slow
 def test_what_a_run_sets_is_its_own(
     tiny_text: Path, tmp_path: Path, vaak: Command, a_users_own: tuple[Any, ...]
 ) -> None:

@@ -261,6 +261,7 @@ resolve_source("model.pretrained", sys.argv[1], Path())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_is_harmless_and_deleted_by_the_next_command_that_looks_there(
     gguf_file: Path, tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture
 ):

@@ -105,6 +105,7 @@ def tensors_by_kind(trainer: Trainer) -> set[torch.dtype]:
     return {one.dtype for name, one in trainer.model.named_parameters() if name in ("embedding.weight", "head.weight")}
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_its_embeddings_in_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """QLoRA kept them so before; a checkpoint says how it has them."""
     with monkeypatch.context() as earlier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -84,14 +85,21 @@ LOSSES = {"cross_entropy", "orpo"}
 """Metrics that are losses, too, which the configuration knows by name."""
 
 
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def strings(node: ast.AST) -> Iterator[str]:
     """The constants of a syntax tree, without the names of extras."""
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == EXTRAS:
-        return
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-    for child in ast.iter_child_nodes(node):
-        yield from strings(child)
+    unread = [node]
+    while unread:
+        one = unread.pop()
+        if isinstance(one, ast.Call) and getattr(one.func, "id", "") == EXTRAS:
+            continue
+        if isinstance(one, ast.Constant) and isinstance(one.value, str):
+            yield one.value
+        unread.extend(ast.iter_child_nodes(one))
 
 
 def test_nothing_outside_the_tasks_knows_one_by_its_name() -> None:
@@ -103,7 +111,7 @@ def test_nothing_outside_the_tasks_knows_one_by_its_name() -> None:
     found = {
         (path.relative_to(FOLDERS.parent).as_posix(), text)
         for path in OUTSIDE
-        for text in strings(ast.parse(path.read_text(encoding="utf-8")))
+        for text in strings(parse(path))
         if text in TASKS or text.removeprefix("pipeline ") in pipelines
     }
     assert found == ALLOWED
@@ -126,7 +134,7 @@ def test_nothing_outside_the_tasks_asks_for_a_metric_by_its_name() -> None:
     found = [
         (path.relative_to(FOLDERS.parent).as_posix(), text)
         for path in OUTSIDE
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.Compare) or getattr(getattr(node, "func", None), "id", "") == "format_metric"
         for text in strings(node)
         if text.removeprefix("val_") in names

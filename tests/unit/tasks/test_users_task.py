@@ -192,6 +192,7 @@ print(json.dumps(ended))
 """
 
 
+@pytest.mark.slow
 def test_broken_packages_stop_only_what_asks_for_their_tasks(project: Path):
     """All are installed at once, every second one without metadata."""
     site = project / "site"

@@ -105,7 +105,7 @@ def test_negations_are_lost_where_they_need_not_stay():
     assert any(NEGATIVE.findall(after) != NEGATIVE.findall(one) for after, one in zip(found, sentences, strict=True))
 
 
-@pytest.mark.parametrize("language", ["english", "hindi"])
+@pytest.mark.parametrize("language", [pytest.param("english", marks=pytest.mark.slow), "hindi"])
 def test_real_sentences_keep_their_negations(vaak_data: Callable[[str], Path], language: str):
     if language == "english":
         rows = json.loads((vaak_data("classification") / "sentence_polarity/test.json").read_text(encoding="utf-8"))

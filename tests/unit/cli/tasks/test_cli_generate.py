@@ -66,4 +66,4 @@ def test_an_encoder_generates_nothing(vaak, tiny_text: Path, tmp_path: Path):
     tiny_runs.train(tiny_text, tmp_path / "run", "model.model_type=encoder", "training.max_steps=1")
     code, out, err = vaak("generate", tmp_path / "run", "वह")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "Only a decoder generates text" in err
+    assert "vaak generate requires a run of task lm with model.model_type: decoder" in err

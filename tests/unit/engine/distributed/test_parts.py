@@ -104,6 +104,7 @@ def test_no_process_ever_has_the_whole_model():
     assert 0.25 * whole < storages.peak < 0.4 * whole
 
 
+@pytest.mark.slow
 def test_no_process_reads_ahead_of_its_part(tmp_path: Path):
     """Neither transformers nor what finds out what a model can do holds more than a few layers of it."""
     pytest.importorskip("transformers")

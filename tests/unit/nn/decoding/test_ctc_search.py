@@ -192,12 +192,20 @@ def draw_frames(rng: np.random.Generator, frames: int, vocab: int, never: int | 
 WITH_SPACES = ("", "a", "b", " ", " a", "b ", "a b a", " b a")  # tokens that end words in all ways
 
 
+MODELS = ((0.0, 0.0, {}), (0.0, -1.0, {}), (0.8, 0.5, {}), (1.5, -1.0, {}), (0.0, 0.0, HOTWORDS), (0.8, 0.5, HOTWORDS))
+PRUNINGS = ((None, None), (-2.5, None), (None, 4.0), (-3.0, 3.0))
+
+
 @pytest.mark.parametrize("pieces", [PIECES, WITH_SPACES])
 @pytest.mark.parametrize(
-    ("alpha", "beta", "hotwords"),
-    [(0.0, 0.0, {}), (0.0, -1.0, {}), (0.8, 0.5, {}), (1.5, -1.0, {}), (0.0, 0.0, HOTWORDS), (0.8, 0.5, HOTWORDS)],
+    ("alpha", "beta", "hotwords", "pruning"),
+    [
+        # Each of a kind in the quick suite, all pairs in the slow one.
+        pytest.param(*model, pruning, marks=[] if (number + place) % len(PRUNINGS) == 0 else [pytest.mark.slow])
+        for number, model in enumerate(MODELS)
+        for place, pruning in enumerate(PRUNINGS)
+    ],
 )
-@pytest.mark.parametrize("pruning", [(None, None), (-2.5, None), (None, 4.0), (-3.0, 3.0)])
 def test_both_searches_find_what_the_plain_one_finds(
     ngram: Ngram,
     pieces: tuple[str, ...],

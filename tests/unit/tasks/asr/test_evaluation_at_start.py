@@ -46,6 +46,7 @@ def test_it_comes_first_and_changes_no_step(adapted: Path, corpus: Path, whisper
     assert metrics[0]["val_loss"] == metrics[1]["val_loss"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_not_evaluated_at_its_start_again(
     adapted: Path, corpus: Path, whisper_folder: Path, tmp_path: Path
 ):

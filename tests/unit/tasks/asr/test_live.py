@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import random
@@ -116,7 +117,7 @@ def test_partial_texts_only_grow_and_two_texts_agree_on_them(transcriber: Any, t
             written.append((settled, super().continue_text(features, settled)))
             return written[-1][1]
 
-    live._quick = Noting(**{name: getattr(quick, name) for name in quick.__dataclass_fields__})
+    live._quick = Noting(**{field.name: getattr(quick, field.name) for field in dataclasses.fields(quick)})
     shown, before = "", 0
     kept = 0
     for at in range(0, len(samples), 160):
@@ -278,6 +279,7 @@ def test_the_same_text_at_any_speed(played: int, said: Callable[..., Any], run: 
     assert out.splitlines() == [one["text"] for one in found[0]]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_and_the_last_words_are_written(said: Callable[..., Any], run: Path, talk: np.ndarray):
     content, command = talk.tobytes(), ("transcribe", run, "--live", "--rate", RATE, "--pause", 0.4)
     # Amid the first sentence.

@@ -100,7 +100,7 @@ def test_embeddings_of_a_run_are_what_its_classes_are_computed_from(
         np.testing.assert_allclose(json.loads(line)["embedding"], expected, atol=1e-5)
     code, _, error = vaak("predict", tiny_run, "so", "--embeddings")
     assert code == 2
-    assert "is a run of task lm; expected a run of task classification, or a pretrained encoder" in error
+    assert "is a run of task lm; vaak predict --embeddings requires a run of task classification" in error
 
 
 @pytest.mark.parametrize(

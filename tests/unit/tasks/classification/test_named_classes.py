@@ -109,6 +109,7 @@ def test_a_run_of_other_numbers_is_refused_in_one_line(trained: Path, tmp_path: 
         evaluate_on(trained / "numbers", tmp_path / "three.parquet", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_set_that_was_saved_to_disk_is_trained_on_by_its_names(
     trained: Path, tmp_path: Path, vaak: Callable[..., tuple[int, str, str]]
 ):
@@ -142,7 +143,7 @@ def lose_data(run: Path) -> None:
     shutil.rmtree(run / "prepared")
 
 
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("cached", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_of_numbers_whose_data_are_made_again_keeps_its_classes(
     cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

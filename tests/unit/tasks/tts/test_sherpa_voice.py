@@ -49,7 +49,12 @@ def by_sherpa(processor: PhonemeProcessor, lexicon: dict[str, tuple[str, ...]], 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"punctuation": "pause", "alphabet": "arpabet"}, {"word_boundaries": False}, {"phonemizer": "characters"}],
+    [
+        {},
+        pytest.param({"punctuation": "pause", "alphabet": "arpabet"}, marks=pytest.mark.slow),
+        pytest.param({"word_boundaries": False}, marks=pytest.mark.slow),
+        {"phonemizer": "characters"},
+    ],
     ids=["espeak", "pauses", "together", "characters"],
 )
 def test_texts_have_nearly_always_the_symbols_of_the_front_end(options: dict[str, Any]):

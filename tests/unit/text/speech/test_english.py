@@ -334,6 +334,7 @@ def test_accents_quotes_and_control_characters() -> None:
     assert normalise("ｆｕｌｌ １２") == "full twelve"
 
 
+@pytest.mark.slow
 def test_a_long_text_takes_time_in_proportion() -> None:
     text = "On May 2, 1963, Dr. Roe paid $5 for 3 km; the U.S. knew. " * 200
     started = time.process_time()

@@ -387,6 +387,7 @@ def test_all_stages_of_a_mixture_work_on_an_encoder(
     assert tiny_mixture.outputs(tmp_path / "killed")["joint"] == tiny_mixture.outputs(run)["joint"]
 
 
+@pytest.mark.slow
 def test_states_of_all_frames_are_the_same_embeddings_and_a_base_without_tokens_is_one_line(
     corpus: Path, fine_tuned: Path, base_folder: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def small_machine(patched: pytest.MonkeyPatch, interrupted_after: int = 1000) ->
     return shortages
 
 
+@pytest.mark.slow
 def test_a_step_of_sixteen_has_one_gradient(corpus: Path, whisper_folder: Path, tmp_path: Path) -> None:
     """At once, in four microbatches, one by one, and in chunks."""
 
