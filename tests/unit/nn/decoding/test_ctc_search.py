@@ -192,7 +192,14 @@ def draw_frames(rng: np.random.Generator, frames: int, vocab: int, never: int | 
 WITH_SPACES = ("", "a", "b", " ", " a", "b ", "a b a", " b a")  # tokens that end words in all ways
 
 
-MODELS = ((0.0, 0.0, {}), (0.0, -1.0, {}), (0.8, 0.5, {}), (1.5, -1.0, {}), (0.0, 0.0, HOTWORDS), (0.8, 0.5, HOTWORDS))
+MODELS: tuple[tuple[float, float, dict[str, float]], ...] = (
+    (0.0, 0.0, {}),
+    (0.0, -1.0, {}),
+    (0.8, 0.5, {}),
+    (1.5, -1.0, {}),
+    (0.0, 0.0, HOTWORDS),
+    (0.8, 0.5, HOTWORDS),
+)
 PRUNINGS = ((None, None), (-2.5, None), (None, 4.0), (-3.0, 3.0))
 
 
