@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
-from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words
+from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words, year
 
 TITLES = table(
     """
@@ -49,6 +49,9 @@ LATIN = {
     "Ph.D.s": "P H D's",
     "PhDs": "P H D's",
     "PhD": "P H D",
+    "p.a.": "per annum",
+    "w.e.f.": "with effect from",
+    "w.r.t.": "with respect to",
 }
 _LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
@@ -82,7 +85,12 @@ def abbreviations(text: str) -> str:
     >>> abbreviations("Mr. & Mrs. Hunt, of Rose & Co., met Dr. Roe on St. John St., No. 5, etc.")
     'Mister & Missus Hunt, of Rose & Company, met Doctor Roe on Saint John Street, Number 5, et cetera.'
     """
-    text = _LATIN.sub(lambda match: LATIN[match[0]], text)
+    text = _LATIN.sub(
+        lambda match: (
+            LATIN[match[0]] + ("." if match[0] == "p.a." and sentence_ends(match.string, match.end()) else "")
+        ),
+        text,
+    )
     text = _SAINTS.sub("Saints ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
@@ -168,10 +176,12 @@ _SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
 _SHORT = (
     (re.compile(r"\b(and)/(or)\b", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"\bw/o\b"), "without"),
+    (re.compile(r"\bc/o\b"), "care of"),
     (re.compile(r"\bw/(?=\s)"), "with"),
 )
 _DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
 _CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
+_ARTICLE = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s$")
 _ONSET = re.compile(
     r"^(?:[BCDFGHJKLMNPQRSTVWXYZ]|[BCFGKPS]L|[BCDFGKPTW]R|S[CKMNPTWQ]|SH|CH|TH|WH|PH|KN|GN|QU|SC[RH]|S[PT]R|SPL|SHR|THR|TW|DW)"
     r"?[AEIOUY]"
@@ -222,12 +232,16 @@ def letters(text: str) -> str:
         return said + ("." if sentence_ends(match.string, end) and len(said) > 1 else "") + gap
 
     shouted = text.isupper() and len(text.split()) > 1
-    return _CAPITALS.sub(lambda match: _capitals(match[0], shouted), _DOTTED.sub(dotted, text))
+    return _CAPITALS.sub(lambda match: _capitals(match, shouted), _DOTTED.sub(dotted, text))
 
 
-def _capitals(word: str, shouted: bool) -> str:
+def _capitals(match: re.Match[str], shouted: bool) -> str:
+    word = match[0]
     plain = word.rstrip("s").rstrip("'’")
     ending = word[len(plain) :].replace("’", "'")
+    # "The WHO" and "an IT firm": after an article these aren't pronouns.
+    if plain in ("WHO", "IT") and not shouted and _ARTICLE.search(match.string[: match.start()]):
+        return " ".join(plain) + ("'s" if ending else "")
     if plain in SPOKEN_AS_WORDS:
         return plain.capitalize() + ending
     if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
@@ -362,7 +376,7 @@ _DRIVE = re.compile(r"(?<!\w)([A-Z]):(\\[^\s<>\"']*[^\s<>\"'.,;:!?)\]])")
 _FILES = "py|txt|csv|pdf|jpg|png|md|json|ya?ml|html?|zip|docx?|xlsx?|mp[34]|wav|js|sh|exe|cfg|log"
 _PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Za-z_])[\w-]+\.(?:{_FILES})\b", re.ASCII)
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
-_HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)", re.ASCII)
+_HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
 _POSTCODE = re.compile(rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)")
 _CITY = re.compile(
@@ -371,6 +385,8 @@ _CITY = re.compile(
 )
 """What is before a state's short form; before ``ID 88213``, other words say whose identity that is."""
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
+_TAG_YEAR = re.compile(r"(?<=[A-Za-z])(?:19|20)\d\d$")
+_TAG_FIGURES = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Z][a-z])")
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
 _VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
 
@@ -389,8 +405,18 @@ def addresses(text: str) -> str:
     text = _PORT.sub(lambda match: f"{match[1]} colon {digits(match[2])}", text)
     text = _DRIVE.sub(lambda match: f"{match[1]} colon {spoken(match[2])}", text)
     text = _PATH.sub(lambda match: spoken(match[0]), text)
-    text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
-    return _USER.sub(lambda match: f"at {_HUMPS.sub(' ', match[1])}", text)
+    text = _HASHTAG.sub(lambda match: f"hashtag {_split_tag(match[1])}", text)
+    return _USER.sub(lambda match: f"at {_split_tag(match[1])}", text)
+
+
+def _split_tag(tag: str) -> str:
+    """A tag's words, parted at capitals and figures; 1900 to 2099 after letters are a year.
+
+    >>> _split_tag("SaveWater2025"), _split_tag("Tom99"), _split_tag("dev_team")
+    ('Save Water twenty twenty-five', 'Tom 99', 'dev team')
+    """
+    parts = _HUMPS.sub(" ", _TAG_YEAR.sub(lambda match: f" {year(int(match[0]))}", tag))
+    return _TAG_FIGURES.sub(" ", parts)
 
 
 def _read_postcode(match: re.Match[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vaak.text.speech.words import cardinal, ordinal, plural, table, year
+from vaak.text.speech.words import cardinal, decimal, ordinal, plural, table, year
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -34,8 +34,27 @@ _ISO = re.compile(
     r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
 )
 _NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
-_DAYS = re.compile(rf"\b({'|'.join(SHORT_DAYS)})\.?\s?[-–]\s?({'|'.join(SHORT_DAYS)})\b\.?(?!\w)")
 _NAMED = re.compile(rf"(?<![\d-])({_DAY})-({MONTH})-(\d{{4}})(?![\d-])")
+_DAY_NAMES = "|".join((*SHORT_DAYS, *dict.fromkeys(SHORT_DAYS.values())))
+_MONTH_NAMES = "|".join((*SHORT_MONTHS, *MONTHS))
+_NAMES_RANGE = re.compile(
+    rf"\b({_DAY_NAMES})\.?\s?[-–]\s?({_DAY_NAMES})\b(?:\.(?!\s*$))?(?!\w)"
+    rf"|\b({_MONTH_NAMES})\.?\s?[-–]\s?({_MONTH_NAMES})\b(?:\.(?!\s*$))?(?!\w)"
+)
+_MONTH_STOPPED = re.compile(
+    rf"\b({'|'.join(SHORT_MONTHS)})\.(?=,?\s+[a-z\d(&]|[,;:)–-])"
+    rf"|\b(?!Jan|Mar|Jun)({'|'.join(SHORT_MONTHS)})(?=\.(?:\s|$|[\"')]))"
+)
+"""Jan. at the end of a sentence may be a name."""
+_AFTER_PREPOSITION = re.compile(
+    rf"\b((?:[Ii]n|[Ss]ince|[Ll]ast|[Nn]ext|[Tt]his|[Ee]arly|[Ll]ate|[Mm]id) )({'|'.join(SHORT_MONTHS)})"
+    r"(?![\w'’-]|\.\w|\s+[A-Z])"
+    rf"|\b((?:[Oo]n|[Ll]ast|[Nn]ext|[Tt]his|[Ee]very) )({'|'.join(SHORT_DAYS)})(?![\w'’-]|\.\w|\s+[A-Z])"
+)
+_FISCAL = re.compile(r"(?<![\w.,/$£€₹-])((?:1[89]|20)\d\d)/(\d\d)(?![\w/]|[.,]\d)")
+_CENTURY = re.compile(r"(?<=\d(?:st|nd|rd|th)) c(?:\.(?=\s|$)|(?=\s(?:BC|AD|CE|B\.|A\.)))")
+_STOPWATCH = re.compile(r"(?<![\d:.,])([0-5]?\d):([0-5]\d)(\.\d{1,3})(?![\d:])")
+_RANGE_OF_ERA = re.compile(r"(?<![\d.,])(\d{1,4})\s?[-–]\s?(?=\d{1,4} (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))")
 _ON = re.compile(r"(?<=\b[Oo]n )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)|(?<=\b[Dd]ue )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)")
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
@@ -44,9 +63,10 @@ _ANY_MONTH = f"(?:{'|'.join((*MONTHS, *SHORT_MONTHS))})"
 _OF_LIVES = table("b=born d=died m=married fl=flourished r=reigned bef=before aft=after")
 _LIFE = re.compile(
     rf"(?<![\w.])(?<!\d )(?:({'|'.join(_OF_LIVES)})\.\s?(?=(?:ca?\.\s?)?(?:1\d{{3}}|20\d\d)\b(?![,.]\d)"
-    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{_DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)|(ca?)\.\s?(?=\d))"
+    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{_DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)"
+    rf"|(ca?)\.\s?(?=\d{{3}}|\d{{1,2}}(?:st|nd|rd|th)\b))"
 )
-"""Short words of lives before a date, and ``c.`` before any number."""
+"""Short words of lives before a date, and ``c.`` before a year or a century (in old statutes it is a chapter)."""
 _HALF_DAY = r"(?:\s?([AaPp])\.?\s?[Mm]\b\.?)"
 _CLOCK = re.compile(rf"(?<![\d:.,])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?(?![\d:]){_HALF_DAY}?")
 _HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
@@ -71,7 +91,7 @@ _CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
 _DECADE = re.compile(r"(?<![\w'.,])'?([2-9]0)(?:'s|s)\b")
 _SHORT_YEAR = re.compile(r"(?<![\w'])'(\d\d)(?![\d'])(?!s\b)")
 _YEARS_OF_ERA = re.compile(
-    r"(?<![\d.,])(\d{3,4})(?=(?:\s?[-–]\s?\d{1,4})? (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))"
+    r"(?<![\d.,])(\d{3,4})(?=(?:(?:\s?[-–]\s?| to )\d{1,4})? (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))"
     r"|(?<=A\.D\. )(\d{3,4})\b|(?<=AD )(\d{3,4})\b"
 )
 _EARLY_YEAR = re.compile(
@@ -92,14 +112,18 @@ def dates_and_times(text: str) -> str:
     'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
     """
     # From long forms to short ones: a full date must be read before its year or its month alone could be.
+    text = _CENTURY.sub(" century", text)
     text = _LIFE.sub(lambda match: f"{_OF_LIVES.get(match[1], 'circa')} ", text)
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
-    text = _DAYS.sub(lambda match: f"{SHORT_DAYS[match[1]]} to {SHORT_DAYS[match[2]]}", text)
+    text = _NAMES_RANGE.sub(_range_of_names, text)
     text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
     text = _NAMED.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]} {match[3]}", text)
     text = _ON.sub(_day_and_month, text)
     text = _ISO.sub(lambda match: spoken_date(int(match[1]), int(match[3]), int(match[4])), text)
     text = _NUMERIC.sub(_numeric, text)
+    text = _FISCAL.sub(_fiscal, text)
+    text = _RANGE_OF_ERA.sub(r"\1 to ", text)
+    text = _STOPWATCH.sub(_stopwatch, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
     text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)
     text = _DURATION.sub(_duration, text)
@@ -113,6 +137,37 @@ def dates_and_times(text: str) -> str:
     for pattern in (_YEARS_OF_ERA, _EARLY_YEAR):
         text = pattern.sub(lambda match: year(int(match[0])), text)
     return text
+
+
+def calendar_names(text: str) -> str:
+    """Short names of days and months that no figure follows, and ranges of them.
+
+    >>> calendar_names("Open Mon-Sat and from Jan. to Sept., since Nov; on Sun Road I met Jan.")
+    'Open Monday to Saturday and from January to September, since November; on Sun Road I met Jan.'
+    """
+    text = _NAMES_RANGE.sub(_range_of_names, text)
+    text = _MONTH_STOPPED.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
+    return _AFTER_PREPOSITION.sub(
+        lambda match: f"{match[1]}{SHORT_MONTHS[match[2]]}" if match[1] else f"{match[3]}{SHORT_DAYS[match[4]]}", text
+    )
+
+
+def _range_of_names(match: re.Match[str]) -> str:
+    known = SHORT_DAYS | SHORT_MONTHS
+    return " to ".join(known.get(one, one) for one in match.groups() if one)
+
+
+def _fiscal(match: re.Match[str]) -> str:
+    """``2023/24`` is two years, if the second is the year after the first."""
+    if (int(match[1]) + 1) % 100 != int(match[2]):
+        return match[0]
+    return f"{year(int(match[1]))} {year_of_century(match[2])}"
+
+
+def _stopwatch(match: re.Match[str]) -> str:
+    """``3:42.5``: minutes and seconds; a time of day has no decimals."""
+    minutes, seconds = int(match[1]), decimal(f"{int(match[2])}{match[3]}")
+    return f"{cardinal(minutes)} minute{'' if minutes == 1 else 's'} {seconds} seconds"
 
 
 def year_of_century(two: str) -> str:

@@ -23,10 +23,11 @@ from vaak.text.speech.abbreviations import (
     roman_numerals,
     symbols,
 )
-from vaak.text.speech.dates_and_times import dates_and_times
-from vaak.text.speech.figures import CURRENCIES, VULGAR, money, numerals, units
+from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
+from vaak.text.speech.figures import CURRENCIES, money, numerals, units
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
+from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.unspoken import leave_out_markup
 from vaak.text.speech.words import digits, table
 
@@ -151,7 +152,20 @@ CUES = (
 """Words before a number that is read digit by digit."""
 
 
+_POSTCODE = re.compile(
+    r"(?<=[a-z,] )(?<!\d )([A-Z][a-z]+(?:,| ?[-–])? ?)"
+    r"([1-8]\d{5}|[1-8]\d\d \d{3})(?=$|[.,;:!?)]|\s(?:is|was|or|and|to|by|from)\b)"
+)
+"""Six figures after a name within a sentence: an Indian postcode, which a count without commas resembles."""
+_SHORT_CODE = re.compile(
+    r"(\b(?:SMS|[Tt]ext(?:ed|ing)?|[Mm]essage|[A-Z]{3,})\b(?: [\w']+){0,4} (?:to|on|at) "
+    r"|\b[Tt]ext )(\d{4,6})(?!\w|[ .,-]\d)"
+)
+
+
 def _numbers_by_digit(text: str) -> str:
+    for pattern in (_POSTCODE, _SHORT_CODE):
+        text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")
     return read_digits(text, digits, "")
@@ -162,6 +176,7 @@ RULES = (
     operators,
     _numbers_by_digit,
     dates_and_times,
+    calendar_names,
     money,
     abbreviations,
     roman_numerals,

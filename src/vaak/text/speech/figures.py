@@ -7,17 +7,16 @@ ranges, codes, house numbers and counts.
 from __future__ import annotations
 
 import re
-from math import gcd
 from typing import NamedTuple
 
 from vaak.text.speech.dates_and_times import MONTH, year_of_century
+from vaak.text.speech.ratios import ratios
 from vaak.text.speech.words import (
     GROUPED,
     NUMBER,
     cardinal,
     decimal,
     digits,
-    fraction,
     grouped,
     ordinal,
     plural,
@@ -86,7 +85,7 @@ MAGNITUDES = table(
 )
 _MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
 _WORDS = "hundred|thousand|lakh|million|crore|billion|trillion|dozen"
-_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
+_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})(?: (?:{_WORDS}))?\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
 _SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
 _AMOUNT = re.compile(
     rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\s?(?P<amount>{NUMBER})"
@@ -200,7 +199,9 @@ NAME_BY_UNIT = table(
     mbar=millibar/millibars mW=milliwatt GW=gigawatt MJ=megajoule
     mmHg=millimeter_of_mercury/millimeters_of_mercury px=pixel fps=frame_per_second/frames_per_second
     mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
-    Ah=amp_hour
+    Ah=amp_hour bps=basis_point yr=year yrs=year wk=week wks=week mos=month kgs=kilogram kms=kilometer gm=gram gms=gram
+    ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter sq_km=square_kilometer
+    mya=million_years_ago/million_years_ago kya=thousand_years_ago/thousand_years_ago
     °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
     °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """
@@ -208,6 +209,8 @@ NAME_BY_UNIT = table(
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
 """Units that after a whole number and a space are more often something else."""
+MOST_OF_4K = 3
+"""From so many figures on, a K next to them is kelvin."""
 CAPITALS = frozenset(("W", "V", "L", "J", "N", "K"))
 """Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
@@ -217,13 +220,19 @@ _SCIENTIFIC = re.compile(
 )
 _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
-    rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
+    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
 )
 _PER_UNIT = re.compile(rf"(?<![\w.,])({NUMBER})\s?({_UNIT})([²³]?)/({_UNIT})([²³]?)(?![\w/²³])")
 _WITH_VULGAR = re.compile(rf"(?<![\w.,])(\d+\s?[½¼¾⅓⅔⅛⅜⅝⅞])\s?(?!(?:in|s|h|m)\b)({_UNIT})(?![\w/²³])")
+_WITH_FRACTION = re.compile(
+    rf"(?<![\w.,/])((?:\d+[ -])?)(\d{{1,2}}/\d{{1,2}}|[½¼¾⅓⅔⅛⅜⅝⅞])"
+    rf"(?:\s?(?![A-Za-z](?![a-z])|in\b)({_UNIT})\.?(?=\s+[a-z]|[,;:!?)]|$)"
+    rf"|\s(?![A-Za-z](?![a-z])|in\b)({_UNIT})(?![\w/²³]))"
+)
 _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
+_SHORT_FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3}) ?ft\.? (\d{1,2}) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])")
 _FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
 _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"])?")
 _PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
@@ -244,9 +253,13 @@ def units(text: str) -> str:
     text = _SCIENTIFIC.sub(_scientific, text)
     text = _PER_UNIT.sub(_measure_per_unit, text)
     text = _WITH_VULGAR.sub(_measure_with_vulgar, text)
+    text = _WITH_FRACTION.sub(_fraction_of_unit, text)
     text = _TIMES.sub(" by ", text)
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
     text = _ANGLE.sub(_angle, text)
+    text = _SHORT_FEET_INCHES.sub(
+        lambda match: f"{_name_amount(match[1], 'foot/feet')} {_name_amount(match[2], 'inch/inches')}", text
+    )
     text = _FEET_INCHES.sub(lambda match: f"{decimal(match[1])} foot {decimal(match[2])}", text)
     text = _PRIMES.sub(lambda match: _name_amount(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
     text = _FEET.sub(lambda match: _name_amount(match[1], "foot/feet"), text)
@@ -283,8 +296,17 @@ def _measure_with_vulgar(match: re.Match[str]) -> str:
     return f"{match[1]} {many or one + 's'}"
 
 
+def _fraction_of_unit(match: re.Match[str]) -> str:
+    """``3/4 tsp`` is three quarters teaspoon, ``1 1/2 lbs`` one and a half pounds; ``ratios`` reads the figures."""
+    one, _, many = NAME_BY_UNIT[match[3] or match[4]].partition("/")
+    return f"{match[1]}{match[2]} {many or one + 's' if match[1] else one}"
+
+
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
+    # 4K and 8K are pictures' sizes; kelvins have a space, or more figures.
+    if unit == "K" and not gap and len(match["amount"]) < MOST_OF_4K:
+        return match[0]
     of_time = unit in ("s", "h") and gap == " " and _SECONDS.match(match.string, match.end())
     # "5 in" is rarely inches and "3 s" rarely seconds, unless the number has decimals, or a time ends the clause.
     if gap and unit in ATTACHED_ONLY and "." not in match["amount"] and not of_time:
@@ -296,6 +318,10 @@ def _measure(match: re.Match[str]) -> str:
         names = _raise_unit(names, match["power"])
     sign = "minus " if match["sign"] else ""
     if match["to"]:
+        # "5 kg to 7 kg" names the unit once, "40 bps to 8.5%" both.
+        first = match["first"]
+        if first and NAME_BY_UNIT[first] != NAME_BY_UNIT[unit]:
+            return f"{sign}{_name_amount(match['amount'], NAME_BY_UNIT[first])} to {_name_amount(match['to'], names)}"
         return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
     # As an adjective the unit is singular: a 10-km run.
     if gap == "-":
@@ -325,17 +351,12 @@ def _inches(match: re.Match[str]) -> str:
     return match[0] if opened else _name_amount(match[1], "inch/inches")
 
 
-VULGAR = table(
-    """
-    ½=1/2 ¼=1/4 ¾=3/4 ⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8
-    """
-)
-DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
-"""Denominators of fractions that are read as such: 9/11 and 24/7 are not."""
 STREETS = "Street|Avenue|Road|Lane|Drive|Boulevard|Court|Place|Square|Highway|Parkway|Terrace|Way"
 DIRECTIONS = "North|South|East|West|Northeast|Northwest|Southeast|Southwest"
 IN_GROUPS = (
-    "Number|Room|Flight|Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
+    "Number|Room|[Ff]light(?: (?:[A-Z]{2}|[A-Z]\\d|\\d[A-Z]))?|Boeing|Airbus|"
+    "Porsche|Peugeot|Nokia|Gate|Ward|Locker|Cabin|"
+    "Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
 )
 """Before numbers that are read in pairs of digits: Room one oh five."""
 YEAR_BEFORE = (
@@ -353,9 +374,6 @@ _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
 _POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
-_VULGAR = re.compile(rf"(\d+)?\s?([{''.join(VULGAR)}])")
-_MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
-_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|\.\d)((?:th|rd)s?\b)?")
 _YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
 _RANGE = re.compile(rf"(?<![\w.,/-])({_FEW}|\d+\.\d+)(?:\s?–\s?|-)({_FEW}|\d+\.\d+)(?![\w/-]|[.,]\d)")
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:])")
@@ -398,6 +416,7 @@ _FUNCTION = words(
     """
     the a an and or but to in of on at by for from with who which that when while where he she it they we i you had has
     have was were is are been be did do said made saw became began came went found not no so as if than then there this
+    still also only never ever again soon later already often just even once both now therefore thereby
     these those his her their its our my after before until till during since about against between into over under
     """
 )
@@ -424,9 +443,7 @@ def numerals(text: str) -> str:
     text = _POWER.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
-    text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
-    text = _MIXED.sub(_read_mixed_number, text)
-    text = _FRACTION.sub(_fraction, text)
+    text = ratios(text)
     text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
     text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
     text = _EMERGENCY.sub(lambda match: re.sub(r"\d+", lambda number: digits(number[0]), match[0]), text)
@@ -469,19 +486,6 @@ def code(written: str) -> str:
         else:
             said.append(" ".join(piece.upper()))
     return " ".join(said)
-
-
-def _read_mixed_number(match: re.Match[str]) -> str:
-    part = fraction(int(match[2]), int(match[3])) if int(match[3]) else match[0]
-    return f"{whole(match[1])} and {re.sub('^one (?=half|quarter|eighth)', 'a ', part)}"
-
-
-def _fraction(match: re.Match[str]) -> str:
-    """A proper fraction; otherwise two numbers, as in 24/7."""
-    above, below = int(match[1]), int(match[2])
-    if match[3] or (0 < above < below and below in DENOMINATORS and gcd(above, below) == 1):
-        return fraction(above, below)
-    return f"{whole(match[1])} {whole(match[2])}"
 
 
 def _years(match: re.Match[str]) -> str:

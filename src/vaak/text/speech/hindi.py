@@ -147,7 +147,7 @@ def _quarters(found: re.Match[str]) -> str:
     return f"पौने {cardinal(whole + 1)}"
 
 
-_SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब){_ENDED}){{1,2}})?")
+_SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन){_ENDED}){{1,2}})?")
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 RULES: tuple[Rule, ...] = (
@@ -165,7 +165,9 @@ RULES: tuple[Rule, ...] = (
         lambda found: f"{found['month']}{found['gap']}{year(int(found['year']))}",
     ),
     (
-        re.compile(_nfc(rf"(?P<before>{_BEGINS}(?:सन्|सन|वर्ष)\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)")),
+        re.compile(
+            _nfc(rf"(?P<before>{_BEGINS}(?:सन्|सन|वर्ष|ईस्वी|ईसवी|संवत|संवत्)\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)")
+        ),
         lambda found: f"{found['before']}{year(int(found['year']))}",
     ),
     (

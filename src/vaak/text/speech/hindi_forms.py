@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+from vaak.text.speech.abbreviations import parse_roman
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.words import table
@@ -39,6 +40,7 @@ DOTTED = _words(
     आं.प्र=आंध्र_प्रदेश वि.सं=विक्रम_संवत दि=दिनांक ता=तारीख़ पृ=पृष्ठ कु=कुमारी स्व=स्वर्गीय ले=लेफ़्टिनेंट लि=लिमिटेड इं=इंजीनियर
     इंजी=इंजीनियर मे=मेसर्स एड=एडवोकेट कं=कंपनी प्रा=प्राइवेट दू=दूरभाष फ़ो=फ़ोन फो=फ़ोन सोम=सोमवार मंगल=मंगलवार बुध=बुधवार
     गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार जन=जनवरी फर=फ़रवरी फ़र=फ़रवरी अप्रै=अप्रैल अग=अगस्त
+    श्री=श्री श्रीमती=श्रीमती सुश्री=सुश्री कै=कैप्टन चि=चिरंजीव प्रा.लि=प्राइवेट_लिमिटेड
     सित=सितंबर सितं=सितंबर अक्टू=अक्टूबर अक्तू=अक्टूबर नव=नवंबर नवं=नवंबर दिस=दिसंबर दिसं=दिसंबर
     """
 )
@@ -54,7 +56,10 @@ HINDI_BY_UNIT = _words(
     °=डिग्री %=प्रतिशत ‰=प्रति_हज़ार
     V=वोल्ट W=वॉट kW=किलोवॉट kWh=किलोवॉट_घंटा MW=मेगावॉट Hz=हर्ट्ज़ kHz=किलोहर्ट्ज़ MHz=मेगाहर्ट्ज़ GHz=गीगाहर्ट्ज़ KB=किलोबाइट
     MB=मेगाबाइट GB=गीगाबाइट TB=टेराबाइट mAh=मिलीऐंपियर_घंटा dB=डेसिबल hPa=हेक्टोपास्कल h=घंटा घं.=घंटा मि.=मिनट मिन.=मिनट
-    min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
+    min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड hr=घंटा hrs=घंटे
+    sec=सेकंड secs=सेकंड mins=मिनट kmph=किलोमीटर_प्रति_घंटा
+    mph=मील_प्रति_घंटा मी/से=मीटर_प्रति_सेकंड sq_ft=वर्ग_फुट tsp=चम्मच
+    tbsp=बड़ा_चम्मच lb=पाउंड lbs=पाउंड oz=औंस ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
     """
 )
 _NAMES = _words(
@@ -79,12 +84,19 @@ _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 CUES = compile_cues(
     nfc(
-        r"पिन ?कोड|पिन|ओ\.?टी\.?पी\.?|OTP|PIN|PNR|IFSC|आधार|कोड|ट्रेन|गाड़ी|पासवर्ड|खाता|खाते|पीएनआर|दिल्ली|फ़ोन|फोन|मोबाइल|"
-        r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन|कॉल|डायल"
+        r"पिन ?कोड|पिन|ओ\.?टी\.?पी\.?|OTP|PIN|PNR|IFSC|आधार|कोड|ट्रेन|गाड़ी|पासवर्ड|खाता|खाते|पीएनआर|फ़ोन|फोन|मोबाइल|"
+        r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन|कॉल|डायल|एसएमएस|SMS"
     ),
     nfc(r"बिल|ऑर्डर|रसीद|टिकट|केस|आईडी|पासपोर्ट|मेरा|हमारा|सदस्यता|पंजीकरण|रजिस्ट्रेशन|कार्ड"),
     nfc(r"नंबर|नम्बर|नं\.?|संख्या|सं\.|क्रमांक|आईडी"),
 )
+CITIES = nfc(
+    "दिल्ली|मुंबई|मुम्बई|कोलकाता|चेन्नई|बेंगलुरु|बेंगलूरु|बंगलौर|हैदराबाद|पुणे|अहमदाबाद|लखनऊ|कानपुर|पटना|जयपुर|भोपाल|इंदौर|इन्दौर|"
+    "नागपुर|वाराणसी|आगरा|नोएडा|गुरुग्राम|गुड़गाँव|गाज़ियाबाद|गाजियाबाद|फ़रीदाबाद|फरीदाबाद|राँची|रांची|देहरादून|शिमला|चंडीगढ़|अमृतसर|"
+    "लुधियाना|जोधपुर|उदयपुर|कोटा|मेरठ|प्रयागराज|इलाहाबाद|रायपुर|गुवाहाटी|सूरत|वडोदरा|कोच्चि|गोरखपुर|बरेली|अलीगढ़|मथुरा|जम्मू|"
+    "श्रीनगर|जबलपुर|ग्वालियर|धनबाद|जमशेदपुर|भुवनेश्वर|नासिक|नाशिक|राजकोट|मैसूर|मैसूरु|अजमेर|बीकानेर|झाँसी|झांसी|हरिद्वार|गया|भागलपुर"
+)
+"""Before six figures, which are then a postcode."""
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
 _UNIT = _any(HINDI_BY_UNIT)
 _POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
@@ -107,7 +119,7 @@ def _measure(found: re.Match[str]) -> str:
     unit, per, power = HINDI_BY_UNIT[found["unit"]], found["per"], found["power"]
     raised = {"²": "वर्ग ", "³": "घन "}.get(power or "", "")
     if per is not None:
-        per = nfc(f" प्रति {HINDI_BY_UNIT.get(per, per)}")
+        per = nfc(f" प्रति {HINDI_BY_UNIT.get(per, HINDI_BY_UNIT.get(f'{per}.', per))}")
     return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
 
 
@@ -138,7 +150,61 @@ ADDRESSES: tuple[Rule, ...] = (
     (re.compile(rf"(?<!\w)#((?!\d){LETTER}+)"), lambda found: nfc(f"हैशटैग {_HUMPS.sub(' ', found[1])}")),
     (re.compile(rf"(?<!\w)@((?!\d){LETTER}+)"), lambda found: nfc(f"ऐट {_HUMPS.sub(' ', found[1])}")),
 )
-_SYLLABLE = "[\u0904-\u0939\u0958-\u0961][\u0900-\u0903\u093c\u093e-\u094d]{0,2}[\u0915-\u0939]?"
+MONTH_NAMES = _words(
+    """
+    जनवरी=जनवरी जन=जनवरी फ़रवरी=फ़रवरी फरवरी=फ़रवरी फर=फ़रवरी फ़र=फ़रवरी मार्च=मार्च अप्रैल=अप्रैल अप्रै=अप्रैल
+    मई=मई जून=जून जुलाई=जुलाई जुल=जुलाई
+    अगस्त=अगस्त अग=अगस्त सितंबर=सितंबर सितम्बर=सितंबर सित=सितंबर अक्टूबर=अक्टूबर अक्तूबर=अक्टूबर अक्टू=अक्टूबर अक्तू=अक्टूबर
+    नवंबर=नवंबर नवम्बर=नवंबर नव=नवंबर दिसंबर=दिसंबर दिसम्बर=दिसंबर दिस=दिसंबर
+    """
+)
+DAY_NAMES = _words(
+    """
+    सोम=सोमवार मंगल=मंगलवार बुध=बुधवार गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार
+    सोमवार=सोमवार मंगलवार=मंगलवार
+    बुधवार=बुधवार गुरुवार=गुरुवार शुक्रवार=शुक्रवार शनिवार=शनिवार रविवार=रविवार
+    """
+)
+_LATIN_MONTHS = _words(
+    """
+    Jan=जनवरी Feb=फ़रवरी Mar=मार्च Apr=अप्रैल May=मई Jun=जून Jul=जुलाई Aug=अगस्त Sep=सितंबर Oct=अक्टूबर Nov=नवंबर Dec=दिसंबर
+    """
+)
+_RANGE_OF_NAMES = re.compile(
+    rf"{BEGINS}({_any(DAY_NAMES)})\.?\s?[-–]\s?({_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
+    rf"|{BEGINS}({_any(MONTH_NAMES)})\.?\s?[-–]\s?({_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
+)
+_FOREIGN_MONTH = re.compile(
+    rf"(?<![\d.,])(\d{{1,2}})[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?(?:,?[ -]([12]\d{{3}})(?!\d))?"
+)
+ORDINALS = _words("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
+"""Of sovereigns and popes; later ones are counted in the usual ordinals."""
+_HEADINGS = nfc(
+    "अध्याय|भाग|खंड|खण्ड|कक्षा|अनुच्छेद|अनुसूची|सूची|परिशिष्ट|युद्ध|टाइप|प्रकार|चरण|अंक|श्रेणी|समूह|वर्ग|ग्रेड|स्तर|सत्र|सेमेस्टर|"
+    "इकाई|यूनिट|मॉड्यूल|पेपर|प्रश्नपत्र|पर्व|सर्ग|धारा|तालिका|सारणी|चित्र|वॉल्यूम|पार्ट|चैप्टर|क्लास|फ़ेज़|फेज|स्टेज|लेवल|ग्रुप"
+)
+_SOVEREIGNS = nfc(
+    "चार्ल्स|जॉर्ज|जार्ज|विलियम|जेम्स|हेनरी|एडवर्ड|रिचर्ड|लुई|एलिज़ाबेथ|एलिजाबेथ|फ़िलिप|फिलिप|नेपोलियन|पायस|पॉल|लियो|ग्रेगरी|बेनेडिक्ट|"
+    "निकोलस|अलेक्ज़ेंडर|फ्रेडरिक|फ़्रेडरिक|कैथरीन|रामसेस|टॉलेमी|पीटर|चंद्रगुप्त|चन्द्रगुप्त|पुलकेशिन|राजराज|राजेंद्र|विक्रमादित्य|शाहजहाँ|अकबर"
+)
+"""Names after which a single letter is a number too."""
+_ROMAN = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
+_NOT_NAMES = nfc("को|में|से|का|के|की|ने|पर|और|या|है|हैं|तक|एक|कि|तो|भी|था|थे|थी|यह|वह")
+_ROMAN_ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)\s*")
+_ROMAN_BEFORE = re.compile(nfc(rf"(?<![\w.])({_ROMAN})(?=\s(?:विश्व युद्ध|विश्वयुद्ध){ENDED})"))
+_ROMAN_CENTURY = re.compile(nfc(rf"(?<![\w.])({_ROMAN})(?:वीं|वी)?(?=\s(?:सदी|शताब्दी|शती){ENDED})"))
+_ROMAN_HEADING = re.compile(
+    rf"{BEGINS}(?P<heading>{_HEADINGS})[\s-](?P<roman>{_ROMAN})(?:\s?[-–]\s?(?P<to>{_ROMAN}))?(?![\w.'-])"
+)
+_ROMAN_NAME = re.compile(
+    rf"{BEGINS}(?P<name>{_SOVEREIGNS}|(?!(?:{_NOT_NAMES})\s){LETTER}*[\u0900-\u097f](?=\s[IVX]{{2}})(?!\sIV\b))"
+    rf"\s(?P<roman>{_ROMAN})(?![\w'-])(?=(?P<after>\s(?:{_NOT_NAMES}){ENDED})?)"
+)
+_CLUSTER = "(?:[\u0915-\u0939]\u093c?\u094d)*"
+_SYLLABLE = (
+    rf"(?:{nfc('डब्ल्यू|पीएच')}|{_CLUSTER}[\u0904-\u0939\u0958-\u0961]"
+    r"[\u0900-\u0903\u093c\u093e-\u094d]{0,2}[\u0904-\u0939]?)"
+)
 WORDS: tuple[Rule, ...] = (
     (
         re.compile(nfc(rf"{BEGINS}({_any(key.replace('.', '. ') for key in DOTTED if '.' in key)})\.")),
@@ -160,15 +226,67 @@ WORDS: tuple[Rule, ...] = (
     ),
     (re.compile(nfc(rf"{BEGINS}और/या{ENDED}")), nfc("और या")),
     (re.compile(r"(?<=[\u0900-\u097f])\s?[-–]\s?(\d{6})(?![\d,.-])"), lambda found: f" {' '.join(found[1])} "),
-    (re.compile(r"\b([A-Z]{2,})(\d{3,})([A-Z]?)\b"), lambda found: f"{found[1]} {' '.join(found[2])} {found[3]}"),
+    (re.compile(r"\b([A-Z]{3,5})((?:19|20)\d\d)\b"), "\\1 \x02\\2\x03"),
+    (
+        re.compile(r"\b([A-Z]{2,}(?=\d{3})|[A-Z](?=\d{4}))(\d+)([A-Z]?)\b"),
+        lambda found: f"{found[1]} {' '.join(found[2])} {found[3]}",
+    ),
+    (
+        re.compile(rf"{BEGINS}({CITIES})((?:,|\s?[-–])?\s?)(\d{{6}}|\d{{3}} \d{{3}})(?![\d,.-]\d|\d)"),
+        lambda found: f"{found[1]}{found[2]} {' '.join(found[3].replace(' ', ''))} ",
+    ),
+    (
+        re.compile(
+            nfc(
+                r"(?<![\d.,₹$-])(\d{3,6})(?=\s(?:डायल|मिलाएँ|मिलाएं|पर\s(?:कॉल|फ़ोन|फोन|डायल|संपर्क|सम्पर्क|भेज|एसएमएस|SMS|मैसेज|संदेश)))"
+            )
+        ),
+        lambda found: " ".join(found[1]),
+    ),
+    (re.compile(nfc(rf"{BEGINS}(शक|विक्रम)\s+संख्या(?=\s+\d)")), nfc("\\1 संवत")),
+    (re.compile(nfc(rf"{BEGINS}नं(?=\s?\d)")), nfc("नंबर ")),
+    (_RANGE_OF_NAMES, lambda found: _range_of_names(found)),
+    (_FOREIGN_MONTH, lambda found: _foreign_month(found)),
+    (
+        re.compile(nfc(rf"(?<![\d-])(\d{{1,2}})-({_any(MONTH_NAMES)})-(\d{{4}})(?![\d-])")),
+        lambda found: f"{int(found[1])} {MONTH_NAMES[found[2]]} \x02{found[3]}\x03",
+    ),
+    (
+        re.compile(nfc(rf"{BEGINS}({_any(MONTH_NAMES.values())})\s(\d{{1,2}}),\s([12]\d{{3}})(?![\d,.]\d|\d)")),
+        "\\1 \\2, \x02\\3\x03",
+    ),
+    (_ROMAN_ITEM, lambda found: f"{parse_roman(found[1].upper())}. "),
+    (_ROMAN_CENTURY, lambda found: nfc(f"{parse_roman(found[1])}वीं")),
+    (_ROMAN_BEFORE, lambda found: _ordinal_of_roman(found[1])),
+    (_ROMAN_HEADING, lambda found: _read_roman_heading(found)),
+    (_ROMAN_NAME, lambda found: f"{found['name']} {_ordinal_of_roman(found['roman'], oblique=bool(found['after']))}"),
 )
 FIGURES: tuple[Rule, ...] = (
+    (
+        re.compile(
+            r"(?<![\d.])(?!\d\d?\.\d\d?\.\d{4}(?!\d))(?!\d\d\.\d\d\.\d\d(?!\d))(\d{1,4}(?:\.\d{1,5}){2,})(?![.,]?\d)"
+        ),
+        lambda found: nfc(" पॉइंट ").join(found[1].split(".")),
+    ),
+    (re.compile(r"(?<![\d.])(\d\d)\.(\d\d)\.(\d\d)(?![\d.]\d|\d)"), lambda found: _short_date(found)),
+    (
+        re.compile(r"(?<![\w.,])(\d{1,3}) ?h ?(\d{1,2}) ?m(?:in)?\b(?! ?\d)"),
+        lambda found: nfc(f"{found[1]} घंटे {found[2]} मिनट"),
+    ),
+    (
+        re.compile(r"(?<![\w.'])(\d{1,2})['′] ?(\d{1,2})[\"″](?!\w)"),
+        lambda found: nfc(f"{found[1]} फुट {found[2]} इंच"),
+    ),
+    (re.compile(r"(?<![\d/,.-])((?:19|20)\d\d)/(\d\d)(?![\d/])"), lambda found: _fiscal(found)),
     (re.compile(r"(?<=\d)/-"), " "),
     (
         re.compile(nfc(rf"(₹|रु\.?) ?({_N})\s?[-–~]\s?({_N})")),
         lambda found: nfc(f"{found[2]} से {found[1]}{found[3]}"),
     ),
-    (re.compile(nfc(rf"(₹ ?{_N})/(?=[\u0900-\u097f])")), lambda found: nfc(f"{found[1]} प्रति ")),
+    (
+        re.compile(nfc(rf"(₹ ?{_N})/(?:({_UNIT})(?!{LETTER})|(?=[\u0900-\u097f]))")),
+        lambda found: nfc(f"{found[1]} प्रति {HINDI_BY_UNIT.get(found[2] or '', '')}"),
+    ),
     (re.compile(rf"\b(?:INR|Rs) ?({_N})"), r"₹\1"),
     (re.compile(rf"\b(USD|EUR|GBP) ?({_N})"), lambda found: f"{_SIGNS[found[1]]}{found[2]}"),
     (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ?(?:रु(?:\.|{ENDED})|₹|INR\b)")), r"₹\1 "),
@@ -189,7 +307,7 @@ FIGURES: tuple[Rule, ...] = (
         re.compile(
             nfc(
                 rf"(?<![\d.,:/])(?P<number>{_N})\s?(?P<unit>{_UNIT})(?P<power>[²³])?"
-                rf"(?:/(?P<per>[\u0900-\u097f]+|{_UNIT}))?(?!{LETTER}|[²³])"
+                rf"(?:/(?P<per>{_UNIT}|[\u0900-\u097f]+))?(?!{LETTER}|[²³])"
             )
         ),
         _measure,
@@ -223,7 +341,7 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(r"[-=]>"), " → "),
     (re.compile(r"(?<![\d/.-])(\d{1,2})/(\d{1,2})/(\d\d)(?![\d/])"), lambda found: _short_date(found)),
     (
-        re.compile(r"(?<![\d.,/-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(1[1-9]\d\d|20\d\d|\d\d)(?![\d,/-]|\.\d)"),
+        re.compile(r"(?<![\d.,/-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(1[1-9]\d\d|20\d\d|\d\d)(?!\d|[,/-]\d|\.\d)"),
         lambda found: f"\x02{found[1]}\x03 {nfc('से')} " + (f"\x02{found[2]}\x03" if len(found[2]) == 4 else found[2]),
     ),
     (
@@ -237,6 +355,35 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(f"[{re.escape(''.join(_NAMES))}](?!\\s*[\\d₹€£$]*¥)"), lambda found: f" {_NAMES[found[0]]} "),
 )
 """Years stand between U+0002 and U+0003, for ``hindi`` to read."""
+
+
+def _range_of_names(found: re.Match[str]) -> str:
+    known = DAY_NAMES | MONTH_NAMES
+    return nfc(" से ").join(known[one] for one in found.groups() if one)
+
+
+def _foreign_month(found: re.Match[str]) -> str:
+    """``14 Feb 2020``: English names of months in a date."""
+    said = f"{int(found[1])} {_LATIN_MONTHS[found[2]]}"
+    return f"{said} \x02{found[3]}\x03" if found[3] else said
+
+
+def _read_roman_heading(found: re.Match[str]) -> str:
+    """``अध्याय IV`` is chapter four, ``भाग III-IV`` parts three to four; the figures are read later."""
+    first = f"{found['heading']} {parse_roman(found['roman'])}"
+    return nfc(f"{first} से {parse_roman(found['to'])}") if found["to"] else first
+
+
+def _ordinal_of_roman(roman: str, oblique: bool = False) -> str:
+    """``III`` after a name is तृतीय; from eleven on, ``XVI`` is सोलहवाँ, and सोलहवें before a postposition."""
+    number = parse_roman(roman)
+    return ORDINALS.get(str(number), nfc(f"{number}{'वें' if oblique else 'वाँ'}"))
+
+
+def _fiscal(found: re.Match[str]) -> str:
+    """``2023/24`` is two years, if the second is the year after the first."""
+    consecutive = (int(found[1]) + 1) % 100 == int(found[2])
+    return f"\x02{found[1]}\x03 {found[2]}" if consecutive else found[0]
 
 
 def _short_date(found: re.Match[str]) -> str:

@@ -85,6 +85,9 @@ _RULES = (
         re.compile(r"\b(I|[Ww]e|[Yy]ou|[Tt]hey|much) <3(?![\w.])(?! (?:\w+s|%))|(?<=[a-z!] )<3(?=$|[!.])"),
         lambda found: f"{found[1] or ''} love",
     ),
+    (re.compile("§§"), " sections "),
+    (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
+    (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
     (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),
     (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), " times "),
     (re.compile(r"(?<=\d) × (?=\d[^=]*=)"), " times "),
@@ -129,6 +132,11 @@ def _several(found: re.Match[str]) -> str:
     if found[1] is None:
         return many or found[0]
     return f"{many} of {CURRENCIES[found[1]].many}" if many else plural(cardinal(amount))
+
+
+def _divide(found: re.Match[str]) -> str:
+    """``8/2 =`` is a division, ``1/2 =`` a fraction."""
+    return f"{found[1]} divided by {found[2]}" if int(found[1]) >= int(found[2]) else found[0]
 
 
 def _plural(names: str) -> str:

@@ -1,8 +1,11 @@
-"""360 lines of English and 300 of Hindi as people write them, read in words; and what of a text isn't spoken.
+"""Lines and sentences of English and Hindi as people write them, read in words; and what of a text isn't spoken.
 
 ``spoken`` in the tables has the readings that are right, separated by |; the rules were written with the lines of part
 ``tuned`` in sight, and those of ``unseen`` were looked at once they were finished. Those of ``later`` were written, in
 the categories that failed, after rules for these had been, and looked at after that: 49 of the 60 were right.
+
+The files ``*_sentences.tsv`` have 300 sentences of each language from 25 categories, written before the rules of
+2026-11-29 and divided by a seed: docs/lab/2026-11-29-normalisation.md.
 """
 
 from __future__ import annotations
@@ -34,6 +37,11 @@ def words(text: str) -> list[str]:
     return ["zero" if word == "oh" else word for word in plain.split()]
 
 
+def read_rows(name: str, part: str) -> list[dict[str, str]]:
+    with (HERE / name).open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row["part"] == part]
+
+
 def read_right(processor: PhonemeProcessor, written: str, spoken: str) -> bool:
     try:
         found = words(processor.normalise(written, (), [], pictures=True))
@@ -49,14 +57,60 @@ def read_right(processor: PhonemeProcessor, written: str, spoken: str) -> bool:
 def test_lines_are_read_as_people_read_them(
     processors: dict[str, PhonemeProcessor], language: str, part: str, least: int
 ) -> None:
-    path = HERE / f"{'english' if language == 'en' else 'hindi'}_lines.tsv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row["part"] == part]
+    rows = read_rows(f"{'english' if language == 'en' else 'hindi'}_lines.tsv", part)
     wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
     assert Counter(row["category"] for row in rows) == dict.fromkeys(
         {row["category"] for row in rows}, 15 if part == "later" else 10
     )
     assert len(rows) - len(wrong) >= least, wrong
+
+
+@pytest.mark.parametrize(("language", "part", "least"), [("en", "tuned", 148), ("hi", "tuned", 150)])
+def test_sentences_are_read_as_people_read_them(
+    processors: dict[str, PhonemeProcessor], language: str, part: str, least: int
+) -> None:
+    rows = read_rows(f"{'english' if language == 'en' else 'hindi'}_sentences.tsv", part)
+    wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
+    assert set(Counter(row["category"] for row in rows).values()) == {6}
+    assert len(rows) - len(wrong) >= least, wrong
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        (
+            "en",
+            "Rates fell 40 bps to 8.5% p.a.",
+            "Rates fell forty basis points to eight point five percent per annum.",
+        ),
+        ("en", "It fell 5 kg to 7 kg.", "It fell five to seven kilograms."),
+        (
+            "en",
+            "Mix ⅔ cup and 3/4 tsp, or 2 1/2 lbs",
+            "Mix two thirds cup and three quarters teaspoon, or two and a half pounds",
+        ),
+        ("en", "See 12/4 = 3, 1/2 = 0.5", "See twelve divided by four equals three, one half equals zero point five"),
+        ("en", "Of 24/7, 9/11, 50/50 and 5/8", "Of twenty-four seven, nine eleven, fifty fifty and five eighths"),
+        ("en", "Open Mon–Fri. The WHO knows who.", "Open Monday to Friday. The W H O knows who."),
+        (
+            "en",
+            "Rs 2.5 lakh crore, $3 hundred million",
+            "two point five lakh crore rupees, three hundred million dollars",
+        ),
+        ("en", "@Sam77 #Race2025 #2Minute", "at Sam seventy-seven hashtag Race twenty twenty-five hashtag two Minute"),
+        ("hi", "लुई XIV के बाद XIX सदी, अध्याय III-IV", "लुई चौदहवें के बाद उन्नीसवीं सदी, अध्याय तीन से चार"),
+        ("hi", "मरीज को IV लगा, VIP और XL", "मरीज को IV लगा, VIP और XL"),
+        ("hi", "दिल्ली 2020 में, पटना 800001", "दिल्ली दो हज़ार बीस में, पटना आठ शून्य शून्य शून्य शून्य एक"),
+        ("hi", "v3.0.2 और 31.12.2021", "v तीन पॉइंट शून्य पॉइंट दो और इकतीस दिसंबर दो हज़ार इक्कीस"),
+        ("hi", "सोम-शुक्र, जून-जुलाई", "सोमवार से शुक्रवार, जून से जुलाई"),
+        ("hi", "60 किमी/घं. और ₹50/किग्रा", "साठ किलोमीटर प्रति घंटा और पचास रुपये प्रति किलोग्राम"),
+        ("hi", "14 Feb 2020, 2023/24, 5'7\"", "चौदह फ़रवरी दो हज़ार बीस, दो हज़ार तेईस चौबीस, पाँच फुट सात इंच"),
+    ],
+)
+def test_forms_that_resemble_each_other_are_told_apart(
+    processors: dict[str, PhonemeProcessor], language: str, text: str, expected: str
+) -> None:
+    assert words(processors[language].normalise(text, (), [], pictures=True)) == words(expected)
 
 
 @pytest.mark.parametrize(

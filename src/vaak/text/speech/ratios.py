@@ -1,0 +1,85 @@
+"""Two numbers with a slash between them in words: fractions, mixed numbers, and scores.
+
+``3/4`` alone is a fraction; ``scored 9/10`` and ``88/100`` are so many out of so many, and ``made 287/6`` are runs for
+wickets. What else stands around the slash decides, so a score that nothing announces is read as a fraction.
+"""
+
+from __future__ import annotations
+
+import re
+from math import gcd
+
+from vaak.text.speech.words import decimal, fraction, table, whole
+
+VULGAR = table(
+    """
+    ½=1/2 ¼=1/4 ¾=3/4 ⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8
+    """
+)
+DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
+"""Denominators of fractions that are read as such: 9/11 and 24/7 are not."""
+MOST_WICKETS = 10
+LEAST_RUNS = 11
+"""Fewer may be a date, such as 9/11."""
+_FULL_MARKS = (5, 10, 100)
+"""All of these are a score: 10/10; 50/50 and 20/20 are not."""
+_VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
+_MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
+_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|\.\d)((?:th|rd)s?\b)?")
+_RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|\.\d)")
+_MARKED = re.compile(
+    r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|marks?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
+    r"[^.!?;]{0,25}$",
+    re.IGNORECASE,
+)
+_OF_MARKS = re.compile(r" (?:stars?|marks?|points?|correct|right)\b| (?:in|on) (?:the |my |his |her |an? )?[a-z]")
+_BATTED = re.compile(r"\b(?:made|were|was|are|reach(?:ed)?|post(?:ed)?|declared(?: at)?|[Tt]otal of)\s$")
+_AT_TEA = re.compile(r" (?:at (?:tea|lunch|drinks|stumps|the close)|(?:in|after|off) \d|declared|dec\b)")
+
+
+def ratios(text: str) -> str:
+    """
+    >>> ratios("1 1/2 cups, ¾ full, 5/8 of it, 24/7")
+    'one and a half cups, three quarters full, five eighths of it, twenty-four seven'
+    >>> ratios("She scored 9/10, a 4.5/5 film, India were 287/6")
+    'She scored nine out of ten, a four point five out of five film, India were two hundred eighty-seven for six'
+    """
+    text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
+    text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {whole(match[2])}", text)
+    text = _MIXED.sub(_read_mixed_number, text)
+    return _FRACTION.sub(_ratio, text)
+
+
+def _read_mixed_number(match: re.Match[str]) -> str:
+    part = fraction(int(match[2]), int(match[3])) if int(match[3]) else match[0]
+    return f"{whole(match[1])} and {re.sub('^one (?=half|quarter|eighth)', 'a ', part)}"
+
+
+def _ratio(match: re.Match[str]) -> str:
+    """A score, or a proper fraction; otherwise two numbers, as in 24/7."""
+    above, below = int(match[1]), int(match[2])
+    if match[3]:
+        return fraction(above, below)
+    if _is_score(match, above, below):
+        return f"{whole(match[1])} out of {whole(match[2])}"
+    if 0 < above < below and below in DENOMINATORS and gcd(above, below) == 1:
+        return fraction(above, below)
+    between = " for " if _is_innings(match, above, below) else " "
+    return f"{whole(match[1])}{between}{whole(match[2])}"
+
+
+def _is_score(match: re.Match[str], above: int, below: int) -> bool:
+    """Return whether so many are out of so many: by a word such as "scored", or because no fraction is written so."""
+    if above > below or below % 5 or match.string.startswith(" of ", match.end()):
+        return False
+    if below in _FULL_MARKS and (above == below or gcd(above, below) > 1):
+        return True
+    before = match.string[max(0, match.start() - 40) : match.start()]
+    return bool(_MARKED.search(before)) or (above != below and bool(_OF_MARKS.match(match.string, match.end())))
+
+
+def _is_innings(match: re.Match[str], above: int, below: int) -> bool:
+    if not (below <= MOST_WICKETS and above >= LEAST_RUNS) or match[0] == "24/7":
+        return False
+    before = match.string[max(0, match.start() - 20) : match.start()]
+    return bool(_BATTED.search(before) or _AT_TEA.match(match.string, match.end()))
