@@ -17,7 +17,7 @@ TITLES = table(
     Mr=Mister Mrs=Missus Ms=Miz Dr=Doctor Drs=Doctors Messrs=Messers Prof=Professor Rev=Reverend Hon=Honorable
     Fr=Father Pres=President Gov=Governor Sen=Senator Rep=Representative Gen=General Col=Colonel Maj=Major
     Capt=Captain Lt=Lieutenant Cmdr=Commander Adm=Admiral Sgt=Sergeant Cpl=Corporal Pvt=Private Insp=Inspector
-    Mt=Mount Ft=Fort
+    Mt=Mount Ft=Fort Smt=Shrimati Adv=Advocate
     """
 )
 """Before a name."""
@@ -27,6 +27,8 @@ ABBREVIATIONS = table(
     Dept=Department Assn=Association Univ=University Ave=Avenue Blvd=Boulevard Rd=Road Hwy=Highway Pkwy=Parkway
     Ln=Lane vs=versus etc=et_cetera viz=namely cf=compare approx=approximately dept=department est=established
     incl=including al=al misc=miscellaneous Tel=Telephone
+    Temp=Temperature temp=temperature Avg=Average avg=average Max=Maximum max=maximum Qty=Quantity qty=quantity
+    Asst=Assistant Addl=Additional Secy=Secretary Mgr=Manager Intl=International Govt=Government Hosp=Hospital
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
@@ -54,6 +56,8 @@ LATIN = {
     "w.r.t.": "with respect to",
 }
 _LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
+_VERSUS = re.compile(r"(?<=[A-Za-z.,] )v\.(?= [A-Z])")
+_HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
 _WEEKDAY = re.compile(
@@ -91,6 +95,7 @@ def abbreviations(text: str) -> str:
         ),
         text,
     )
+    text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
     text = _SAINTS.sub("Saints ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
@@ -293,6 +298,9 @@ _AFTER_FIRST = (
     r"\.|(?=$|[,;:!?)\"'’—]|\s+(?:of|and|was|in|who|had|has|is|to|on|by|at|for|made|became|himself|herself)\b)"
 )
 _HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
+_SMALL_HEADING = re.compile(
+    rf"\b((?:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2}})((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\b(?!['’-]\w)"
+)
 _SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
@@ -311,6 +319,7 @@ def roman_numerals(text: str) -> str:
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
     text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
+    text = _SMALL_HEADING.sub(lambda match: f"{match[1]} {cardinal(parse_roman(match[2].upper()))}", text)
     text = _HEADING.sub(_read_heading, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     return _NAME.sub(_sovereign, text)

@@ -51,6 +51,14 @@ _AFTER_PREPOSITION = re.compile(
     r"(?![\w'’-]|\.\w|\s+[A-Z])"
     rf"|\b((?:[Oo]n|[Ll]ast|[Nn]ext|[Tt]his|[Ee]very) )({'|'.join(SHORT_DAYS)})(?![\w'’-]|\.\w|\s+[A-Z])"
 )
+_MONTH_OF_DAY = re.compile(
+    rf"(?:(?<=\b\d )|(?<=\b[12]\d )|(?<=\b3[01] )|(?<=\d(?:st|nd|rd|th) ))"
+    rf"({'|'.join(SHORT_MONTHS)})\b(?!\.\w|\s+[A-Z]|['’-])"
+)
+_DAYS_LIST = re.compile(
+    rf"\b(?:{'|'.join(SHORT_DAYS)})\.?(?:(?:, ?| ?& ?| and |, and | ?/ ?)(?:{'|'.join(SHORT_DAYS)})\b\.?)+(?!\w)"
+)
+_DAY_OF_TIME = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?= \d{{1,2}}(?:[:.]\d\d)?(?: ?[AaPp]\.?[Mm]|\s?[-–]\s?\d))")
 _FISCAL = re.compile(r"(?<![\w.,/$£€₹-])((?:1[89]|20)\d\d)/(\d\d)(?![\w/]|[.,]\d)")
 _CENTURY = re.compile(r"(?<=\d(?:st|nd|rd|th)) c(?:\.(?=\s|$)|(?=\s(?:BC|AD|CE|B\.|A\.)))")
 _STOPWATCH = re.compile(r"(?<![\d:.,])([0-5]?\d):([0-5]\d)(\.\d{1,3})(?![\d:])")
@@ -116,6 +124,8 @@ def dates_and_times(text: str) -> str:
     text = _LIFE.sub(lambda match: f"{_OF_LIVES.get(match[1], 'circa')} ", text)
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
     text = _NAMES_RANGE.sub(_range_of_names, text)
+    text = _DAYS_LIST.sub(_list_of_days, text)
+    text = _DAY_OF_TIME.sub(lambda match: SHORT_DAYS[match[1]], text)
     text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
     text = _NAMED.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]} {match[3]}", text)
     text = _ON.sub(_day_and_month, text)
@@ -146,6 +156,8 @@ def calendar_names(text: str) -> str:
     'Open Monday to Saturday and from January to September, since November; on Sun Road I met Jan.'
     """
     text = _NAMES_RANGE.sub(_range_of_names, text)
+    text = _DAYS_LIST.sub(_list_of_days, text)
+    text = _MONTH_OF_DAY.sub(lambda match: SHORT_MONTHS[match[1]], text)
     text = _MONTH_STOPPED.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
     return _AFTER_PREPOSITION.sub(
         lambda match: f"{match[1]}{SHORT_MONTHS[match[2]]}" if match[1] else f"{match[3]}{SHORT_DAYS[match[4]]}", text
@@ -155,6 +167,10 @@ def calendar_names(text: str) -> str:
 def _range_of_names(match: re.Match[str]) -> str:
     known = SHORT_DAYS | SHORT_MONTHS
     return " to ".join(known.get(one, one) for one in match.groups() if one)
+
+
+def _list_of_days(match: re.Match[str]) -> str:
+    return re.sub(r"([A-Z][a-z]+)\.?", lambda one: SHORT_DAYS[one[1]], match[0]).replace("/", " ")
 
 
 def _fiscal(match: re.Match[str]) -> str:

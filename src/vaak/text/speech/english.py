@@ -162,9 +162,11 @@ _SHORT_CODE = re.compile(
     r"|\b[Tt]ext )(\d{4,6})(?!\w|[ .,-]\d)"
 )
 
+_TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\d)")
+
 
 def _numbers_by_digit(text: str) -> str:
-    for pattern in (_POSTCODE, _SHORT_CODE):
+    for pattern in (_POSTCODE, _SHORT_CODE, _TRAIN):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")

@@ -93,6 +93,8 @@ _AMOUNT = re.compile(
 )
 _CODE_BEFORE = re.compile(rf"\b(?P<mark>{'|'.join(CODES)})\s?(?P<amount>{NUMBER}){_MAGNITUDE}?")
 _CODE_AFTER = re.compile(rf"(?<![\d.,])(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)")
+_RUPEES_ONLY = re.compile(r"(?<=\d)/-(?!\w)")
+"""After an amount in rupees: and no paise."""
 _COMMA = re.compile(r"(?<=€)(\d+),(\d\d)(?!\d)|(?<![\d.,])(\d+),(\d\d)(?=\s?€)")
 """A decimal comma, as with euros."""
 _CENTS = re.compile(rf"(?<![\d.,])({NUMBER})\s?¢")
@@ -106,6 +108,7 @@ def money(text: str) -> str:
     'thirteen dollars, eighty-seven cents, not seventy-two pounds, or three point five million dollars, or fifty cents'
     """
     # First decimal commas become points, then old pounds lose their figures: later rules see plain amounts only.
+    text = _RUPEES_ONLY.sub("", text)
     text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
@@ -201,7 +204,8 @@ NAME_BY_UNIT = table(
     mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
     Ah=amp_hour bps=basis_point yr=year yrs=year wk=week wks=week mos=month kgs=kilogram kms=kilometer gm=gram gms=gram
     ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter sq_km=square_kilometer
-    mya=million_years_ago/million_years_ago kya=thousand_years_ago/thousand_years_ago
+    mya=million_years_ago/million_years_ago Tbsp=tablespoon Tsp=teaspoon wkt=wicket wkts=wicket
+    kya=thousand_years_ago/thousand_years_ago
     °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
     °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """
@@ -232,6 +236,7 @@ _WITH_FRACTION = re.compile(
 _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
+_PRICE_PER_UNIT = re.compile(rf"\b(dollars?|rupees?|pounds?|euros?|cents?|pence|paise|yen)/({_UNIT})(?![\w/²³])")
 _SHORT_FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3}) ?ft\.? (\d{1,2}) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])")
 _FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
 _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"])?")
@@ -253,6 +258,7 @@ def units(text: str) -> str:
     text = _SCIENTIFIC.sub(_scientific, text)
     text = _PER_UNIT.sub(_measure_per_unit, text)
     text = _WITH_VULGAR.sub(_measure_with_vulgar, text)
+    text = _PRICE_PER_UNIT.sub(lambda match: f"{match[1]} per {NAME_BY_UNIT[match[2]].partition('/')[0]}", text)
     text = _WITH_FRACTION.sub(_fraction_of_unit, text)
     text = _TIMES.sub(" by ", text)
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)

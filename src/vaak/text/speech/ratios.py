@@ -27,6 +27,7 @@ _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
 _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|\.\d)((?:th|rd)s?\b)?")
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|\.\d)")
+_PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")
 _MARKED = re.compile(
     r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|marks?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
     r"[^.!?;]{0,25}$",
@@ -60,6 +61,8 @@ def _ratio(match: re.Match[str]) -> str:
     above, below = int(match[1]), int(match[2])
     if match[3]:
         return fraction(above, below)
+    if _PRESSURE.search(match.string[max(0, match.start() - 25) : match.start()]):
+        return f"{whole(match[1])} over {whole(match[2])}"
     if _is_score(match, above, below):
         return f"{whole(match[1])} out of {whole(match[2])}"
     if 0 < above < below and below in DENOMINATORS and gcd(above, below) == 1:
