@@ -7,20 +7,30 @@ same with spaces (F B I) and without (FBI). ``--strict`` compares with the corpu
     python benchmarks/text_normalisation.py $VAAK_DATA/ljspeech_mini/text_normalisation.csv
     python benchmarks/text_normalisation.py metadata.csv --json
 
-A row is ``id|text|normalised text``.
+A row is ``id|text|normalised text``. A file ``.tsv`` has sentences instead (category, part, written, spoken; readings
+that are right are separated by |), whose share by category and part is printed with its 95 % interval:
+
+    python benchmarks/text_normalisation.py tests/unit/text/speech/hindi_sentences.tsv --language hi
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import difflib
 import json
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from vaak.core.errors import DataError
+from vaak.report.examples import wilson
+from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import normalise
+from vaak.text.speech.processor import PhonemeProcessor
 
 EXPANSIONS = {
     "Mr": "Mister",
@@ -61,7 +71,11 @@ def main() -> None:
     parser.add_argument("metadata", type=Path)
     parser.add_argument("--strict", action="store_true", help="compare with the corpus' text unchanged")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--language", choices=("en", "hi"), default="en", help="of sentences")
     options = parser.parse_args()
+    if options.metadata.suffix == ".tsv":
+        print_sentences(options.metadata, options.language)
+        return
     rows = list(compared(options.metadata, options.strict))
     other = [row for row in rows if row.expected != row.found]
     percent = 100 * (1 - len(other) / len(rows))
@@ -81,6 +95,46 @@ def compared(metadata: Path, strict: bool) -> Iterator[Row]:
         if not strict:
             expected = _ABBREVIATION.sub(lambda match: EXPANSIONS[match[1]], expected)
         yield Row(name, folded(expected, strict), folded(normalise(text), strict))
+
+
+def print_sentences(path: Path, language: str) -> None:
+    """Print the right sentences of each category and part, the shares of the parts, and what was read otherwise."""
+    processor = PhonemeProcessor(FrontEndConfig() if language == "en" else FrontEndConfig(language=language))
+    right, number = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    wrong: list[tuple[str, str, str]] = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            found = read_sentence(processor, row["written"])
+            is_right = found in [spoken_words(one) for one in row["spoken"].split("|")]
+            for key in ((row["category"], row["part"]), ("all", row["part"])):
+                number[key] += 1
+                right[key] += is_right
+            if not is_right:
+                wrong.append((row["part"], row["written"], found))
+    parts = list(dict.fromkeys(part for _, part in number))
+    print(f"| category | {' | '.join(parts)} |\n|---|{'---|' * len(parts)}")
+    for category in dict.fromkeys(category for category, _ in number):
+        print(f"| {category} | {' | '.join(f'{right[category, one]} of {number[category, one]}' for one in parts)} |")
+    for part in parts:
+        low, high = wilson(right["all", part], number["all", part])
+        share = 100 * right["all", part] / number["all", part]
+        print(f"{part}: {share:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f})")
+    for part, written, found in wrong:
+        print(f"{part}: {written} -> {found}")
+
+
+def read_sentence(processor: PhonemeProcessor, written: str) -> str:
+    try:
+        return spoken_words(processor.normalise(written, (), [], pictures=True))
+    except DataError as error:
+        return str(error)
+
+
+def spoken_words(text: str) -> str:
+    """The words of a text in lower case, without marks and apostrophes; oh is zero."""
+    text = unicodedata.normalize("NFC", text).lower().replace("'", "")
+    plain = "".join(one if unicodedata.category(one)[0] in "LMN" or one == "&" else " " for one in text)
+    return " ".join("zero" if word == "oh" else word for word in plain.split())
 
 
 def folded(text: str, strict: bool) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from vaak.text.speech.abbreviations import parse_roman
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
+from vaak.text.speech.words import ordinal as english_ordinal
 from vaak.text.speech.words import table
 
 
@@ -40,7 +41,7 @@ DOTTED = _words(
     आं.प्र=आंध्र_प्रदेश वि.सं=विक्रम_संवत दि=दिनांक ता=तारीख़ पृ=पृष्ठ कु=कुमारी स्व=स्वर्गीय ले=लेफ़्टिनेंट लि=लिमिटेड इं=इंजीनियर
     इंजी=इंजीनियर मे=मेसर्स एड=एडवोकेट कं=कंपनी प्रा=प्राइवेट दू=दूरभाष फ़ो=फ़ोन फो=फ़ोन सोम=सोमवार मंगल=मंगलवार बुध=बुधवार
     गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार जन=जनवरी फर=फ़रवरी फ़र=फ़रवरी अप्रै=अप्रैल अग=अगस्त
-    श्री=श्री श्रीमती=श्रीमती सुश्री=सुश्री कै=कैप्टन चि=चिरंजीव प्रा.लि=प्राइवेट_लिमिटेड
+    अनु=अनुच्छेद श्री=श्री श्रीमती=श्रीमती सुश्री=सुश्री कै=कैप्टन चि=चिरंजीव प्रा.लि=प्राइवेट_लिमिटेड
     सित=सितंबर सितं=सितंबर अक्टू=अक्टूबर अक्तू=अक्टूबर नव=नवंबर नवं=नवंबर दिस=दिसंबर दिसं=दिसंबर
     """
 )
@@ -57,7 +58,7 @@ HINDI_BY_UNIT = _words(
     V=वोल्ट W=वॉट kW=किलोवॉट kWh=किलोवॉट_घंटा MW=मेगावॉट Hz=हर्ट्ज़ kHz=किलोहर्ट्ज़ MHz=मेगाहर्ट्ज़ GHz=गीगाहर्ट्ज़ KB=किलोबाइट
     MB=मेगाबाइट GB=गीगाबाइट TB=टेराबाइट mAh=मिलीऐंपियर_घंटा dB=डेसिबल hPa=हेक्टोपास्कल h=घंटा घं.=घंटा मि.=मिनट मिन.=मिनट
     min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड hr=घंटा hrs=घंटे
-    sec=सेकंड secs=सेकंड mins=मिनट kmph=किलोमीटर_प्रति_घंटा
+    Kg=किलोग्राम KG=किलोग्राम Km=किलोमीटर KM=किलोमीटर sec=सेकंड secs=सेकंड mins=मिनट kmph=किलोमीटर_प्रति_घंटा
     mph=मील_प्रति_घंटा मी/से=मीटर_प्रति_सेकंड sq_ft=वर्ग_फुट tsp=चम्मच
     tbsp=बड़ा_चम्मच lb=पाउंड lbs=पाउंड oz=औंस ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
     """
@@ -87,7 +88,9 @@ CUES = compile_cues(
         r"पिन ?कोड|पिन|ओ\.?टी\.?पी\.?|OTP|PIN|PNR|IFSC|आधार|कोड|ट्रेन|गाड़ी|पासवर्ड|खाता|खाते|पीएनआर|फ़ोन|फोन|मोबाइल|"
         r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन|कॉल|डायल|एसएमएस|SMS"
     ),
-    nfc(r"बिल|ऑर्डर|रसीद|टिकट|केस|आईडी|पासपोर्ट|मेरा|हमारा|सदस्यता|पंजीकरण|रजिस्ट्रेशन|कार्ड"),
+    nfc(
+        r"बिल|रोल|सीट|मीटर|पॉलिसी|ग्राहक|उपभोक्ता|कर्मचारी|बुकिंग|चालान|इनवॉइस|लाइसेंस|ऑर्डर|रसीद|टिकट|केस|आईडी|पासपोर्ट|मेरा|हमारा|सदस्यता|पंजीकरण|रजिस्ट्रेशन|कार्ड"
+    ),
     nfc(r"नंबर|नम्बर|नं\.?|संख्या|सं\.|क्रमांक|आईडी"),
 )
 CITIES = nfc(
@@ -99,6 +102,7 @@ CITIES = nfc(
 """Before six figures, which are then a postcode."""
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
 _UNIT = _any(HINDI_BY_UNIT)
+_LONG_UNITS = _any(one for one in HINDI_BY_UNIT if one[0] > "z")
 _POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _RAISED = f"[{''.join(RAISED)}]"
@@ -115,12 +119,20 @@ def address(text: str) -> str:
     return f" {' '.join(filter(None, said))} "
 
 
+_RAISED_UNIT = {"²": "वर्ग ", "³": "घन "}
+
+
 def _measure(found: re.Match[str]) -> str:
     unit, per, power = HINDI_BY_UNIT[found["unit"]], found["per"], found["power"]
-    raised = {"²": "वर्ग ", "³": "घन "}.get(power or "", "")
+    raised = _RAISED_UNIT.get(power or "", "")
     if per is not None:
-        per = nfc(f" प्रति {HINDI_BY_UNIT.get(per, HINDI_BY_UNIT.get(f'{per}.', per))}")
+        per = nfc(f" प्रति {_RAISED_UNIT.get(found['per_power'] or '', '')}{_name_unit(per)}")
     return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
+
+
+def _name_unit(short: str) -> str:
+    """``मी`` and ``मी.`` are meters; what isn't short stays."""
+    return HINDI_BY_UNIT.get(short, HINDI_BY_UNIT.get(f"{short}.", short))
 
 
 def _power(found: re.Match[str]) -> str:
@@ -170,12 +182,14 @@ _LATIN_MONTHS = _words(
     Jan=जनवरी Feb=फ़रवरी Mar=मार्च Apr=अप्रैल May=मई Jun=जून Jul=जुलाई Aug=अगस्त Sep=सितंबर Oct=अक्टूबर Nov=नवंबर Dec=दिसंबर
     """
 )
+_RELATIONS = _words("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
 _RANGE_OF_NAMES = re.compile(
     rf"{BEGINS}({_any(DAY_NAMES)})\.?\s?[-–]\s?({_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
     rf"|{BEGINS}({_any(MONTH_NAMES)})\.?\s?[-–]\s?({_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
 )
 _FOREIGN_MONTH = re.compile(
-    rf"(?<![\d.,])(\d{{1,2}})[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?(?:,?[ -]([12]\d{{3}})(?!\d))?"
+    rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th)?[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?"
+    rf"(?:,?[ -]([12]\d{{3}})(?!\d))?"
 )
 ORDINALS = _words("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
 """Of sovereigns and popes; later ones are counted in the usual ordinals."""
@@ -248,6 +262,16 @@ WORDS: tuple[Rule, ...] = (
     (_RANGE_OF_NAMES, lambda found: _range_of_names(found)),
     (_FOREIGN_MONTH, lambda found: _foreign_month(found)),
     (
+        re.compile(rf"\b({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\.?\s([12]\d{{3}})(?![\d,.]\d|\d)"),
+        lambda found: f"{_LATIN_MONTHS[found[1]]} \x02{found[2]}\x03",
+    ),
+    (re.compile(r"(?<![\w.,])(\d{1,3})(?:st|nd|rd|th)\b"), lambda found: english_ordinal(int(found[1]))),
+    (re.compile(r"\b([SsDdWwCc])/[oO]\b\.?"), lambda found: _RELATIONS[found[1].lower()]),
+    (
+        re.compile(nfc(r"((?:एक्सप्रेस|शताब्दी|राजधानी|मेल)\s)(\d{5})(?!\d|[.,-]\d)")),
+        lambda found: f"{found[1]}{' '.join(found[2])}",
+    ),
+    (
         re.compile(nfc(rf"(?<![\d-])(\d{{1,2}})-({_any(MONTH_NAMES)})-(\d{{4}})(?![\d-])")),
         lambda found: f"{int(found[1])} {MONTH_NAMES[found[2]]} \x02{found[3]}\x03",
     ),
@@ -262,6 +286,35 @@ WORDS: tuple[Rule, ...] = (
     (_ROMAN_NAME, lambda found: f"{found['name']} {_ordinal_of_roman(found['roman'], oblique=bool(found['after']))}"),
 )
 FIGURES: tuple[Rule, ...] = (
+    (re.compile(nfc(rf"({_N}) ?रु\.?/(?=[\u0900-\u097f])")), r"₹\1/"),
+    (
+        re.compile(
+            nfc(
+                rf"{BEGINS}(किमी|मी|मिग्रा|किग्रा|ग्रा|मिली|ली)/(घंटा|घंटे|घं|से|सेकंड|मि|मिनट|मी|ली|किग्रा|किमी){ENDED}(?:\.(?!\s*$))?"
+            )
+        ),
+        lambda found: nfc(f"{_name_unit(found[1])} प्रति {_name_unit(found[2])}"),
+    ),
+    (
+        re.compile(nfc(rf"(?<=\d )(हज़ार|हजार|लाख|करोड़|अरब)(\s)({_LONG_UNITS})(?!{LETTER})")),
+        lambda found: f"{found[1]}{found[2]}{HINDI_BY_UNIT[found[3]]}",
+    ),
+    (
+        re.compile(
+            nfc(rf"{BEGINS}(सुबह|शाम|रात|दोपहर|सवेरे|समय)\s(1?\d|2[0-4])\.([0-5]\d)(?![\d.])(?=\s(?:पर|से|तक|को){ENDED})")
+        ),
+        r"\1 \2:\3",
+    ),
+    (re.compile(nfc(r"(?<=\d)(वीं|वें|वाँ|वां)\s?[-–]\s?(?=\d+(?:वीं|वें|वाँ|वां))")), nfc(r"\1 से ")),
+    (re.compile(r"(?<![\d.,/:₹$-])(\d{1,3})-(\1)(?![\d.,/:-]|\w)"), r"\1 \2"),
+    (
+        re.compile(
+            nfc(
+                r"(?<![\d.,/:₹$-])(1[5-9]\d\d)(?=(?:,\s1[5-9]\d\d)*\s(?:और|या|व|तथा|एवं)\s1[5-9]\d\d\s(?:में|से|तक|के|की|का|को))"
+            )
+        ),
+        "\x02\\1\x03",
+    ),
     (
         re.compile(
             r"(?<![\d.])(?!\d\d?\.\d\d?\.\d{4}(?!\d))(?!\d\d\.\d\d\.\d\d(?!\d))(\d{1,4}(?:\.\d{1,5}){2,})(?![.,]?\d)"
@@ -307,7 +360,7 @@ FIGURES: tuple[Rule, ...] = (
         re.compile(
             nfc(
                 rf"(?<![\d.,:/])(?P<number>{_N})\s?(?P<unit>{_UNIT})(?P<power>[²³])?"
-                rf"(?:/(?P<per>{_UNIT}|[\u0900-\u097f]+))?(?!{LETTER}|[²³])"
+                rf"(?:/(?P<per>{_UNIT}|[\u0900-\u097f]+)(?P<per_power>[²³])?)?(?!{LETTER}|[²³])"
             )
         ),
         _measure,
