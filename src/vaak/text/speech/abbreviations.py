@@ -27,7 +27,7 @@ ABBREVIATIONS = table(
     Dept=Department Assn=Association Univ=University Ave=Avenue Blvd=Boulevard Rd=Road Hwy=Highway Pkwy=Parkway
     Ln=Lane vs=versus etc=et_cetera viz=namely cf=compare approx=approximately dept=department est=established
     incl=including al=al misc=miscellaneous Tel=Telephone
-    Temp=Temperature temp=temperature Avg=Average avg=average Max=Maximum max=maximum Qty=Quantity qty=quantity
+    Temp=Temperature Avg=Average avg=average Max=Maximum Qty=Quantity qty=quantity
     Asst=Assistant Addl=Additional Secy=Secretary Mgr=Manager Intl=International Govt=Government Hosp=Hospital
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """

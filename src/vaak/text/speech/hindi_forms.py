@@ -158,6 +158,7 @@ ADDRESSES: tuple[Rule, ...] = (
         re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![\w.]\w)"),
         lambda found: nfc(" डॉट ").join(found.groups()),
     ),
+    (re.compile(r"(?<!\w)#(\d+)(?=[A-Z][a-z])", re.ASCII), nfc(r"हैशटैग \1 ")),
     (re.compile(r"(?<!\w)#(?=\d)"), nfc("नंबर ")),
     (re.compile(rf"(?<!\w)#((?!\d){LETTER}+)"), lambda found: nfc(f"हैशटैग {_HUMPS.sub(' ', found[1])}")),
     (re.compile(rf"(?<!\w)@((?!\d){LETTER}+)"), lambda found: nfc(f"ऐट {_HUMPS.sub(' ', found[1])}")),

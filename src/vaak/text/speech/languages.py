@@ -90,7 +90,8 @@ def normalise(text: str, language: str, kept: Container[str] = (), unspoken: lis
     """
     text = leave_out_markup(text, unspoken)
     if language == "hi":
-        text = cleaned(with_full_stops(text), kept=_Either(kept, READ))
+        # A danda ends a sentence, never an abbreviation: "1945 से।" has no seconds.
+        text = cleaned(with_full_stops(text).replace("।", " ।"), kept=_Either(kept, READ))
         return _tidied(hindi.in_words(text, unspoken))
     text = cleaned(text, kept=kept)
     if unspoken is not None:

@@ -89,6 +89,7 @@ _RULES = (
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
     (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),
+    (re.compile(r"(\b(?:[Cc]ompute|[Cc]alculate|[Ee]valuate|[Ss]olve) [\d.,]+) [-−] (?=\d)"), r"\1 minus "),
     (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), " times "),
     (re.compile(r"(?<=\d) × (?=\d[^=]*=)"), " times "),
     (re.compile(r"(?<=[\w)\]])\s*!==?\s*(?=\S)"), " is not equal to "),
