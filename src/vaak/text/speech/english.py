@@ -165,7 +165,14 @@ _SHORT_CODE = re.compile(
 _TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\d)")
 
 
+_PLATE = re.compile(r"\b([A-Z]{2})[ -]?(\d{2})[ -]?([A-Z]{1,3})[ -]?(\d{4})(?![\w-])")
+"""Of an Indian vehicle: a state, a district, a series and a number."""
+
+
 def _numbers_by_digit(text: str) -> str:
+    text = _PLATE.sub(
+        lambda match: f"{' '.join(match[1])} {digits(match[2])} {' '.join(match[3])} {digits(match[4])}", text
+    )
     for pattern in (_POSTCODE, _SHORT_CODE, _TRAIN):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:

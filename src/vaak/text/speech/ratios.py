@@ -29,7 +29,7 @@ _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|\.\d)")
 _PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")
 _MARKED = re.compile(
-    r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|marks?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
+    r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|mark(?:s|ed)?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
     r"[^.!?;]{0,25}$",
     re.IGNORECASE,
 )
