@@ -153,7 +153,7 @@ CUES = (
 
 
 _POSTCODE = re.compile(
-    r"(?<=[a-z,] )(?<!\d )([A-Z][a-z]+(?:,| ?[-–])? ?)"
+    r"(?<=[a-z,] )(?<!\d )((?!Code|Section|Act|Rule|Case|Number|Order|Bill|Law)[A-Z][a-z]+(?:,| ?[-–])? ?)"
     r"([1-8]\d{5}|[1-8]\d\d \d{3})(?=$|[.,;:!?)]|\s(?:is|was|or|and|to|by|from)\b)"
 )
 """Six figures after a name within a sentence: an Indian postcode, which a count without commas resembles."""

@@ -205,7 +205,6 @@ NAME_BY_UNIT = table(
     Ah=amp_hour bps=basis_point yr=year yrs=year wk=week wks=week mos=month kgs=kilogram kms=kilometer gm=gram gms=gram
     ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter sq_km=square_kilometer
     mya=million_years_ago/million_years_ago Tbsp=tablespoon Tsp=teaspoon wkt=wicket wkts=wicket
-    kya=thousand_years_ago/thousand_years_ago
     °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
     °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """

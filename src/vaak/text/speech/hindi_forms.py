@@ -212,9 +212,12 @@ _ROMAN_HEADING = re.compile(
     rf"{BEGINS}(?P<heading>{_HEADINGS})[\s-](?P<roman>{_ROMAN})(?:\s?[-–]\s?(?P<to>{_ROMAN}))?(?![\w.'-])"
 )
 _ROMAN_NAME = re.compile(
-    rf"{BEGINS}(?P<name>{_SOVEREIGNS}|(?!(?:{_NOT_NAMES})\s){LETTER}*[\u0900-\u097f](?=\s[IVX]{{2}})(?!\sIV\b))"
-    rf"\s(?P<roman>{_ROMAN})(?![\w'-])(?=(?P<after>\s(?:{_NOT_NAMES}){ENDED})?)"
+    rf"{BEGINS}(?P<name>{_SOVEREIGNS})\s(?P<roman>{_ROMAN})(?![\w'-])(?=(?P<after>\s(?:{_NOT_NAMES}){ENDED})?)"
 )
+_ROMAN_OTHER = re.compile(
+    rf"{BEGINS}(?!(?:{_NOT_NAMES}|{_SOVEREIGNS})\s)({LETTER}*[\u0900-\u097f])\s(?=[IVX]{{2}})(?!IV\b)({_ROMAN})(?![\w.'-])"
+)
+"""What no list has is counted: एंजियोटेंसिन II is दो, as most of what is numbered so."""
 _CLUSTER = "(?:[\u0915-\u0939]\u093c?\u094d)*"
 _SYLLABLE = (
     rf"(?:{nfc('डब्ल्यू|पीएच')}|{_CLUSTER}[\u0904-\u0939\u0958-\u0961]"
@@ -284,6 +287,7 @@ WORDS: tuple[Rule, ...] = (
     (_ROMAN_CENTURY, lambda found: nfc(f"{parse_roman(found[1])}वीं")),
     (_ROMAN_BEFORE, lambda found: _ordinal_of_roman(found[1])),
     (_ROMAN_HEADING, lambda found: _read_roman_heading(found)),
+    (_ROMAN_OTHER, lambda found: f"{found[1]} {parse_roman(found[2])}"),
     (_ROMAN_NAME, lambda found: f"{found['name']} {_ordinal_of_roman(found['roman'], oblique=bool(found['after']))}"),
 )
 FIGURES: tuple[Rule, ...] = (

@@ -25,8 +25,10 @@ _FULL_MARKS = (5, 10, 100)
 """All of these are a score: 10/10; 50/50 and 20/20 are not."""
 _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
-_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|\.\d)((?:th|rd)s?\b)?")
-_RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|\.\d)")
+_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
+_RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
+"""So many of so many people: 0.31/100,000."""
+_RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|[.,]\d)")
 _PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")
 _MARKED = re.compile(
     r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|mark(?:s|ed)?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
@@ -46,6 +48,7 @@ def ratios(text: str) -> str:
     'She scored nine out of ten, a four point five out of five film, India were two hundred eighty-seven for six'
     """
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
+    text = _RATE.sub(lambda match: f"{decimal(match[1])} per {whole(match[2])}", text)
     text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {whole(match[2])}", text)
     text = _MIXED.sub(_read_mixed_number, text)
     return _FRACTION.sub(_ratio, text)

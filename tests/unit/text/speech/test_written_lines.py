@@ -113,6 +113,13 @@ def test_sentences_are_read_as_people_read_them(
             "Cars KA 05 MN 4410 and MH12AB1234",
             "Cars K A zero five M N four four one zero and M H one two A B one two three four",
         ),
+        (
+            "en",
+            "0.31/100,000 and 4.5/5",
+            "zero point three one per one hundred thousand and four point five out of five",
+        ),
+        ("en", "See Safety Code 120125", "See Safety Code one hundred twenty thousand one hundred twenty five"),
+        ("hi", "एंजियोटेंसिन II और पॉल II", "एंजियोटेंसिन दो और पॉल द्वितीय"),
         ("hi", "1940 से। 90 से. तक", "उन्नीस सौ चालीस से नब्बे सेकंड तक"),
         ("hi", "लुई XIV के बाद XIX सदी, अध्याय III-IV", "लुई चौदहवें के बाद उन्नीसवीं सदी, अध्याय तीन से चार"),
         ("hi", "मरीज को IV लगा, VIP और XL", "मरीज को IV लगा, VIP और XL"),
