@@ -24,8 +24,9 @@ from vaak.text.speech.abbreviations import (
     symbols,
 )
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
-from vaak.text.speech.figures import CURRENCIES, money, numerals, units
+from vaak.text.speech.figures import numerals, units
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
+from vaak.text.speech.money import CURRENCIES, money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.unspoken import leave_out_markup

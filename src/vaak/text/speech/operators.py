@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vaak.text.speech.figures import CURRENCIES, NAME_BY_UNIT
+from vaak.text.speech.figures import NAME_BY_UNIT
+from vaak.text.speech.money import CURRENCIES
 from vaak.text.speech.words import cardinal, plural, table
 
 NAMES_BY_SIGN = table(
