@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vaak.report.tables import aligned
+from vaak.report.tables import aligned, format_hours
 from vaak.runs.preflight.doctor.columns import NAMES_BY_ROLE, rank_of_name
 from vaak.runs.preflight.doctor.folder import CorpusSurvey, SplitSurvey
 
@@ -64,7 +64,7 @@ def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:
         yield f"{'' if split.is_whole else '>'}{split.num_characters:,}"
     else:
         mark = "" if split.is_exact else "~" if split.is_whole else ">"
-        yield "-" if split.hours is None else f"{mark}{split.hours:,.2f}"
+        yield "-" if split.hours is None else f"{mark}{format_hours(split.hours)}"
         yield f"{len(split.speakers):,}" if split.speakers else "-"
         yield _range([round(one, 1) for one in split.durations])
     yield _range(split.lengths)

@@ -24,7 +24,7 @@ from vaak.core.errors import UserError
 from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json
 from vaak.report.start import compare_with_start
-from vaak.report.tables import markdown_table
+from vaak.report.tables import format_hours, markdown_table
 
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
 """The statistics of prepared data that are shown, of those that a task has; seconds as hours."""
@@ -121,7 +121,7 @@ def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
 def _count(key: str, value: object) -> str:
     if not isinstance(value, int | float):
         return ""
-    return f"{value / 3600:,.2f}" if key == "seconds" else f"{value:,.0f}"
+    return format_hours(value / 3600) if key == "seconds" else f"{value:,.0f}"
 
 
 def _results(run: Path, step: int | None) -> str:

@@ -92,3 +92,12 @@ def short_rate(rate: float) -> str:
     """
     digits, _, exponent = f"{rate:.1e}".partition("e")
     return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def format_hours(hours: float) -> str:
+    """Return hours with two decimals, and a few seconds with two digits.
+
+    >>> format_hours(1234.5), format_hours(0.00512)
+    ('1,234.50', '0.0051')
+    """
+    return f"{hours:,.2f}" if hours >= 0.1 or hours == 0 else f"{hours:.2g}"
