@@ -47,12 +47,15 @@ def write_base(folder: Path, width: int, layers: int) -> None:
         shapes |= {f"{own}mlp.{part}_proj.weight": wide for part in ("gate", "up")}
         shapes |= {f"{own}mlp.down_proj.weight": (width, inner)}
         shapes |= {f"{own}{norm}.weight": (width,) for norm in ("input_layernorm", "post_attention_layernorm")}
-    shard, number = dict[str, Any](), 1
+    shard, number, files = dict[str, Any](), 1, dict[str, str]()
     for name, shape in shapes.items():
         shard[name] = torch.randn(shape).mul_(0.02).to(torch.bfloat16)
         if sum(one.nbytes for one in shard.values()) > SHARD_BYTES or name == [*shapes][-1]:
-            save_file(shard, folder / f"model-{number:05d}.safetensors", metadata={"format": "pt"})
+            file = f"model-{number:05d}.safetensors"
+            save_file(shard, folder / file, metadata={"format": "pt"})
+            files |= dict.fromkeys(shard, file)
             shard, number = {}, number + 1
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
 
 
 def read_status(field: str) -> int:
@@ -98,7 +101,7 @@ def main() -> None:
         write_base(source, width, layers)
         for what in ("quantised", "read as kept"):
             command = [sys.executable, __file__, "--measure", str(source), str(prepared)]
-            last = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            last = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
             found = json.loads(last)
             print(
                 f"{what}: {found['parameters'] / 1e6:,.0f} million parameters in {found['seconds']:.1f} s; "
