@@ -351,6 +351,10 @@ def make_overrides(section: str, given: Mapping[str, Any]) -> list[str]:
     return [f"{section}.{name}={json.dumps(value)}" for name, value in given.items()]
 
 
+NULL: Any = object()
+"""What ``null`` is on the command line, where None is an option that wasn't given."""
+
+
 def add_options(
     section: type[Section],
     *,
@@ -371,7 +375,7 @@ def add_options(
         def called(**arguments: Any) -> None:
             values = {name: arguments.pop(name) for name in names}
             given = {
-                name: (value.value if isinstance(value, StrEnum) else value)
+                name: None if value is NULL else (value.value if isinstance(value, StrEnum) else value)
                 for name, value in values.items()
                 if value is not None
             }
@@ -389,8 +393,8 @@ def add_options(
 def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
     field = section.model_fields[name]
     kind: Any = field.annotation
-    if get_origin(kind) in (types.UnionType, Union):
-        # The command line doesn't read None.
+    is_optional = get_origin(kind) in (types.UnionType, Union)
+    if is_optional:
         (kind,) = (one for one in get_args(kind) if one is not type(None))
     # The section validates a Place.
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
@@ -399,8 +403,29 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
     # typer puts a default that is given as a text into parentheses.
     about = f"{field.description}{_describe_default(name, field.default, flags)}" if show_default else field.description
-    annotation = Annotated[kind | None, typer.Option(*flags, help=about, show_default=False)]
+    # A run may have a number where a command is to have none.
+    reading = (
+        {"parser": _number_or_null(kind), "metavar": f"<{kind.__name__}>"}
+        if is_optional and kind in (int, float)
+        else {}
+    )
+    annotation = Annotated[kind | None, typer.Option(*flags, help=about, show_default=False, **reading)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _number_or_null(kind: type[int] | type[float]) -> Callable[[str], Any]:
+    """Return a function that reads a number, or ``null``. It raises typer.BadParameter for other texts."""
+
+    def read(text: str) -> Any:
+        if text == "null":
+            return NULL
+        try:
+            return kind(text)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise typer.BadParameter(f"{text!r} is neither {what} nor null") from None
+
+    return read
 
 
 def _describe_default(name: str, value: Any, flags: Sequence[str]) -> str:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from vaak.cli import table
+from vaak.cli.arguments import add_options
+from vaak.config.base import Section, option
 
 # Command: --output (a file or folder to write), --device, --json.
 TAKES = {
@@ -164,3 +167,32 @@ def test_options_may_be_spelled_with_underscores(vaak, tiny_run, tmp_path):
     assert (code, err) == (0, "")
     assert (tmp_path / "figures" / "evaluation.json").is_file()
     assert vaak("runs", "--sort", "name", tmp_path)[0] == 0
+
+
+class Numbers(Section):
+    """A section with a number that may be null."""
+
+    threshold: float | None = option("Leave out what is below; null: leave out none.", -5.0)
+    size: int = option("How many.", 3)
+
+
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ([], {}),
+        (["--threshold", "null"], {"threshold": None}),
+        (["--threshold", "-2.5", "--size", "4"], {"threshold": -2.5, "size": 4}),
+    ],
+)
+def test_a_number_of_a_section_may_be_null_where_the_section_allows_it(typed: list[str], given: dict[str, Any]):
+    app, found = typer.Typer(), list[dict[str, Any]]()
+
+    @app.command()
+    @add_options(Numbers, into="numbers")
+    def command(numbers: dict[str, Any]) -> None:
+        found.append(numbers)
+
+    CliRunner().invoke(app, typed, catch_exceptions=False)
+    assert found == [given]
+    for wrong in (["--threshold", "none"], ["--size", "null"]):
+        assert CliRunner().invoke(app, wrong).exit_code == 2
