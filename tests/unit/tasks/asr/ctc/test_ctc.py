@@ -617,7 +617,7 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
             {"name": "lj", "type": "json", "train": [str(tmp_path / "train.jsonl")], "audio_root": [str(data)]}
             | {"train_fraction": 0.95, "valid_fraction": 0.05}
         ],
-        "data": {"tokenizer": {"type": "wordpiece"}},
+        "data": {"tokenizer": {"type": "character"}},
         "model": {"architecture": "ctc", "conformer": {"d_model": 96, "num_layers": 2, "dropout": 0.0}},
         "training": {
             "max_steps": 400,
