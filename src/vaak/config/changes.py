@@ -78,7 +78,7 @@ class Change:
     resume_class: ResumeClass
 
     def __str__(self) -> str:
-        return f"{self.key} was {_format_value(self.before)}, is {_format_value(self.after)}"
+        return f"{self.key} was {format_value(self.before)}, is {format_value(self.after)}"
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], reference: str | None = None) -> list[Change]:
@@ -291,7 +291,8 @@ def _is_off(value: Any) -> bool:
     return value is None or value == 0
 
 
-def _format_value(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a value as YAML has it, cut where it is long."""
     text = value if value == NOT_GIVEN else flow_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 
 from vaak.config.base import REGISTERED
-from vaak.config.changes import changes_between
+from vaak.config.changes import changes_between, format_value
 from vaak.config.components import AUXILIARY_LOSSES, LOSSES
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
@@ -343,9 +343,8 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
         raise UserError(f"task is {asked.task}, but the run was trained with {own.task}; leave it out")
     for change in changes_between(resolved_values(own), resolved_values(asked), own.reference):
         if change.key.startswith("model.") and change.resume_class == "refused":
-            raise UserError(
-                f"{change.key} is {change.after}, but the run was trained with {change.before}; leave it out"
-            )
+            after, before = format_value(change.after), format_value(change.before)
+            raise UserError(f"{change.key} is {after}, but the run was trained with {before}; leave it out")
 
 
 def _warn_of_unread_options(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:

@@ -72,9 +72,10 @@ class NgramConfig(Section):
 
     order: int = option("Tokens of its longest n-grams.", 5, ge=2, le=8)
     weight: float = option(
-        "Its share of the mixture: weight · p(n-gram) + (1 − weight) · p(network).",
+        "Its share of the mixture: weight · p(n-gram) + (1 − weight) · p(network). With 0, here and in geometric, a "
+        "run is evaluated and used as the network alone.",
         0.25,
-        gt=0,
+        ge=0,
         lt=1,
         resume="other numbers",
     )

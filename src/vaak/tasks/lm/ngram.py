@@ -176,6 +176,8 @@ class TokenNgram(nn.Module):
         own = nn.functional.pad(own, (0, network.shape[-1] - self.vocab_size), value=-math.inf)
         if self.geometric:
             network = ((1 - self.geometric) * network + self.geometric * own).log_softmax(-1)
+        if not self.weight:
+            return network
         return torch.logaddexp(network + math.log1p(-self.weight), own + math.log(self.weight))
 
     def _known_contexts(self, contexts: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -218,10 +218,15 @@ def test_an_evaluation_scores_the_mixture(runs: Path, vaak: Any):
     opened = open_run(runs / "mixed", device="cpu")
     dataset: Any = opened.task.dataset("test")
     num_bytes = sum(dataset.example(index, np.random.default_rng(0)).num_bytes for index in range(len(dataset.lengths)))
+    alone = evaluate(str(runs / "alone"))["metrics"]["test_bits_per_byte"]
+    # Training is the same with n-grams and without.
+    assert evaluate(str(runs / "mixed"), "model.ngram.weight=0")["metrics"]["test_bits_per_byte"] == pytest.approx(
+        alone
+    )
     expected = score(opened.model, dataset, 0.4) / math.log(2) / num_bytes  # type: ignore[arg-type]
     assert found["metrics"]["test_bits_per_byte"] == pytest.approx(expected, abs=1e-6)
     assert "0.4 of a 3-gram model" in json.dumps(found)
-    assert expected < 0.9 * evaluate(str(runs / "alone"))["metrics"]["test_bits_per_byte"]
+    assert expected < 0.9 * alone
     other = evaluate(str(runs / "mixed"), "model.ngram.weight=0.9")["metrics"]["test_bits_per_byte"]
     assert other == pytest.approx(score(opened.model, dataset, 0.9) / math.log(2) / num_bytes, abs=1e-6)  # type: ignore[arg-type]
 
