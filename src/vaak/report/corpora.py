@@ -31,7 +31,7 @@ def render_lines(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
         return
     yield ""
     head = ("split", "documents", "characters") if corpus.is_text else ("split", "recordings", "hours", "speakers")
-    head = (*head, *(() if corpus.is_text else ("seconds: min, median, max",)), "characters: same")
+    head = (*head, *(() if corpus.is_text else ("seconds: min, med, max",)), "characters: same")
     rows = [(name, *_cells(split, corpus.is_text)) for name, split in corpus.splits.items()]
     yield from aligned([head, *rows], left=1)
     yield ""
