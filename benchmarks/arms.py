@@ -1,4 +1,4 @@
-"""What engine.py compares: one process trains a small GPT in one way, in rounds of a given number of steps.
+"""The arms that engine.py compares: one process trains a small GPT in one way, in rounds of a given number of steps.
 
     python benchmarks/arms.py ARM JOB      ARM: by hand, accelerate, transformers, Lightning or Vaak; JOB: a JSON object
 

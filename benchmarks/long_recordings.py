@@ -126,7 +126,7 @@ WORK = {"diarizing": diarizing, "training": training}
 
 
 def served(options: argparse.Namespace, run: str, window: float, work: str) -> dict[str, float]:
-    """What a separate process reports of one part of a row."""
+    """The figures that a separate process returns for one part of a row."""
     command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window), work]
     done = subprocess.run(
         [*command, "--threads", str(options.threads), "--options", *options.options],

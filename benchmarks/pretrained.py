@@ -51,7 +51,7 @@ LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 
 Options = dict[str, Any]
 TRIAL = ("base", "how", "seed", "rate")
-"""What tells a trial from others."""
+"""The options by which trials differ."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ training:
 
 
 class Stopwatch(Callback):
-    """Times the steps after the first ones: not what is made ready before, nor the end."""
+    """Times the steps after the first ones, without preparation and end."""
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if report.step == FIRST:

@@ -95,7 +95,7 @@ class Bench:
         return raced
 
     def job(self, size: dict[str, int], logging: bool = True, overrides: Sequence[str] = (), **more: Any) -> Any:
-        """What an arm needs to know; the data are prepared, once for each number of tokens."""
+        """Holds what an arm needs; the data are prepared once for each number of tokens."""
         yaml = self.folder / f"{'-'.join(map(str, size.values()))}.yml"
         if not yaml.exists():
             yaml.write_text(configuration(size, self.folder / "cache", self.corpus))

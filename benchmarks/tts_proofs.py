@@ -38,7 +38,7 @@ from vaak.tasks.tts.task import TtsTask
 
 
 def figures(run: Path, split: str, number: str, vocoder: str | None) -> dict[str, float]:
-    """What an evaluation of the split gives, printed with its protocol; without the prefix."""
+    """Return the metrics of an evaluation of the split without their prefix, and print them with its protocol."""
     overrides = [f"data.evaluation={{speak: {number}, recogniser: true}}"]
     overrides += [f"data.speaking.vocoder={vocoder}"] if vocoder else []
     report = evaluate_run(run, [], overrides, [split], "cpu")

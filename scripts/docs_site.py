@@ -1,4 +1,4 @@
-"""What MkDocs does for this repository besides its usual work: a hook, named in mkdocs.yml.
+"""A hook of MkDocs, named in mkdocs.yml: what this repository's site needs besides the usual.
 
 The README, CONTRIBUTING, CHANGELOG and the tasks' READMEs are pages too, and so are the notebooks; the recipes and
 examples are files of the site. Links are those of the repository, so that they work on a code host as well; here they

@@ -53,7 +53,7 @@ FILES = {
     "texts.csv": "one|So it is.\n",
     "lines.txt": "".join(f"Sentence number {number} is not like any other of these.\n" for number in range(50)),
 }
-"""What the commands read."""
+"""Files that the commands read."""
 
 
 @dataclass(frozen=True)

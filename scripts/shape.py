@@ -43,7 +43,7 @@ VERBS = frozenset(
     translate trim try tune turn unfreeze unpack update use validate verify view visit vocode wait walk warn watch
     weigh wrap write""".split()  # noqa: SIM905
 )
-"""What names of functions begin with, as people in the field write them."""
+"""Verbs that begin names of functions, as people in the field write them."""
 TINY = (
     "run_dir={folder}/run",
     "model.d_model=16",

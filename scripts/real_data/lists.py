@@ -1,4 +1,4 @@
-"""What belongs in the folder, and where it comes from. Three files:
+"""Lists of the files that belong in the folder, and where each comes from. Three files:
 
 sources.tsv     name, repository, commit, licence
 contents.tsv    file, recipe, its sources (``name:path``, separated by blanks), SHA-256, remark

@@ -111,7 +111,7 @@ class AudioConfig(Section):
         resume="free",
     )
     channels: Literal["mix", "first"] = option(
-        "What to use of recordings with several channels: their mean, or the first.", "mix"
+        "How recordings with several channels become one: by their mean, or by taking the first channel.", "mix"
     )
 
     @model_validator(mode="after")

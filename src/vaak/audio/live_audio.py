@@ -1,6 +1,6 @@
 """Audio while it comes: raw samples from a stream, such as standard input, or from a microphone.
 
-A thread reads, so nothing is lost while a model computes. Of each block is said whether more has come already: then the
+A thread reads, so nothing is lost while a model computes. Each block says whether more has already come: then the
 listener is behind, and may leave out what can wait.
 """
 

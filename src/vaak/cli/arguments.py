@@ -352,7 +352,7 @@ def make_overrides(section: str, given: Mapping[str, Any]) -> list[str]:
 
 
 NULL: Any = object()
-"""What ``null`` is on the command line, where None is an option that wasn't given."""
+"""Stands for ``null`` on the command line, where None is an option that wasn't given."""
 
 
 def add_options(

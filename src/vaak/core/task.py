@@ -444,7 +444,7 @@ class Task:
         return {}
 
     def left_out_of_exports(self) -> list[str]:
-        """What of this run's options no export has, one a line."""
+        """Return the options of this run that no export can carry, one per line."""
         return []
 
     def samples(self, model: nn.Module) -> list[str]:

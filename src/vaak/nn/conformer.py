@@ -63,7 +63,7 @@ class Conformer(nn.Module):
     ) -> tuple[Float[Tensor, "batch frame d_model"], Int[Tensor, " batch"]]:
         """Return the encoder's frames and their numbers; input beyond ``lengths`` doesn't affect real frames.
 
-        With ``chunk``, the frames are those of audio that is read in chunks of so many.
+        With ``chunk``, the frames are those of audio read in chunks of that many frames.
         """
         x, lengths = self.subsampling(features, lengths)
         x, mask = self.dropout(x), length_mask(lengths, x.shape[1])

@@ -112,7 +112,7 @@ def score_turns(
     """
     hypotheses = rename_like(references, hypotheses)
     if others := hypotheses.keys() - references.keys():
-        raise DataError(f"there is no reference for {quote_names(others)}")
+        raise DataError(f"no reference for {quote_names(others)}")
     require_one_unit(references, hypotheses)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:

@@ -124,7 +124,7 @@ def score_texts(
     """
     hypotheses = rename_like(references, hypotheses)
     if others := hypotheses.keys() - references.keys():
-        raise DataError(f"there is no reference for {quote_names(others)}")
+        raise DataError(f"no reference for {quote_names(others)}")
     counts = {
         name: count_errors(normalise(text), normalise(hypotheses.get(name, ""))) for name, text in references.items()
     }

@@ -99,7 +99,7 @@ class ClassifyAnswer(Form):
 
 class EmbeddingsRequest(Form):
     model: ModelName = None
-    input: Annotated[Texts, Field(description="A text, or several; none of them empty.")]
+    input: Annotated[Texts, Field(description="A text, or several; an empty text is refused.")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1, description="Only the number that the model has.")] = None
     user: Annotated[str | None, Field(description="Not read.")] = None
@@ -197,7 +197,8 @@ class CompletionRequest(WritingRequest):
     prompt: Texts
     echo: Annotated[bool, Field(description="The text begins with the prompt.")] = False
     logprobs: Annotated[
-        int | None, Field(ge=0, le=MOST_TOP, description="Log-probabilities of tokens, and so many others at each.")
+        int | None,
+        Field(ge=0, le=MOST_TOP, description="Log-probabilities of tokens, and of this many alternatives at each."),
     ] = None
 
 
@@ -206,7 +207,7 @@ class ChatRequest(WritingRequest):
     max_completion_tokens: int | None = None
     logprobs: Annotated[bool | None, Field(description="Log-probabilities of the answer's tokens.")] = None
     top_logprobs: Annotated[
-        int | None, Field(ge=0, le=MOST_TOP, description="With logprobs: so many tokens at each place.")
+        int | None, Field(ge=0, le=MOST_TOP, description="With logprobs: the number of tokens listed at each place.")
     ] = None
     tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
     chat_template_kwargs: Annotated[

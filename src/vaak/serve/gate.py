@@ -84,7 +84,7 @@ class Gate:
         await _Exchange(self, scope, receive, send).run()
 
     async def _admit_websocket(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Pass a WebSocket on, which takes the place of a request as long as it is open."""
+        """Pass a WebSocket on; while open, it takes the place of a request."""
         begun, status, path = time.perf_counter(), 101, str(scope["path"])
         headers: dict[bytes, bytes] = dict(scope["headers"])
         try:

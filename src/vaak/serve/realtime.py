@@ -93,13 +93,13 @@ class Session:
             raise ClosingError(BAD_MESSAGE, f"unknown type {str(kind)[:100]!r}; there are {known}")
 
     def update(self, event: dict[str, Any]) -> None:
-        """Take the rate of the audio to come. Raises ClosingError for another option, and amid audio."""
+        """Take the rate of the audio to come. Raises ClosingError for another option, and after audio has begun."""
         try:
             rate = event["session"]["audio"]["input"]["format"]["rate"]
         except (KeyError, TypeError):
             raise ClosingError(BAD_MESSAGE, "session.update takes session.audio.input.format.rate alone") from None
         if self.seconds:
-            raise ClosingError(BAD_MESSAGE, "the rate can't change amid audio: begin another session")
+            raise ClosingError(BAD_MESSAGE, "the rate can't change once audio has been sent: begin another session")
         try:
             self.resample, self.rate = make_resampler(int(rate), self.live.rate), int(rate)
         except (UserError, ValueError, TypeError):
@@ -118,7 +118,7 @@ class Session:
         await self._compute(lambda: self.live.feed(self._to_samples(content[:whole], is_last=False)))
 
     async def commit(self) -> None:
-        """End the audio: the last utterance is final. What is appended later is new audio."""
+        """End the audio: the last utterance is final. Audio appended later begins a new utterance."""
 
         def finish() -> Iterable[Event]:
             yield from self.live.feed(self._to_samples(b"", is_last=True))

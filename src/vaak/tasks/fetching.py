@@ -187,7 +187,7 @@ def locate_base(name: str) -> Path | None:
         hub: Any = importlib.import_module("huggingface_hub")
         found = hub.try_to_load_from_cache(name, "config.json")
     except (ImportError, ValueError):
-        # Without the Hub's client, nothing is cached; the second is said of what can't be a name there.
+        # Without the Hub's client, nothing is cached; the second error is for what can't be a name there.
         return None
     return Path(found).parent if isinstance(found, str) else None
 

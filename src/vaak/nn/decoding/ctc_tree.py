@@ -29,7 +29,7 @@ from vaak.nn.decoding.hotwords import BEGIN
 ROOM = 1e-6
 """How far below the least useful score a bound must be: sums in another order differ by less."""
 UNCHANGED = -1
-"""The token of a candidate that is a prefix of the beam as it is."""
+"""The token of a candidate that is an unchanged prefix of the beam."""
 
 
 def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
@@ -61,9 +61,9 @@ class _Node:
         self.words, self.state, self.word = 0.0, 0, ""
         """What complete words add, the language model's state after them, and the letters of the one that has begun."""
         self.hot, self.hot_state = 0.0, BEGIN
-        """What hotwords add, and their state."""
+        """The score that hotwords add, and their state."""
         self.bonus, self.key = 0.0, (0, "", token, BEGIN)
-        """What both add, and all that later frames can tell of a prefix, but for its probabilities."""
+        """The score of both, and everything that later frames depend on in a prefix, except its probabilities."""
         self.children: dict[int, _Node] = {}
         self.ended: dict[int, tuple[float, int]] = {}
         """By the kind of a next token: ``words`` and ``state`` after it."""
@@ -90,13 +90,13 @@ class _Unread(NamedTuple):
 class _Frame(NamedTuple):
     blank: float
     log_probs: dict[int, float]
-    """Of the tokens that are left, also of those that are too many to continue prefixes."""
+    """For all tokens that are left, even if there are too many to continue prefixes."""
     tokens: list[tuple[int, float, int]]
     """Those that continue prefixes, the most probable first, with their kinds."""
 
 
 class _Shared:
-    """What the rows of a search have in common."""
+    """The part of a search that all its rows share."""
 
     def __init__(self, search: CtcBeam) -> None:
         self.search, self.endings = search, search.endings or Endings([""] * len(search.pieces))
@@ -180,7 +180,7 @@ class _Row:
             node.in_token, node.time = NEVER, time
 
     def _stay(self, beam: list[_Node], frame: _Frame, time: int) -> list[_Candidate]:
-        """Return the prefixes as they are: with a blank; with the last token, longer, or after a parent in the beam."""
+        """Return the prefixes unchanged: with a blank; with the last token, longer, or after a parent in the beam."""
         log_probs, continued, found = frame.log_probs, {one[0] for one in frame.tokens}, list[_Candidate]()
         for node in beam:
             token, parent = node.token, node.parent
@@ -195,7 +195,7 @@ class _Row:
         return found
 
     def _continue(self, stays: list[_Candidate], frame: _Frame, time: int) -> tuple[list[_Candidate], list[_Unread]]:
-        """Return the prefixes, as they are and continued by tokens, and those whose words must be read first."""
+        """Return the prefixes, unchanged and continued by tokens, and those whose words must be read first."""
         shared, has_hotwords, tokens = self.shared, self.search.hotwords is not None, frame.tokens
         least, hot = self._find_least(stays), 0.0
         found, unread = list[_Candidate](), list[_Unread]()
@@ -278,7 +278,7 @@ class _Row:
         """Find the texts of a beam whose frames are all read, the best first; stop at what must be read before."""
         scored = [(node.total + node.words + node.hot, node, node.state) for node in beam]
         if self.search.endings is not None:
-            # A token of kind 0 ends nothing: the word is as it is.
+            # A token of kind 0 ends nothing: the word is unchanged.
             yield [(node.state, node.word, 0) for node in beam if node.word]
             ends = [self.shared.end_word(node, 0) if node.word else (node.words, node.state) for node in beam]
             scored = [

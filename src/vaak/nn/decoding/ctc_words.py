@@ -92,7 +92,7 @@ WordEnd = tuple[int, int | str, int]
 
 
 class EndingScores:
-    """What a language model says of the words that tokens end; it is asked once."""
+    """The language model's scores of the words that tokens end; each word is scored once."""
 
     def __init__(self, endings: Endings, words: WordModel | None) -> None:
         self.endings, self.words = endings, words

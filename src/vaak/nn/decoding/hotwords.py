@@ -1,6 +1,6 @@
 """Words and phrases that a search should prefer: scores that hotwords add to a text while it is being written.
 
-    score(text) = log p(text) + the weight of each hotword, as often as the text has it
+    score(text) = log p(text) + the weight of each hotword, once per occurrence
 
 A text has a hotword where its words follow one another. They are compared without case; letters, marks and digits make
 words, and everything else separates them. A beam has to keep a hotword before it is complete: so each of its letters

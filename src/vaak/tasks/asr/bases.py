@@ -190,7 +190,7 @@ class ListenerBase:
     find_window: Callable[[Any], int]
     """Frames that the encoder reads at once, by its configuration; audio has a whole number of such windows."""
     count_positions: Callable[[Any, int], int]
-    """How many positions of the prompt so many real frames are, by the configuration."""
+    """Return how many positions of the prompt a number of real frames takes, by the configuration."""
     silence: Literal["masked", "dropped", "kept"]
     """What a window is padded with: hidden from the encoder; or read by it, and then dropped from the prompt, or kept.
     """

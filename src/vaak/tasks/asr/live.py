@@ -172,7 +172,7 @@ READ = np.zeros(0, np.float32)
 
 
 class ChunkedTranscriber(LiveTranscriber):
-    """Transcribes by a model that reads each utterance in chunks, however long it is; none of it is heard again."""
+    """Transcribes by a model that reads each utterance in chunks, however long it is; no part is read twice."""
 
     def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
         # The model's chunks are the interval: what has come is read at once.

@@ -139,7 +139,7 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
 
 
 class SentenceEncoderInUse:
-    """What a server asks of a task, for a sentence encoder that isn't trained here."""
+    """Gives a sentence encoder that isn't trained here the methods that a server calls on a task."""
 
     SPEC = TaskSpec(endpoints=lambda get: ("embeddings",))
     predict_files = None

@@ -186,7 +186,7 @@ def opens(about: Mapping[str, Any], source: str) -> str | None:
 
 
 def is_sentence_encoder(about: Mapping[str, Any]) -> bool:
-    """Whether a model of transformers gives embeddings of texts as it is."""
+    """Whether a model of transformers gives embeddings of texts without training."""
     return _is_encoder(about, [str(name) for name in about.get("architectures") or ()]) and "conv_dim" not in about
 
 

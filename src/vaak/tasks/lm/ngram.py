@@ -97,7 +97,7 @@ def write_ngrams(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 class TokenNgram(nn.Module):
     """The probability of each token after others, on the device and in the precision of the arrays.
 
-    They are no parameters, and no part of the state: they stay with the run's prepared data.
+    They are neither parameters nor part of the state: they stay with the run's prepared data.
     """
 
     def __init__(

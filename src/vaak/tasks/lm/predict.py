@@ -243,7 +243,7 @@ class RowDecoder:
 
 @dataclass
 class TokenReader:
-    """Who reads the tokens of rows as they are drawn.
+    """A reader of the tokens of rows, called as they are drawn.
 
     Rows whose numbers it puts into ``ended`` end there. ``observe`` is called in each step before the tokens are given:
     with the numbers of the rows that go on, the scores ``(row, vocab)`` of their next tokens, and these tokens.

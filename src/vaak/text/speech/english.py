@@ -167,7 +167,7 @@ _TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\
 
 
 _PLATE = re.compile(r"\b([A-Z]{2})[ -]?(\d{2})[ -]?([A-Z]{1,3})[ -]?(\d{4})(?![\w-])")
-"""Of an Indian vehicle: a state, a district, a series and a number."""
+"""An Indian vehicle's number plate: a state, a district, a series and a number."""
 
 
 def _numbers_by_digit(text: str) -> str:

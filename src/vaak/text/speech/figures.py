@@ -61,7 +61,7 @@ NAME_BY_UNIT = table(
 ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
 """Units that after a whole number and a space are more often something else."""
 MOST_OF_4K = 3
-"""From so many figures on, a K next to them is kelvin."""
+"""With at least this many digits, a K next to them is kelvin."""
 CAPITALS = frozenset(("W", "V", "L", "J", "N", "K"))
 """Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}

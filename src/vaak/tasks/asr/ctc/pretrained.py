@@ -110,7 +110,7 @@ def _find_tokenizer(source: str) -> Any:
     """Return the tokenizer of a base; None where it has none, as one that wasn't fine-tuned.
 
     None, too, with a warning, where it requires a package that isn't installed. Raises UserError where its files can't
-    be read: the base's output layer would be drawn anew in silence.
+    be read: the base's output layer would silently be initialised again.
     """
     auto = import_transformers(PURPOSE, "asr")
     try:

@@ -29,7 +29,7 @@ from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.fetching import import_transformers, quiet_transformers
 
 MOST_TOKENS = 512
-"""Of a transcript, as the makers of Qwen3-ASR have it; half a minute of speech seldom has 200."""
+"""The longest transcript, as the makers of Qwen3-ASR set it; half a minute of speech seldom has 200 tokens."""
 
 
 class PretrainedListener(PretrainedDecoder):

@@ -231,7 +231,7 @@ def find_auto(config: Any) -> Any:
 
 
 def wrap(base: Any, options: AsrModelConfig) -> PretrainedDecoder:
-    """Return a base of transformers as it is trained."""
+    """Return a base of transformers, ready for training."""
     is_listener = isinstance(DECODER_BASES[base.config.model_type], ListenerBase)
     return PretrainedListener(base, options) if is_listener else PretrainedDecoder(base, options)
 
