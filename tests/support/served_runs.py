@@ -35,13 +35,14 @@ class TinyRun:
 
 
 def train_task(folder: Path, task: str, *, evaluates: bool = False) -> None:
-    """Train a run of a task for two steps, FOLDER/TASK; what ``predict`` may read is listed next to it.
+    """Train a run of a task, or of a case of the contract, for two steps, FOLDER/TASK; what ``predict`` may read is
+    listed next to it.
 
     ``evaluates``: after them, so that its folder has examples.
     """
-    case = next(one for one in CASES.values() if one.task == task)
+    case = CASES.get(task) or next(one for one in CASES.values() if one.task == task)
     inputs = case.about.get("inputs", ()) if case.write is None else case.write(folder / "data")
-    text = yaml_text({"task": task, "name": task, **case.options, "training": {**case.training, **TRAINING}})
+    text = yaml_text({"task": case.task, "name": case.task, **case.options, "training": {**case.training, **TRAINING}})
     file = folder / "options.yml"
     file.write_text(text.replace("FOLDER", str(folder / "data")), encoding="utf-8")
     (folder / "inputs").write_text("\n".join(map(str, inputs)), encoding="utf-8")

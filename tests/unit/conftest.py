@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import tiny_diarizer
 from trained_once import evaluations_show, runs_end_with, trained_once
+
+if TYPE_CHECKING:
+    from served_runs import TinyRun
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +81,20 @@ def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)
 
     return trained_once(tmp_path_factory, "tiny_vocoder", train) / "vocoder"
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyRun]:
+    """Gives a tiny run of a task, or of a case of the contract; tests leave it as it is.
+
+    It is trained when it is first asked for.
+    """
+    from served_runs import find_task, train_task
+
+    @cache
+    def find(task: str) -> TinyRun:
+        name = f"served_{task.replace(', ', '_')}"
+        folder = trained_once(tmp_path_factory, name, lambda folder: train_task(folder, task))
+        return find_task(folder, task)
+
+    return find

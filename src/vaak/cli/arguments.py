@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import logging
 import os
 import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from vaak.config.load import Loaded
     from vaak.runs.open_run import OpenedRun
 
+log = logging.getLogger("vaak")
 RUNS = "runs"
 """The folder in which runs are, unless a configuration says otherwise."""
 OPTION_KEY = re.compile(r"[a-z_]\w*(\.\w+)*")
@@ -175,6 +178,12 @@ BatchSize = Annotated[
     int | None,
     typer.Option("--batch-size", min=1, help="Maximum number of inputs computed together; default: as memory allows."),
 ]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Compute each input alone: on a CPU, no bit of a result depends on the other inputs. Slower."
+    ),
+]
 
 
 class WhichWeights(StrEnum):
@@ -224,6 +233,10 @@ class ChosenRun:
         how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
         return open_run(self.run, overrides=overrides, **how, **data)
 
+    def computing(self, batch_size: int | None) -> AbstractContextManager[None]:
+        """Return the context in which the command runs, which may compute ``batch_size`` inputs together."""
+        return nullcontext()
+
     def require_use(self, opened: OpenedRun, use: str, by: str = "") -> None:
         """Raise UserError where the run's task doesn't declare that it is used so (``vaak.runs.use.require_use``)."""
         from vaak.runs.base import is_base
@@ -245,9 +258,33 @@ class ModelInUse(ChosenModel):
     """The model of a command that uses it on new inputs; ``vaak tune`` and ``vaak lm-eval`` compute in fp32."""
 
     precision: Precision = WhichPrecision.auto
+    exact: Exact = False
 
     def open(self, overrides: Sequence[str] = (), **data: Any) -> OpenedRun:
         return super().open(overrides, precision=self.precision, **data)
+
+    def computing(self, batch_size: int | None) -> AbstractContextManager[None]:
+        """Return the context in which each input is computed alone with ``--exact``; say where that is to rounding.
+
+        Raises UserError for ``--exact`` with more than one input together.
+        """
+        if not self.exact:
+            return nullcontext()
+        if batch_size not in (None, 1):
+            raise UserError(f"--exact computes each input alone: leave out --batch-size {batch_size}")
+        from vaak.tasks.batches import compute_alone
+
+        warn_of_rounding(self.device)
+        return compute_alone()
+
+
+def warn_of_rounding(device: str) -> None:
+    """Say what ``--exact`` means on another device than a CPU, whose library may choose how it adds up."""
+    from vaak.engine.distributed.launcher import pick_device
+
+    kind = pick_device(device).type
+    if kind != "cpu":
+        log.warning("--exact: on %s, results are the same to rounding; on a CPU, to the bit", kind)
 
 
 def on_a_run(command: Callable[..., None]) -> Callable[..., None]:
@@ -256,7 +293,9 @@ def on_a_run(command: Callable[..., None]) -> Callable[..., None]:
     run, *options = _parameters(kind)
 
     def called(**arguments: Any) -> None:
-        command(chosen=kind(**{one.name: arguments.pop(one.name) for one in (run, *options)}), **arguments)
+        chosen: ChosenRun = kind(**{one.name: arguments.pop(one.name) for one in (run, *options)})
+        with chosen.computing(arguments.get("batch_size")):
+            command(chosen=chosen, **arguments)
 
     return _with_parameters(called, command, [run, *_parameters(command, without="chosen"), *options])
 

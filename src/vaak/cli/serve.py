@@ -16,6 +16,7 @@ import typer
 
 from vaak.cli.arguments import (
     Device,
+    Exact,
     Precision,
     TrustCode,
     Weights,
@@ -23,6 +24,7 @@ from vaak.cli.arguments import (
     WhichWeights,
     complete_runs,
     require_model,
+    warn_of_rounding,
 )
 from vaak.core.errors import UserError, optional_import
 
@@ -45,9 +47,7 @@ def serve(
     max_wait: Annotated[
         float, typer.Option(min=0, max=1000, help="Maximum time in milliseconds that a part waits for others.")
     ] = 5.0,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compute each part alone, so that no bit depends on other requests.")
-    ] = False,
+    exact: Exact = False,
     max_requests: Annotated[
         int, typer.Option(min=1, help="Maximum number of open requests; further ones get status 429.")
     ] = 256,
@@ -85,7 +85,9 @@ def serve(
     require_token(token)
     limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
     how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
-    batching, metrics = Batching(1 if exact else max_batch, 0.0 if exact else max_wait / 1000), Metrics()
+    if exact:
+        warn_of_rounding(device)
+    batching, metrics = Batching(max_batch, max_wait / 1000, is_exact=exact), Metrics()
     with (
         # It listens before the seconds that opening models takes.
         listen(host, port, token) as listening,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from html import escape
 from os import PathLike
 from pathlib import Path
@@ -27,6 +28,7 @@ from vaak.report.charts import draw_histories
 from vaak.report.tables import html_table
 from vaak.runs.open_run import OpenedRun, open_run, resolve_run
 from vaak.tasks.base import Metric, WithMetrics
+from vaak.tasks.batches import compute_alone
 
 GIVEN = "given"
 """The name of the split that consists of the examples given."""
@@ -116,10 +118,14 @@ class TrainedRun:
         return draw_histories({"": self.history}, str(self.directory), None if path is None else Path(path))
 
     @torch.no_grad()
-    def predict(self, inputs: Any, **options: Any) -> Any:
-        """Return the prediction for an input; for a list (a tuple, an iterator), a list. ``options`` are the task's."""
+    def predict(self, inputs: Any, *, exact: bool = False, **options: Any) -> Any:
+        """Return the prediction for an input; for a list (a tuple, an iterator), a list. ``options`` are the task's.
+
+        With ``exact``, each input is computed alone: on a CPU, no bit of its result depends on the others.
+        """
         several = isinstance(inputs, list | tuple | Iterator)
-        results = list(self.task.predict(self.model, inputs if several else [inputs], **options))
+        with compute_alone() if exact else nullcontext():
+            results = list(self.task.predict(self.model, inputs if several else [inputs], **options))
         return results if several else results[0]
 
     def evaluate(self, data: Any = "valid") -> Metrics:

@@ -13,14 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from vaak.serve.metrics import Metrics
-from vaak.tasks.batches import Batches, Done
+from vaak.tasks.batches import Batches, Done, compute_alone
 
 AHEAD = 4
 """Batches of jobs whose next parts are read, to find those of similar length."""
@@ -30,10 +30,14 @@ QUICK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Batching:
-    """How many parts of requests are computed together, at most, and how long the first waits for others."""
+    """How many parts of requests are computed together, at most, and how long the first waits for others.
+
+    With ``is_exact``, none are, nor are the inputs of one request.
+    """
 
     size: int = 16
     seconds: float = 0.005
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ class Worker:
         batching: Batching,
     ) -> None:
         self.name, self.device, self.within, self.metrics = name, device, within, metrics
-        self.size, self.seconds = batching.size, batching.seconds
+        self.size, self.seconds = (1, 0.0) if batching.is_exact else (batching.size, batching.seconds)
+        self.alone: Callable[[], AbstractContextManager[None]] = compute_alone if batching.is_exact else nullcontext
         self.jobs: list[Job] = []
         self.changed = threading.Condition()
         self.is_closed = False
@@ -214,7 +219,7 @@ class Worker:
         # A part, and the end of its source.
         batches = Batches(self.device, len(taken), ahead=2 * len(taken))
         try:
-            with self.within():
+            with self.within(), self.alone():
                 each = batches.of_sources(
                     range(len(taken)),
                     lambda number: iter([number]),

@@ -7,9 +7,11 @@ Padding changes nothing that a task makes of an input: its result depends on the
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -26,8 +28,25 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 AT_FIRST, AT_MOST = 16, 128
 """Parts in a batch by default, and the most that they may become on a device with enough memory."""
+IS_ALONE = ContextVar("IS_ALONE", default=False)
+"""Whether each input is computed alone, in this thread."""
 BATCHES_AHEAD = 4
 """The number of batches of parts that are read and sorted at a time; with one part in a batch, none is read ahead."""
+
+
+@contextlib.contextmanager
+def compute_alone() -> Iterator[None]:
+    """Compute each input alone, whatever batches are asked for: on a CPU, its result has the same bits among any."""
+    token = IS_ALONE.set(True)
+    try:
+        yield
+    finally:
+        IS_ALONE.reset(token)
+
+
+def limit_batch(size: int) -> int:
+    """Return how many inputs may be computed together: ``size``, but one within ``compute_alone``."""
+    return 1 if IS_ALONE.get() else size
 
 
 class Embedded(NamedTuple):
@@ -51,7 +70,7 @@ class Batches:
     """Computes ``size`` parts together; with None, as many as memory allows, beginning ``at_first``.
 
     Where memory runs out they become fewer, unless an error is asked for (``recovers`` False). A GPU is given twice as
-    many while that fits; a CPU is busy with a few.
+    many while that fits; a CPU is busy with a few. Within ``compute_alone`` it is one, always.
     """
 
     def __init__(
@@ -68,8 +87,8 @@ class Batches:
 
         ``ahead`` parts are read and sorted at a time; None: those of a few batches.
         """
-        self.device, self.size, self.recovers = device, size or at_first, recovers
-        self.grows = size is None and device.type == "cuda"
+        self.device, self.size, self.recovers = device, limit_batch(size or at_first), recovers
+        self.grows = size is None and device.type == "cuda" and not IS_ALONE.get()
         self.max_padded_size, self.ahead = max_padded_size, ahead
 
     def results(

@@ -6,15 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 import uvicorn
 from starlette.testclient import TestClient
 
-from served_runs import TinyRun, find_task, train_task, wait_until
-from trained_once import trained_once
+from served_runs import wait_until
 from vaak.core.storage.files import scratch_folder
 from vaak.runs.open_run import OpenedRun
 from vaak.serve.app import make_app
@@ -23,18 +21,6 @@ from vaak.serve.gate import Gate, Limits
 from vaak.serve.metrics import Metrics
 from vaak.serve.models import Server, open_model, serve_models
 from vaak.serve.running import listen, make_config
-
-
-@pytest.fixture(scope="session")
-def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyRun]:
-    """Gives a tiny run of a task, which is trained when it is first asked for; tests leave it as it is."""
-
-    @cache
-    def find(task: str) -> TinyRun:
-        folder = trained_once(tmp_path_factory, f"served_{task}", lambda folder: train_task(folder, task))
-        return find_task(folder, task)
-
-    return find
 
 
 @contextmanager

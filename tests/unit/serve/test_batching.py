@@ -17,6 +17,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.serve import batching
 from vaak.serve.batching import Batching, Job, Kind, Worker
 from vaak.serve.metrics import Metrics
+from vaak.tasks.batches import limit_batch
 
 
 class Recorder:
@@ -228,12 +229,30 @@ def test_texts_are_the_same_alone_and_among_fifty(live, run_of):
     assert sum(sizes.counts[:1]) < sum(sizes.counts)  # some were computed together
 
 
+def test_exact_computes_each_part_alone_and_each_input_of_a_part():
+    sizes = list[tuple[int, int]]()
+
+    def compute(parts: list[Any]) -> list[Any]:
+        sizes.append((len(parts), limit_batch(8)))
+        return parts
+
+    worker = Worker("m", torch.device("cpu"), contextlib.nullcontext, Metrics(), Batching(16, 0.005, is_exact=True))
+    try:
+        jobs = [Job(Kind("", compute), iter([number, number])) for number in range(3)]
+        for job in jobs:
+            worker.submit(job)
+        assert [job.future.result(60) for job in jobs] == [[number, number] for number in range(3)]
+    finally:
+        worker.close()
+    assert sizes == [(1, 1)] * 6
+
+
 @pytest.mark.slow
 def test_exact_probabilities_have_the_same_bits(live, run_of):
     import httpx
 
     texts = [" ".join(["ab", "ba", "w1", "w2"][: 1 + number % 4]) for number in range(50)]
-    server = live(run_of("classification").folder, batching=Batching(1, 0.0))
+    server = live(run_of("classification").folder, batching=Batching(is_exact=True))
     with httpx.Client(base_url=server.address, timeout=120) as client:
 
         def ask(text: str) -> Any:
@@ -242,3 +261,22 @@ def test_exact_probabilities_have_the_same_bits(live, run_of):
         alone = [ask(text) for text in texts]
         with ThreadPoolExecutor(50) as pool:
             assert list(pool.map(ask, texts)) == alone
+
+
+@pytest.mark.slow
+def test_exact_log_probabilities_of_tokens_have_the_same_bits(live, run_of):
+    import httpx
+
+    server = live(run_of("lm").folder, batching=Batching(is_exact=True))
+    with httpx.Client(base_url=server.address, timeout=120) as client:
+
+        def ask(number: int) -> Any:
+            asked = {"prompt": TEXTS[number], "seed": number, "max_tokens": 8, "logprobs": 3}
+            answer = client.post("/v1/completions", json=asked)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["choices"]
+
+        alone = [ask(number) for number in range(10)]
+        with ThreadPoolExecutor(10) as pool:
+            assert list(pool.map(ask, range(10))) == alone
+    assert any(choice["logprobs"]["token_logprobs"] for choice in alone[0])

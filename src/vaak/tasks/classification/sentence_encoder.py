@@ -28,7 +28,7 @@ from vaak.core.storage.files import read_json
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import Precision
 from vaak.runs.open_run import OpenedRun
-from vaak.tasks.batches import Embedded
+from vaak.tasks.batches import Embedded, limit_batch
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 from vaak.tasks.pretrained import fetch_folder, load_config, load_tokenizer
 
@@ -130,7 +130,7 @@ def embed(source: str, texts: Iterable[str], device: torch.device) -> Iterator[t
     A line counts the texts of which only the beginning was read. Raises UserError where it can't be loaded.
     """
     encoder, cut, given = SentenceEncoder.open(source, device), 0, iter(texts)
-    while some := list(islice(given, SENTENCES_AT_ONCE)):
+    while some := list(islice(given, limit_batch(SENTENCES_AT_ONCE))):
         found = encoder.embed_batch(some)
         cut += sum(one.is_cut for one in found)
         yield from zip(some, (one.vector for one in found), strict=True)
@@ -203,7 +203,7 @@ def score_pairs(
     longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", 512))
     log.info("%s: scores are of %s, as the model's configuration has it", PAIRS_KEY, activation)
     cut, given = 0, iter(pairs)
-    while some := list(islice(given, SENTENCES_AT_ONCE)):
+    while some := list(islice(given, limit_batch(SENTENCES_AT_ONCE))):
         first, second = [one for one, _ in some], [other for _, other in some]
         cut += sum(len(ids) > longest for ids in tokenizer(first, second, verbose=False)["input_ids"])
         how = {"padding": True, "truncation": "longest_first", "max_length": longest, "return_tensors": "pt"}

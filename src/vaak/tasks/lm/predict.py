@@ -21,7 +21,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.ctc_words import END
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
-from vaak.tasks.batches import Embedded
+from vaak.tasks.batches import IS_ALONE, Embedded, limit_batch
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
 
@@ -141,14 +141,17 @@ class WordScores:
         self._known: dict[tuple[str, ...], tuple[list[int], list[float]]] = {(): ([], [])}
         self._texts: list[tuple[str, ...]] = [()]
         self._states: dict[tuple[str, ...], int] = {(): 0}
+        self._is_alone = False
 
     highest = math.inf
     """A word may change the tokens before it, and so add more than 0."""
 
     def begin(self) -> int:
         """Return the state before the first word."""
-        if len(self._known) > MOST_KEPT:
+        # What was computed together with others isn't what it would be alone.
+        if len(self._known) > MOST_KEPT or self._is_alone != IS_ALONE.get():
             self._known, self._texts, self._states = {(): ([], [])}, [()], {(): 0}
+            self._is_alone = IS_ALONE.get()
         return 0
 
     def read(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
@@ -174,8 +177,9 @@ class WordScores:
         asked |= {text[:size] for text in asked for size in range(1, len(text))} - self._known.keys()
         for size in sorted({len(text) for text in asked}):
             texts = sorted(text for text in asked if len(text) == size)
-            for first in range(0, len(texts), TOGETHER):
-                self._read(texts[first : first + TOGETHER])
+            size = limit_batch(TOGETHER)
+            for first in range(0, len(texts), size):
+                self._read(texts[first : first + size])
 
     def _read(self, texts: Sequence[tuple[str, ...]]) -> None:
         rows, counts, ids = list[list[int]](), list[int](), list[list[int]]()
