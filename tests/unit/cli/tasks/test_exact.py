@@ -105,7 +105,8 @@ def test_log_probabilities_of_a_ctc_model_are_the_same_alone_and_among_others(
     files = [tmp_path / f"{number}.wav" for number in range(6)]
     for number, file in enumerate(files):
         soundfile.write(file, np.random.default_rng(number).normal(size=3000 + 1200 * number) / 9, 16000)
-    transcriber = run.task.transcriber(run.model, timestamps="word")
+    task: Any = run.task
+    transcriber = task.transcriber(run.model, timestamps="word")
     read = type(transcriber)._log_probs
 
     def note(self: Any, outputs: Any) -> list[np.ndarray]:
@@ -126,16 +127,17 @@ def test_log_probabilities_of_a_ctc_model_are_the_same_alone_and_among_others(
 def test_words_of_a_language_model_have_the_same_scores_whatever_else_was_asked(tiny_run: Path):
     """They are asked about together: in a CTC search with ``lm``, those of all recordings."""
     run = library.open(tiny_run, device="cpu")
+    task: Any = run.task
     texts = ["लड़की", "लड़का घर में", "वह", "क", "मेज़ पर सोती"]
 
     def read(words: WordScores, *texts: str) -> list[float]:
         start = words.begin()
         return [score for score, _ in words.read([(start, text) for text in texts])]
 
-    shared = run.task.words(run.model)
+    shared = task.words(run.model)
     with torch.inference_mode():
         together = read(shared, *texts)
         with compute_alone():
-            alone = [read(run.task.words(run.model), text)[0] for text in texts]
+            alone = [read(task.words(run.model), text)[0] for text in texts]
             assert read(shared, *texts) == alone  # what it knew from before isn't used
     assert together == pytest.approx(alone)
