@@ -1,10 +1,12 @@
 """A model that is served, asked by some clients at once, against the batched command on the same inputs.
 
-python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3]
+python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3] [--rounds 3]
 
 RUN is of task asr, tts, lm or classification, or a pretrained model; INPUTS a folder of audio, or a file with a text
-per line. Prints inputs per second of both, their ratio, the latency of a request (p50, p95) and the machine's load. The
-time that opening the model takes isn't counted. Ends with an error where a served result differs from the command's.
+per line. In each round, the command's own code computes all inputs, then the server does. Prints inputs per second of
+both, the median of their ratios by the clock and by processor time (the server's, without the clients'), the latency of
+a request (p50, p95) and the machine's load. The time that opening the model takes isn't counted. Ends with an error
+where a served result differs from the command's.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
+import psutil
 import soundfile
 
 from vaak.audio.audio_file import audio_files
@@ -116,31 +120,58 @@ def _json(answer: httpx.Response) -> Any:
     return answer.json()
 
 
+class Cost(NamedTuple):
+    """What it took to compute all inputs: seconds of the clock, and of the processor."""
+
+    clock: float
+    processor: float
+
+
 @contextlib.contextmanager
-def serving(run: Path) -> Iterator[str]:
-    """The address of a server, a process of its own."""
+def serving(run: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """The address of a server, and its process."""
     command = [sys.executable, "-m", "vaak", "serve", str(run), "--port", "0", "--device", "cpu", "--precision", "fp32"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().removeprefix("serving on ").strip()
-        process.terminate()
+        try:
+            address = process.stdout.readline().removeprefix("serving on ").strip()
+            yield address, psutil.Process(process.pid)
+        finally:
+            process.terminate()
 
 
-def ask_all(address: str, use: Use, inputs: Sequence[Any], clients: int) -> tuple[list[Any], list[float], float]:
-    """Return the results, the seconds that each request took, and those of all of them."""
-    with httpx.Client(timeout=600, base_url=address) as client:
+def compute_all(opened: OpenedRun, use: Use, inputs: Sequence[Any]) -> tuple[list[Any], Cost]:
+    """Return what the command computes of all inputs, and its cost."""
+    with opened.precision.autocast():
+        begun, processor = time.perf_counter(), time.process_time()
+        found = use.run(opened, inputs)
+        return found, Cost(time.perf_counter() - begun, time.process_time() - processor)
 
-        def ask(one: Any) -> tuple[Any, float]:
-            begun = time.perf_counter()
-            found = use.ask(client, one)
-            return found, time.perf_counter() - begun
 
-        ask(inputs[0])
+def ask_all(
+    client: httpx.Client, server: psutil.Process, use: Use, inputs: Sequence[Any], clients: int
+) -> tuple[list[Any], list[float], Cost]:
+    """Return the results, the seconds that each request took, and the cost of all of them to the server."""
+
+    def ask(one: Any) -> tuple[Any, float]:
         begun = time.perf_counter()
-        with ThreadPoolExecutor(clients) as pool:
-            found = list(pool.map(ask, inputs))
-        taken = time.perf_counter() - begun
-    return [result for result, _ in found], [seconds for _, seconds in found], taken
+        found = use.ask(client, one)
+        return found, time.perf_counter() - begun
+
+    begun, before = time.perf_counter(), server.cpu_times()
+    with ThreadPoolExecutor(clients) as pool:
+        found = list(pool.map(ask, inputs))
+    after = server.cpu_times()
+    processor = after.user + after.system - before.user - before.system
+    cost = Cost(time.perf_counter() - begun, processor)
+    return [result for result, _ in found], [seconds for _, seconds in found], cost
+
+
+def read_inputs(path: Path) -> Sequence[Any]:
+    """Return the recordings of a folder, or the texts of a file."""
+    if path.is_file():
+        return [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    return audio_files([path])[0]
 
 
 def main() -> None:
@@ -149,27 +180,35 @@ def main() -> None:
     parser.add_argument("inputs", type=Path)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=3, help="how often each input is taken")
+    parser.add_argument("--rounds", type=int, default=3, help="how often both are measured, in turn")
     asked = parser.parse_args()
-    given: Sequence[Any] = audio_files([asked.inputs])[0]
-    if asked.inputs.is_file():
-        given = [line for line in asked.inputs.read_text(encoding="utf-8").split("\n") if line.strip()]
-    inputs = [*given] * asked.repeat
-    opened = open_run(asked.run, device="cpu")
+    inputs = [*read_inputs(asked.inputs)] * asked.repeat
+    opened = open_run(asked.run, device="cpu", precision="fp32")
     kind = str(opened.experiment.task)
     use, load = USES[kind], os.getloadavg()[0]
-    with opened.precision.autocast():
-        use.run(opened, inputs[:1])  # the first call sets up what later ones use
-        begun = time.perf_counter()
-        expected = use.run(opened, inputs)
-        alone = time.perf_counter() - begun
-    with serving(asked.run) as address:
-        found, latencies, served = ask_all(address, use, inputs, asked.clients)
-    wrong = sum(not use.is_same(*both) for both in zip(found, expected, strict=True))
-    assert not wrong, f"{wrong} of {len(inputs)} served results differ from the command's"
-    p50, p95 = np.percentile(latencies, [50, 95])
-    print(f"{kind}: {len(inputs)} inputs; load of the machine {load:.1f} on {os.cpu_count()} processors")
-    print(f"batched: {len(inputs) / alone:.2f} a second; served to {asked.clients}: {len(inputs) / served:.2f}")
-    print(f"ratio {alone / served:.2f}; latency p50 {p50:.3f} s, p95 {p95:.3f} s")
+    pairs, latencies = list[tuple[Cost, Cost]](), list[float]()
+    with serving(asked.run) as (address, server), httpx.Client(timeout=600, base_url=address) as client:
+        # The first call sets up what later ones use.
+        compute_all(opened, use, inputs[:1])
+        use.ask(client, inputs[0])
+        for _ in range(asked.rounds):
+            expected, alone = compute_all(opened, use, inputs)
+            found, seconds, served = ask_all(client, server, use, inputs, asked.clients)
+            pairs.append((alone, served))
+            latencies += seconds
+            wrong = sum(not use.is_same(*both) for both in zip(found, expected, strict=True))
+            assert not wrong, f"{wrong} of {len(inputs)} served results differ from the command's"
+    number, (p50, p95) = len(inputs), np.percentile(latencies, [50, 95])
+    rates = [number / median(one.clock for one in each) for each in zip(*pairs, strict=True)]
+    clock = [alone.clock / served.clock for alone, served in pairs]
+    processor = [alone.processor / served.processor for alone, served in pairs]
+    print(
+        f"{kind}: {number} inputs, {asked.rounds} rounds; load of the machine {load:.1f}, {os.cpu_count()} processors"
+    )
+    print(f"batched: {rates[0]:.2f} a second; served to {asked.clients} clients: {rates[1]:.2f}")
+    print(f"ratio {median(clock):.2f} by the clock ({min(clock):.2f} to {max(clock):.2f})")
+    print(f"ratio {median(processor):.2f} by processor time ({min(processor):.2f} to {max(processor):.2f})")
+    print(f"latency p50 {p50:.3f} s, p95 {p95:.3f} s")
 
 
 if __name__ == "__main__":

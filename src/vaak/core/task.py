@@ -443,6 +443,10 @@ class Task:
         """Formats that this run can't be written in, though the task has an ``export_FORMAT``, each with the reason."""
         return {}
 
+    def refused_endpoints(self) -> dict[str, str]:
+        """Endpoints that this run doesn't answer, though its task declares them (``SPEC``), each with the reason."""
+        return {}
+
     def left_out_of_exports(self) -> list[str]:
         """Return the options of this run that no export can carry, one per line."""
         return []

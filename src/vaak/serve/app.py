@@ -70,14 +70,18 @@ def make_app(server: Server) -> FastAPI:
     add("/docs", docs, include_in_schema=False)
     add("/v1/models", list_models, response_model=forms.ModelList, summary="The models that are served.")
     add("/v1/models/{name:path}", get_model, response_model=forms.ModelAbout, summary="One model.")
-    answered: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
-    add("/predict", answers.predict, methods=["POST"], operation_id="predict", **answered)
-    declared = [name for one in server.models.values() for name in one.endpoints]
+    described: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
+    add("/predict", answers.predict, methods=["POST"], operation_id="predict", **described)
+    models = server.models.values()
+    answered = {name for one in models for name in one.endpoints}
+    declared = [*answered, *(name for one in models for name in one.refused)]
     checks = [Depends(require_known_fields)]
     require_known(declared, ENDPOINTS, "a task's spec declares an unknown endpoint", error=UserError)
     for name, one in ENDPOINTS.items():
         if name in declared:
-            schema: dict[str, Any] = {} if one.model is None else {"response_model": one.model}
+            # One that every run refuses is there to say why, and isn't described.
+            schema: dict[str, Any] = {"include_in_schema": name in answered}
+            schema |= {} if one.model is None else {"response_model": one.model}
             add(one.path, one.answer, methods=["POST"], operation_id=name, dependencies=checks, **schema)
     if "transcriptions" in declared:
         app.add_api_websocket_route("/v1/realtime", realtime.transcribe_live)

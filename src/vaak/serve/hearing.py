@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -191,10 +191,10 @@ def _listening(
     with naming_fields():
         transcriber = served.task.transcriber(served.opened.model, **given)
     if scores:
-        if not hasattr(transcriber, "scores_tokens"):
-            message = f"include: {served.name} has no log-probabilities of tokens; only a Whisper has"
-            raise ApiError(400, message, param="include")
-        transcriber, given = replace(transcriber, scores_tokens=True), {**given, "scores_tokens": True}
+        try:
+            transcriber, given = transcriber.scoring_tokens(), {**given, "scores_tokens": True}
+        except UserError as error:
+            raise ApiError(400, f"include: {served.name}: {error}", param="include") from error
     return Listening(served, transcriber, tuple(sorted(given.items())))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,16 @@ from vaak.serve.metrics import Metrics
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is served under a ``name``; ``endpoints`` are what it answers besides ``/predict``."""
+    """A model that is served under a ``name``; ``endpoints`` are what it answers besides ``/predict``.
+
+    ``refused`` are those that its task declares and the run can't answer, each with the reason.
+    """
 
     name: str
     opened: OpenedRun
     endpoints: tuple[str, ...]
     worker: Worker
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def task(self) -> Any:
@@ -65,15 +69,20 @@ class Server:
         Raises ApiError where there is none, or several.
         """
         able = [one for one in self.models.values() if endpoint == "predict" or endpoint in one.endpoints]
-        names = list_names([one.name for one in able])
+        names = list_names([one.name for one in able]) if able else "none"
         if name is None:
             if len(able) == 1:
                 return able[0]
+            if not able:
+                reasons = [_explain_refusal(one, endpoint) for one in self.models.values() if endpoint in one.refused]
+                raise ApiError(400, "; ".join(reasons), param="model")
             raise ApiError(400, f"several models are served: set model to one of {names}", param="model")
         found = self.models.get(name)
         if found is None:
             message = f"no model {name[:200]!r} is served; this endpoint has {names}"
             raise ApiError(404, message, param="model", code="model_not_found")
+        if endpoint in found.refused:
+            raise ApiError(400, _explain_refusal(found, endpoint), param="model")
         if found not in able:
             message = f"{name} is a model of task {found.opened.experiment.task}; this endpoint has {names}"
             raise ApiError(400, message, param="model")
@@ -115,8 +124,15 @@ def serve_models(runs: Sequence[tuple[Path, OpenedRun]], metrics: Metrics, batch
             known = name if part is None else f"{name}/{part}"
             if known in found:
                 raise UserError(f"two models are called {name}, by the names of their folders: rename one")
-            found[known] = Served(known, own, find_endpoints(own), worker)
+            declared, refused = find_endpoints(own), own.task.refused_endpoints()
+            answered = tuple(one for one in declared if one not in refused)
+            reasons = {one: refused[one] for one in declared if one in refused}
+            found[known] = Served(known, own, answered, worker, reasons)
     return found
+
+
+def _explain_refusal(served: Served, endpoint: str) -> str:
+    return f"{served.name} doesn't answer this endpoint: {served.refused[endpoint]}"
 
 
 def name_model(path: Path, opened: OpenedRun) -> str:
@@ -127,7 +143,7 @@ def name_model(path: Path, opened: OpenedRun) -> str:
 
 
 def find_endpoints(opened: OpenedRun) -> tuple[str, ...]:
-    """Return what a run answers, as its task's spec says."""
+    """Return what runs of a task with these options answer, as its spec says."""
     return tuple(find_spec(opened.task).endpoints(lambda key: value_at(resolved_values(opened.experiment), key)))
 
 

@@ -89,15 +89,29 @@ def test_diarize_says_what_the_command_does(client_of, run_of, vaak):
     assert vaak("diarize", run.folder, path)[1] == rttm
 
 
-def test_every_model_is_listed_with_what_its_task_declares(client_of, run_of):
+def test_every_model_is_listed_with_what_it_answers(client_of, run_of):
     client = client_of(run_of("asr").folder, run_of("lm").folder)
     listed = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
-    assert listed["asr"]["endpoints"] == ["predict", "transcriptions", "translations"]
-    assert listed["lm"]["endpoints"] == ["predict", "completions", "chat"]
+    assert listed["asr"]["endpoints"] == ["predict", "transcriptions"]  # its Whisper knows one language
+    assert listed["lm"]["endpoints"] == ["predict", "completions"]
     assert client.get("/v1/models/lm").json()["task"] == "lm"
     assert client.get("/v1/models/other").status_code == 404
     assert client.post("/v1/classify", json={"input": "b"}).status_code == 404
     assert set(client.get("/openapi.json").json()["paths"]) >= {"/predict", "/v1/completions"}
+
+
+def test_what_a_run_can_not_answer_is_neither_listed_nor_described_and_refused_with_the_reason(client_of, run_of):
+    """A language model of texts was listed with chat, and an English Whisper with translations."""
+    client = client_of(run_of("lm").folder, run_of("classification").folder)
+    for model in ({}, {"model": "lm"}):
+        answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "?"}], **model})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "model")
+        assert error["message"].startswith("lm doesn't answer this endpoint: the run has no chat template")
+    described = client.get("/openapi.json").json()["paths"]
+    assert "/v1/completions" in described
+    assert "/v1/chat/completions" not in described
+    assert "/v1/chat/completions" not in client.get("/docs").text
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))
@@ -135,6 +149,7 @@ def test_answers_are_those_of_generate_chat(client_of, vaak, tmp_path):
     (tmp_path / "chat.yml").write_text(CHAT.replace("FOLDER", str(tmp_path)))
     assert vaak("train", tmp_path / "chat.yml", f"run_dir={tmp_path / 'chat'}")[0] == 0
     client = client_of(tmp_path / "chat")
+    assert client.get("/v1/models/chat").json()["endpoints"] == ["predict", "completions", "chat"]
     messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": "7?"}]
     (tmp_path / "asked.json").write_text(json.dumps(messages))
     options = ("--chat", "--max-new-tokens", 12, "--samples", 2, "--seed", 3, "--json")

@@ -31,6 +31,7 @@ def test_a_whisper_transcribes(client_of, vaak):
     answer = client.post("/v1/audio/transcriptions", files=files, data={"include[]": "logprobs"}).json()
     assert answer["text"] + "\n" == vaak("transcribe", folder, recording)[1]
     assert bytes(byte for one in answer["logprobs"] for byte in one["bytes"]).decode().strip() == answer["text"]
+    assert client.get("/v1/models").json()["data"][0]["endpoints"] == ["predict", "transcriptions"]
     refused = client.post("/v1/audio/translations", files=files)
     assert refused.status_code == 400
     assert "can't translate" in refused.json()["error"]["message"]

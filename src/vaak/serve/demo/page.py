@@ -45,14 +45,13 @@ class Panel(NamedTuple):
     endpoint: str
     title: str
     make: Callable[[Page, Sequence[Served]], None]
-    suits: Callable[[Served], bool] = lambda served: True
 
 
 PANELS = (
     Panel("transcriptions", "Transcribe", speech_panels.transcribe_panel),
     Panel("diarize", "Who speaks", speech_panels.diarize_panel),
     Panel("speech", "Speak", speech_panels.speak_panel),
-    Panel("chat", "Chat", text_panels.chat_panel, text_panels.is_taught_chat),
+    Panel("chat", "Chat", text_panels.chat_panel),
     Panel("completions", "Continue a text", text_panels.complete_panel),
     Panel("classify", "Classify", text_panels.classify_panel),
     Panel("translate", "Translate", text_panels.translate_panel),
@@ -65,7 +64,7 @@ def make_page(page: Page) -> gr.Blocks:
     blocks: gr.Blocks
     with gr.Blocks(analytics_enabled=False, title="vaak demo", delete_cache=(3600, 24 * 3600)) as blocks, gr.Tabs():
         for panel in PANELS:
-            able = [one for one in models if panel.endpoint in one.endpoints and panel.suits(one)]
+            able = [one for one in models if panel.endpoint in one.endpoints]
             if able:
                 with gr.Tab(panel.title):
                     panel.make(page, able)

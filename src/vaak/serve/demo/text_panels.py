@@ -8,7 +8,6 @@ from typing import Any
 
 import gradio as gr
 
-from vaak.core.errors import UserError
 from vaak.report.html import Html, element
 from vaak.runs.use import reads_files, to_json
 from vaak.serve.answers import translate_job
@@ -86,14 +85,6 @@ def write(asked: Asked) -> Iterator[str]:
         yield written[0].text
     finally:
         job.has_left = True
-
-
-def is_taught_chat(served: Served) -> bool:
-    """Return whether a language model has learned conversations."""
-    try:
-        return served.task.chat_template is not None
-    except UserError:
-        return False
 
 
 def chat_panel(page: Page, models: Sequence[Served]) -> None:

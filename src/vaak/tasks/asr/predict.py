@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -57,6 +57,10 @@ class Transcriber:
 
     pads_windows: ClassVar[bool] = False
     """Whether each window is padded to the same length; otherwise, to the longest of its batch."""
+
+    def scoring_tokens(self) -> Self:
+        """Return one whose segments have the log-probabilities of their tokens. Raises UserError where it has none."""
+        raise UserError("it has no log-probabilities of tokens; only a Whisper has")
 
     def transcribe(self, path: Path) -> Transcript:
         """Return the words of an audio file; only a few windows of it are in memory at once.

@@ -154,6 +154,9 @@ class SentenceEncoderInUse:
         for text, one in zip(given, self.embed_batch(model, given), strict=True):
             yield {"text": text, "embedding": one.vector}
 
+    def refused_endpoints(self) -> dict[str, str]:
+        return {}
+
     def embed_batch(self, model: torch.nn.Module, texts: list[str]) -> list[Embedded]:
         return self.encoder.embed_batch(texts)
 

@@ -203,6 +203,13 @@ class LanguageModelTask(ExportableTask):
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
         return ChatTemplate(content, self.tokenizer, what_is_learned(self.data), self.data.chat_template_kwargs)
 
+    def refused_endpoints(self) -> dict[str, str]:
+        try:
+            _ = self.chat_template
+        except UserError as error:
+            return {"chat": str(error)}
+        return {}
+
     def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset | PreferenceDataset:
         special, length = self._special_tokens(), self.data.max_length
         if split == "pairs":

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -71,6 +71,9 @@ class WhisperTranscriber(Transcriber):
     """Whether segments have the log-probabilities of their tokens."""
 
     pads_windows: ClassVar[bool] = True
+
+    def scoring_tokens(self) -> Self:
+        return replace(self, scores_tokens=True)
 
     def transcribe_files(
         self, paths: Iterable[Path], batch_size: int | None = None

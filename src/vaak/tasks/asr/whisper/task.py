@@ -280,6 +280,13 @@ class WhisperTask(SpeechRecognitionTask):
         base = name_base(self.options.base, self.folder)
         write_mixture_onnx(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
 
+    def refused_endpoints(self) -> dict[str, str]:
+        try:
+            require_decoding(self.prepared.vocabulary, AsrDecodingConfig(task="translate"))
+        except UserError as error:
+            return {"translations": str(error)}
+        return {}
+
     def refused_exports(self) -> dict[str, str]:
         reason = "only a mixture of experts (model.experts) is written so"
         reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
