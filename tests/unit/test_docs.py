@@ -3,10 +3,12 @@
 A block that a test can't run comes after ``<!-- not run: why -->``, one of another toolkit after ``<!-- run where NAME
 is installed -->``. A YAML or Python block whose first line is a
 comment with a file's name is that file for the commands of its document. What takes minutes is trained for two steps.
+A server that a document starts runs until the end of it, and later blocks ask it, on the port that it has here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import importlib.util
@@ -25,6 +27,7 @@ import pytest
 from typer.main import get_command
 
 import readers_data
+from served_runs import serving
 from vaak.cli import arguments, table
 from vaak.config import tasks
 from vaak.config.components import PREFIX
@@ -144,6 +147,13 @@ def _modules_of_documents_are_forgotten() -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def serve(commands) -> Iterator[Callable[..., str]]:
+    """Starts servers that end with the test; gives the address of each."""
+    with contextlib.ExitStack() as stack:
+        yield lambda folder, *words: stack.enter_context(serving(commands, folder, *words)).address
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -158,7 +168,7 @@ def _modules_of_documents_are_forgotten() -> Iterator[None]:
         for path, name in ((path, str(path.relative_to(ROOT))) for path in DOCUMENTS)
     ],
 )
-def test_every_block_runs(document, tmp_path, monkeypatch, vaak, quick_start):
+def test_every_block_runs(document, tmp_path, monkeypatch, vaak, quick_start, serve):
     blocks = BLOCK.findall(document.read_text(encoding="utf-8"))
     wanted = [(kind, text) for remark, kind, text in blocks if runs(remark) and kind in ("bash", "python", "yaml")]
     if not any(kind in ("bash", "python") for kind, _ in wanted):
@@ -168,12 +178,10 @@ def test_every_block_runs(document, tmp_path, monkeypatch, vaak, quick_start):
         readers_data.WRITERS[document.stem](tmp_path)
     commands = "".join(text for kind, text in wanted if kind == "bash")
     if "runs/quickstart" in commands and not re.search(r"make train|vaak train quickstart$", commands, re.MULTILINE):
-        if not (quick_start / "runs").exists():
-            run("make train", tmp_path, vaak)
-            shutil.copytree(tmp_path / "runs", quick_start / "runs")
-        else:
-            shutil.copytree(quick_start / "runs", tmp_path / "runs")
-    for kind, text in wanted:
+        train_quick_start(tmp_path, quick_start, vaak)
+    addresses: dict[str, str] = {}
+    for kind, given in wanted:
+        text = re.sub("|".join(addresses) or "$^", lambda found: addresses[found[0]], given)
         name = re.match(r"# ([\w/.]+\.(?:py|ya?ml))\n", text)
         if name:
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
@@ -182,7 +190,19 @@ def test_every_block_runs(document, tmp_path, monkeypatch, vaak, quick_start):
             exec(compile(text, str(document), "exec"), {"__name__": "example"})
         elif kind == "bash":
             for command in text.replace("\\\n", " ").splitlines():
-                run(command, tmp_path, vaak)
+                if command.startswith("vaak serve "):
+                    addresses["http://127.0.0.1:8000"] = serve(tmp_path, *shlex.split(command)[2:])
+                else:
+                    run(command, tmp_path, vaak)
+
+
+def train_quick_start(folder: Path, kept: Path, vaak: Callable[..., tuple[int, str, str]]) -> None:
+    """Train the quick start, or copy what an earlier document left of it."""
+    if not (kept / "runs").exists():
+        run("make train", folder, vaak)
+        shutil.copytree(folder / "runs", kept / "runs")
+    else:
+        shutil.copytree(kept / "runs", folder / "runs")
 
 
 def runs(remark: str) -> bool:
