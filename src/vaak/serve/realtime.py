@@ -102,7 +102,7 @@ class Session:
             raise ClosingError(BAD_MESSAGE, "the rate can't change once audio has been sent: begin another session")
         try:
             self.resample, self.rate = make_resampler(int(rate), self.live.rate), int(rate)
-        except (UserError, ValueError, TypeError):
+        except (UserError, ValueError, TypeError, OverflowError):
             raise ClosingError(
                 BAD_MESSAGE, f"rate {str(rate)[:20]}: expected 4000 to 192000 samples a second"
             ) from None

@@ -93,5 +93,5 @@ def listed_files(path: Path) -> dict[str, Entry]:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
     except OSError as error:
         raise CheckpointError(f"{path / MANIFEST} can't be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error

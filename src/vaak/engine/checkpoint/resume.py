@@ -130,7 +130,7 @@ def _read_records(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         found = files.read_json(folder / RECORDS)
         return {name: {"in": Path(one["in"]).name, "after": int(one["after"])} for name, one in found.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return {}
 
 

@@ -208,7 +208,7 @@ def _damage(path: Path) -> Iterator[str]:
             files.inside(name): int(file["bytes"])
             for name, file in files.read_json(path / "MANIFEST.json")["files"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, AttributeError):
         yield "its MANIFEST.json can't be read"
         return
     for name, size in listed.items():

@@ -368,10 +368,11 @@ def test_a_pointer_to_what_is_not_there_points_nowhere(text: str, tmp_path: Path
         resolve_checkpoint(folder / "best")
 
 
-def test_a_manifest_can_not_name_files_outside_its_folder(tmp_path: Path):
+@pytest.mark.parametrize(("name", "size"), [("../../etc/passwd", 1), ("more", float("inf")), ("more", None)])
+def test_a_manifest_with_names_outside_its_folder_or_sizes_that_are_none_is_refused(name, size, tmp_path: Path):
     path = save_checkpoint(tmp_path, snapshot(1))
     manifest = json.loads((path / "MANIFEST.json").read_text())
-    manifest["files"]["../../etc/passwd"] = {"bytes": 1, "sha256": ""}
+    manifest["files"][name] = {"bytes": size, "sha256": ""}
     (path / "MANIFEST.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match=r"its MANIFEST\.json is not valid"):
         verify(path)

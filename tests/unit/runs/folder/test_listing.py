@@ -124,6 +124,10 @@ def test_why_it_ended_and_what_goes_on(tiny_run: Path, tmp_path: Path):
         (lambda folder: os.truncate(folder / "optimizer.safetensors", 5), "optimizer.safetensors has 5 bytes of "),
         (lambda folder: (folder / "MANIFEST.json").unlink(), "its MANIFEST.json can't be read"),
         (lambda folder: (folder / "MANIFEST.json").write_text("[]"), "its MANIFEST.json can't be read"),
+        (
+            lambda folder: (folder / "MANIFEST.json").write_text('{"files": {"model.safetensors": {"bytes": 1e400}}}'),
+            "its MANIFEST.json can't be read",
+        ),
         (shutil.rmtree, None),
     ],
 )
