@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
-from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words, year
+from vaak.text.speech.words import DIGITS, cardinal, digits, grouped, ordinal, table, words, year
 
 TITLES = table(
     """
@@ -29,6 +29,9 @@ ABBREVIATIONS = table(
     incl=including al=al misc=miscellaneous Tel=Telephone
     Temp=Temperature Avg=Average avg=average Max=Maximum Qty=Quantity qty=quantity
     Asst=Assistant Addl=Additional Secy=Secretary Mgr=Manager Intl=International Govt=Government Hosp=Hospital
+    asst=assistant addl=additional secy=secretary mgr=manager intl=international hosp=hospital Est=Established
+    Bldg=Building bldg=building Mfg=Manufacturing mfg=manufacturing Engg=Engineering Pvt=Private Tech=Technology
+    Commn=Commission Admn=Administration Stn=Station Dist=District Inst=Institute Mins=Minutes Soc=Society
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
@@ -38,6 +41,11 @@ BEFORE_NUMBERS = table(
     No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
     figs=figures Ch=Chapter ch=chapter Sec=Section sec=section Art=Article art=article Eq=Equation eq=equation
     Sect=Section sect=section Ref=Reference
+    Arts=Articles arts=articles Cl=Clause cl=clause Cls=Clauses cls=clauses Para=Paragraph para=paragraph
+    Paras=Paragraphs paras=paragraphs Pg=Page pg=page Pgs=Pages pgs=pages Pt=Part pt=part Pts=Parts Sch=Schedule
+    App=Appendix app=appendix Tab=Table tab=table Chs=Chapters chs=chapters Secs=Sections secs=sections Eqs=Equations
+    eqs=equations Refs=References refs=references Reg=Regulation reg=regulation Regs=Regulations Bk=Book bk=book
+    Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room
     ref=reference c=circa ca=circa Ext=Extension ext=extension Apt=Apartment apt=apartment
     """
 )
@@ -55,7 +63,19 @@ LATIN = {
     "w.e.f.": "with effect from",
     "w.r.t.": "with respect to",
 }
+_SECTION_OF = re.compile(r"(?<![\w.])([Ss])(s?)\.\s?(?=\d+[A-Z]?(?:\(\w+\))*(?:(?:, | and | ?[-–] ?)\d+\w*)* of the\b)")
+_UNDER_SECTION = re.compile(r"(?<!\w)([Uu])/s\.?\s?(?=\d)")
 _LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
+_AVERAGES = (
+    (
+        re.compile(r"(\b(?:[Tt]he|high|low|max\.?|min\.?|body|room|air|oven|water|mean|outside) )temp\.(?=\s[a-z\d])"),
+        r"\1temperature",
+    ),
+    (re.compile(r"\bmax\.(?=\s[a-z\d]|,)"), "maximum"),
+    (re.compile(r"(\b(?:the|and|or) )min\.(?=\s[a-z\d]|,)"), r"\1minimum"),
+    (re.compile(r"(\ba )min\.(?=\s(?:of|wage|age|order|fee)\b)"), r"\1minimum"),
+)
+"""Short words of statistics; ``a few min.`` are minutes."""
 _VERSUS = re.compile(r"(?<=[A-Za-z.,] )v\.(?= [A-Z])")
 _HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
@@ -96,6 +116,10 @@ def abbreviations(text: str) -> str:
         text,
     )
     text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
+    text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
+    text = _UNDER_SECTION.sub(lambda match: f"{match[1]}nder section ", text)
+    for pattern, said in _AVERAGES:
+        text = pattern.sub(said, text)
     text = _SAINTS.sub("Saints ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
@@ -283,6 +307,21 @@ HEADINGS = (
         "Amendment",
     ),
     *("Symphony", "Sonata", "Opus", "Vatican", "Episode", "Series", "Verse", "Form", "Rule", "Zone", "Corps", "Game"),
+    *(
+        "Annex",
+        "Annexure",
+        "Sector",
+        "Tier",
+        "Category",
+        "Generation",
+        "Semester",
+        "Saturn",
+        "Titan",
+        "Agni",
+        "Prithvi",
+    ),
+    *("Fantasy", "Wars", "Kombat", "Fighter", "Quest", "Souls", "Auto", "Civilization", "Warcraft", "Empires", "Trek"),
+    *("Diablo", "Godfather", "Terminator", "Rambo", "Halloween"),
 )
 SOVEREIGNS = (
     *("Charles", "George", "William", "James", "Henry", "Edward", "Richard", "Louis", "Elizabeth", "Philip", "Mary"),
@@ -299,7 +338,7 @@ _AFTER_FIRST = (
 )
 _HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
 _SMALL_HEADING = re.compile(
-    rf"\b((?:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2}})((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\b(?!['’-]\w)"
+    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2}})((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\b(?!['’-]\w)"
 )
 _SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
@@ -439,7 +478,7 @@ def _read_ip(match: re.Match[str]) -> str:
     """An address of four bytes and its port; a larger number makes it a version."""
     if any(int(part) > 255 for part in match.groups()[:4]) or not any(len(part) > 1 for part in match.groups()[:4]):
         return match[0]
-    said = " dot ".join(cardinal(int(part)) for part in match.groups()[:4])
+    said = " dot ".join(grouped(part) for part in match.groups()[:4])
     return f"{said} colon {digits(match[5])}" if match[5] else said
 
 

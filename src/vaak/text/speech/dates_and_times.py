@@ -77,6 +77,21 @@ _LIFE = re.compile(
 """Short words of lives before a date, and ``c.`` before a year or a century (in old statutes it is a chapter)."""
 _HALF_DAY = r"(?:\s?([AaPp])\.?\s?[Mm]\b\.?)"
 _CLOCK = re.compile(rf"(?<![\d:.,])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?(?![\d:]){_HALF_DAY}?")
+_CLOCK_H = re.compile(r"(?<![\w.,:])([01]?\d|2[0-4])h([0-5]\d)(?!\w|[.,]\d)")
+_TAKEN = re.compile(
+    r"(?<![\d:.,])(?<!\bat )(?<!\buntil )(?<!\bsince )(\d?\d):([0-5]\d):([0-5]\d)(?![\d:]|\.\d|\s?[AaPp]\.?[Mm]\b)"
+)
+"""Hours, minutes and seconds that something took; a time of day has a word before it, or two figures of the hour."""
+_TOOK = re.compile(r"\b(?:in|of|took|takes|lasts?|lasted|for|time|ran|runs|within|under|just|over)[:\s]\s?$")
+_BOOKS = (
+    "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Ruth|Samuel|Kings|Chronicles|Ezra|Nehemiah|Esther|Job|"
+    "Psalms?|Proverbs|Ecclesiastes|Isaiah|Jeremiah|Ezekiel|Daniel|Hosea|Joel|Amos|Jonah|Micah|Matthew|Mark|Luke|John|"
+    "Acts|Romans|Corinthians|Galatians|Ephesians|Philippians|Colossians|Thessalonians|Timothy|Titus|Hebrews|James|"
+    "Peter|Jude|Revelation|Gita|Qur'?an|Koran|Surah"
+)
+_VERSES = re.compile(
+    rf"\b({_BOOKS}) (\d{{1,3}}):(\d{{1,3}})(?:\s?[-–]\s?(\d{{1,3}}))?(?![\d:]|[.,]\d|\s?[AaPp]\.?[Mm]\b)"
+)
 _HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
 _DOTTED = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}")
 _TIME_RANGE = re.compile(r"(?:(?<=\d:\d\d)|(?<=[ap]\.m\.)|(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm]))\s?[-–]\s?(?=\d)")
@@ -120,6 +135,9 @@ def dates_and_times(text: str) -> str:
     'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
     """
     # From long forms to short ones: a full date must be read before its year or its month alone could be.
+    text = _VERSES.sub(_read_verses, text)
+    text = _CLOCK_H.sub(r"\1:\2", text)
+    text = _TAKEN.sub(_time_taken, text)
     text = _CENTURY.sub(" century", text)
     text = _LIFE.sub(lambda match: f"{_OF_LIVES.get(match[1], 'circa')} ", text)
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
@@ -184,6 +202,21 @@ def _stopwatch(match: re.Match[str]) -> str:
     """``3:42.5``: minutes and seconds; a time of day has no decimals."""
     minutes, seconds = int(match[1]), decimal(f"{int(match[2])}{match[3]}")
     return f"{cardinal(minutes)} minute{'' if minutes == 1 else 's'} {seconds} seconds"
+
+
+def _time_taken(match: re.Match[str]) -> str:
+    """``2:05:38`` after a word such as "in" or "took" is how long something took."""
+    if not _TOOK.search(match.string[max(0, match.start() - 12) : match.start()]):
+        return match[0]
+    amounts = zip((int(part) for part in match.groups()), ("hour", "minute", "second"), strict=True)
+    return " ".join(f"{cardinal(amount)} {unit}{'' if amount == 1 else 's'}" for amount, unit in amounts if amount)
+
+
+def _read_verses(match: re.Match[str]) -> str:
+    """``Luke 2:1-14``, a chapter and its verses."""
+    book, chapter, first, last = match.groups()
+    to = f" to {cardinal(int(last))}" if last else ""
+    return f"{book} {cardinal(int(chapter))}, {cardinal(int(first))}{to}"
 
 
 def year_of_century(two: str) -> str:

@@ -24,13 +24,13 @@ from vaak.text.speech.abbreviations import (
     symbols,
 )
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
-from vaak.text.speech.figures import numerals, units
+from vaak.text.speech.figures import code, numerals, units
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
 from vaak.text.speech.money import CURRENCIES, money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.unspoken import leave_out_markup
-from vaak.text.speech.words import digits, table
+from vaak.text.speech.words import digits, grouped, table
 
 FOLDED = table(
     """
@@ -127,14 +127,17 @@ def _folded(character: str) -> str | None:
 
 
 _NUMBER_WORDS = r"no\.?|No\.?|number|ID|[Rr]ef(?:erence)?\.?|code|#|is|was|to"
+_NAMED_BY_NUMBER = (
+    r"[Oo]rder|[Cc]ase|[Tt]icket|[Ii]nvoice|[Rr]eference|[Rr]ef\.?|[Pp]assport|[Ss]erial|[Tt]racking|[Cc]ustomer|"
+    r"[Bb]ooking|[Rr]egistration|[Ll]icen[cs]e|[Cc]ard|[Mm]ember(?:ship)?|[Uu]ser|[Ii]tem"
+)
 CUES = (
     compile_cues(
         r"PINs?|OTP|CVV|VIN|IBAN|[Rr]outing|[Ss]ort code|ISBN(?:-1[03])?:?|ISSN|SSN|IMEI|PNR|UPC|EAN|"
         r"[Aa]adhaar|A/C|[Aa]ccount|[Pp]asscode|[Pp]assword|"
         r"(?:[Pp]ost(?:al)?|[Aa]ccess|[Aa]rea|[Dd]ialling|[Vv]erification|[Ss]ecurity|[Oo]ne-time|[Tt]he|[Yy]our) code|"
-        r"(?:[Zz]ip|ZIP|PIN)(?: [Cc]ode)?|[Cc]ard ending(?: in| with)?",
-        r"[Oo]rder|[Cc]ase|[Tt]icket|[Ii]nvoice|[Rr]eference|[Rr]ef\.?|[Pp]assport|[Ss]erial|[Tt]racking|[Cc]ustomer|"
-        r"[Bb]ooking|[Rr]egistration|[Ll]icen[cs]e|[Cc]ard|[Mm]ember(?:ship)?|[Uu]ser|[Ii]tem",
+        r"(?:[Zz]ip|ZIP|PIN)(?: [Cc]ode)?|(?:[Cc]ard|[Aa]ccount|[Nn]umber|[Mm]obile|[Pp]hone) ending(?: in| with)?",
+        _NAMED_BY_NUMBER,
         _NUMBER_WORDS,
     ),
     compile_cues(
@@ -163,6 +166,21 @@ _SHORT_CODE = re.compile(
     r"|\b[Tt]ext )(\d{4,6})(?!\w|[ .,-]\d)"
 )
 
+_UNEQUAL_GROUPS = re.compile(
+    rf"(\b(?:{_NAMED_BY_NUMBER}) )(?!(\d+)-\d{{1,2}}\b)(\d{{2,8}}(?:-\d{{3,10}})+)(?![\w-]|[.,]\d)"
+)
+"""After ``reference``, ``774-20891`` is no range: groups of a number are seldom as long as each other."""
+_HELPLINE = re.compile(
+    r"(\b(?:[Hh]elp|[Hh]ot|[Ll]ife|[Tt]ip|[Cc]risis |[Ee]mergency )[ -]?lines?,?(?: number)?(?: is| on| at|:)? )"
+    r"(\d{3,6})(?!\w|[.,-]\d)"
+    r"|(\b(?:answer(?:s|ed)?|reach(?:ed|able)?|available|[Hh]elp|contact)(?: \w+){0,2} (?:on|at) )"
+    r"(1\d\d|[2-9]11|98[78]|999|000)(?=[.,;!?]*$|[.,;!?]? (?:for|or|and|to|in|at|if|when|from)\b)"
+)
+"""Numbers of three figures and more that are dialled, but not after a word that says so."""
+_STAR_CODE = re.compile(r"(?<![\w*#])\*\d{1,6}(?:\*\d+)*#|(?<=\b[Dd]ial )[*#]+\d{1,6}(?:\*\d+)*#?(?!\w)")
+_FLIGHT = re.compile(
+    r"(\b[Ff]lights?\b(?: (?:is|was|no\.?|number|on|are))? )([A-Z]{2}|[A-Z]\d|\d[A-Z])[ -]?(\d{1,4})(?![\w-])"
+)
 _TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\d)")
 
 
@@ -174,11 +192,28 @@ def _numbers_by_digit(text: str) -> str:
     text = _PLATE.sub(
         lambda match: f"{' '.join(match[1])} {digits(match[2])} {' '.join(match[3])} {digits(match[4])}", text
     )
+    text = _STAR_CODE.sub(_read_star_code, text)
+    text = _FLIGHT.sub(lambda match: f"{match[1]}{code(match[2])} {grouped(match[3])}", text)
+    text = _UNEQUAL_GROUPS.sub(_read_groups, text)
+    text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
     for pattern in (_POSTCODE, _SHORT_CODE, _TRAIN):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")
     return read_digits(text, digits, "")
+
+
+def _read_star_code(match: re.Match[str]) -> str:
+    """``*121#``, which a telephone dials."""
+    said = [{"*": "star", "#": "hash"}.get(one) or digits(one) for one in match[0]]
+    return " ".join(said)
+
+
+def _read_groups(match: re.Match[str]) -> str:
+    groups = match[3].split("-")
+    if len(groups) == 2 and len(groups[0]) == len(groups[1]):
+        return match[0]
+    return match[1] + ", ".join(map(digits, groups))
 
 
 RULES = (

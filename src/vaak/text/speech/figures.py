@@ -71,7 +71,7 @@ _SCIENTIFIC = re.compile(
 )
 _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
-    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
+    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?!\w|[²³]|/)"
 )
 _PER_UNIT = re.compile(rf"(?<![\w.,])({NUMBER})\s?({_UNIT})([²³]?)/({_UNIT})([²³]?)(?![\w/²³])")
 _WITH_VULGAR = re.compile(rf"(?<![\w.,])(\d+\s?[½¼¾⅓⅔⅛⅜⅝⅞])\s?(?!(?:in|s|h|m)\b)({_UNIT})(?![\w/²³])")
@@ -84,8 +84,21 @@ _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _PRICE_PER_UNIT = re.compile(rf"\b(dollars?|rupees?|pounds?|euros?|cents?|pence|paise|yen)/({_UNIT})(?![\w/²³])")
-_SHORT_FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3}) ?ft\.? (\d{1,2}) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])")
-_FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
+_PART = "(?:[ -]?[½¼¾⅓⅔⅛⅜⅝⅞]|[ -][1-9]/(?:2|4|8|16)(?![\\w/]))"
+"""A fraction after a whole number."""
+_SHORT_FEET_INCHES = re.compile(
+    rf"(?<![\w.])(\d{{1,3}}) ?ft\.? (\d{{1,2}}{_PART}?) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])"
+)
+_FEET_INCHES = re.compile(rf"(?<![\w.])(\d{{1,3}})\s?['′]\s?(\d{{1,2}}(?:\.\d+|{_PART})?)\s?(?:\"|″|'')")
+_INCHES_AND_PART = re.compile(rf"(?<![\w.])(\d{{1,3}}{_PART})(?:\"|″| in\.(?=\s[a-z(]|[,;:)]))")
+_OF_TWO_UNITS = re.compile(rf"((?<![\w.,/]){NUMBER}\s?({_UNIT}))\s?/\s?(?={NUMBER}\s?({_UNIT})(?![\w/]))")
+"""The same measure in two units (180°C/350°F), or two of one (8GB/16GB)."""
+_ONE = re.compile(r"\b(?:[Aa]n?|[Aa]nother|[Ee]ach|[Ee]very)\s$")
+_NOUN = re.compile(
+    r"\s(?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|away|apart|ago|later|more|less|each|off|"
+    r"up|down|on|by|with|for|after|before|above|below|over|under|than|so|as|if|when|while|because|every)\b)[a-z]{3,}"
+)
+"""Between these a unit is singular: a 12 V battery."""
 _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"])?")
 _PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
 _FEET = re.compile(r"(?<![\w.'])(\d{1,3})'(?![\w'])")
@@ -109,11 +122,17 @@ def units(text: str) -> str:
     text = _WITH_FRACTION.sub(_fraction_of_unit, text)
     text = _TIMES.sub(" by ", text)
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
+    text = _OF_TWO_UNITS.sub(lambda match: match[1] + (", " if match[2] == match[3] else " or "), text)
     text = _ANGLE.sub(_angle, text)
-    text = _SHORT_FEET_INCHES.sub(
-        lambda match: f"{_name_amount(match[1], 'foot/feet')} {_name_amount(match[2], 'inch/inches')}", text
+    text = _SHORT_FEET_INCHES.sub(lambda match: f"{_name_amount(match[1], 'foot/feet')} {_name_inches(match[2])}", text)
+    # ratios reads what is left of a whole number and its fraction
+    text = _FEET_INCHES.sub(
+        lambda match: (
+            f"{decimal(match[1])} foot {decimal(match[2]) if re.fullmatch(NUMBER, match[2]) else f'{match[2]} inches'}"
+        ),
+        text,
     )
-    text = _FEET_INCHES.sub(lambda match: f"{decimal(match[1])} foot {decimal(match[2])}", text)
+    text = _INCHES_AND_PART.sub(r"\1 inches", text)
     text = _PRIMES.sub(lambda match: _name_amount(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
     text = _FEET.sub(lambda match: _name_amount(match[1], "foot/feet"), text)
     text = _INCHES.sub(_inches, text)
@@ -176,10 +195,19 @@ def _measure(match: re.Match[str]) -> str:
         if first and NAME_BY_UNIT[first] != NAME_BY_UNIT[unit]:
             return f"{sign}{_name_amount(match['amount'], NAME_BY_UNIT[first])} to {_name_amount(match['to'], names)}"
         return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
-    # As an adjective the unit is singular: a 10-km run.
-    if gap == "-":
+    # As an adjective the unit is singular: a 10-km run, a 12 V battery.
+    if gap == "-" or _is_adjective(match):
         return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
     return sign + _name_amount(match["amount"], names)
+
+
+def _is_adjective(match: re.Match[str]) -> bool:
+    before = match.string[max(0, match.start() - 10) : match.start()]
+    return bool(_ONE.search(before) and _NOUN.match(match.string, match.end()))
+
+
+def _name_inches(amount: str) -> str:
+    return _name_amount(amount, "inch/inches") if amount.isdecimal() else f"{amount} inches"
 
 
 def _name_amount(amount: str, names: str, several: bool = False) -> str:

@@ -40,6 +40,8 @@ def greek_name(letter: str) -> str:
     return "lambda" if name == "lamda" else name
 
 
+KEYS = table("Ctrl=Control Cmd=Command Esc=Escape Del=Delete Ins=Insert Opt=Option PgUp=Page_Up PgDn=Page_Down")
+"""Of a keyboard."""
 _ROUND = {
     10: "tens",
     100: "hundreds",
@@ -87,6 +89,8 @@ _RULES = (
         lambda found: f"{found[1] or ''} love",
     ),
     (re.compile("§§"), " sections "),
+    (re.compile(r"(?<!\S)(?<![\d)] )–(?=\.?\d|[$£€₹¥]\d)"), "−"),  # a dash that stands for a minus sign
+    (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\skeys?\b)"), lambda found: KEYS[found[1]]),
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
     (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),

@@ -28,7 +28,14 @@ _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
 _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
 _RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
 """So many of so many people: 0.31/100,000."""
-_RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/(5|10|20|100)(?![\w/]|[.,]\d)")
+_RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/((?:4|5|9|10|20|50|100)(?:\.0)?)(?![\w/]|[.,]\d)")
+_PLOT = re.compile(
+    r",? (?:[A-Z][\w.']*\s){1,3}(?:Road|Street|Lane|Avenue|Marg|Nagar|Colony|Layout|Block|Market|Main|Cross|Rd|St)\b"
+)
+_PLOT_NUMBER = re.compile(r"\b(?:[Hh]ouse|[Pp]lot|[Ff]lat|[Dd]oor|[Ss]urvey|[Kk]hasra)(?: [Nn]umber| [Nn]o\.?)?\s$")
+"""Of a house: 45/2, M.G. Road."""
+_ODDS_BEFORE = re.compile(r"\b[Oo]dds\b[^.!?;]{0,25}$")
+_ODDS_AFTER = re.compile(r" (?:favou?rites?|outsiders?|shots?|odds)\b")
 _PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")
 _MARKED = re.compile(
     r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ings?)|got|gets|mark(?:s|ed)?|graded?|gave|gives|earned|reviews?|quiz|exam|test)\b"
@@ -49,7 +56,7 @@ def ratios(text: str) -> str:
     """
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
     text = _RATE.sub(lambda match: f"{decimal(match[1])} per {whole(match[2])}", text)
-    text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {whole(match[2])}", text)
+    text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {decimal(match[2])}", text)
     text = _MIXED.sub(_read_mixed_number, text)
     return _FRACTION.sub(_ratio, text)
 
@@ -64,14 +71,27 @@ def _ratio(match: re.Match[str]) -> str:
     above, below = int(match[1]), int(match[2])
     if match[3]:
         return fraction(above, below)
-    if _PRESSURE.search(match.string[max(0, match.start() - 25) : match.start()]):
-        return f"{whole(match[1])} over {whole(match[2])}"
+    between = _say_stroke(match)
+    if between:
+        return f"{whole(match[1])} {between} {whole(match[2])}"
     if _is_score(match, above, below):
         return f"{whole(match[1])} out of {whole(match[2])}"
     if 0 < above < below and below in DENOMINATORS and gcd(above, below) == 1:
         return fraction(above, below)
     between = " for " if _is_innings(match, above, below) else " "
     return f"{whole(match[1])}{between}{whole(match[2])}"
+
+
+def _say_stroke(match: re.Match[str]) -> str | None:
+    """Return the word for the slash of a blood pressure, a house or odds; None for others."""
+    before = match.string[max(0, match.start() - 40) : match.start()]
+    if _PRESSURE.search(before):
+        return "over"
+    if _PLOT.match(match.string, match.end()) or _PLOT_NUMBER.search(before):
+        return "slash"
+    if _ODDS_BEFORE.search(before) or _ODDS_AFTER.match(match.string, match.end()):
+        return "to"
+    return None
 
 
 def _is_score(match: re.Match[str], above: int, below: int) -> bool:
