@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
-from vaak.text.speech.words import DIGITS, cardinal, digits, grouped, ordinal, table, words, year
+from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words, year
 
 TITLES = table(
     """
@@ -338,7 +338,7 @@ _AFTER_FIRST = (
 )
 _HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
 _SMALL_HEADING = re.compile(
-    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2}})((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\b(?!['’-]\w)"
+    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2,}}\b)(x{{0,3}}(?:ix|iv|v?i{{0,3}})(?<=[ivx]))\b(?!['’-]\w)"
 )
 _SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
@@ -478,7 +478,7 @@ def _read_ip(match: re.Match[str]) -> str:
     """An address of four bytes and its port; a larger number makes it a version."""
     if any(int(part) > 255 for part in match.groups()[:4]) or not any(len(part) > 1 for part in match.groups()[:4]):
         return match[0]
-    said = " dot ".join(grouped(part) for part in match.groups()[:4])
+    said = " dot ".join(digits(part) if len(part) > 2 else cardinal(int(part)) for part in match.groups()[:4])
     return f"{said} colon {digits(match[5])}" if match[5] else said
 
 

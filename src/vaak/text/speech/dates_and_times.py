@@ -209,7 +209,8 @@ def _time_taken(match: re.Match[str]) -> str:
     if not _TOOK.search(match.string[max(0, match.start() - 12) : match.start()]):
         return match[0]
     amounts = zip((int(part) for part in match.groups()), ("hour", "minute", "second"), strict=True)
-    return " ".join(f"{cardinal(amount)} {unit}{'' if amount == 1 else 's'}" for amount, unit in amounts if amount)
+    said = [f"{cardinal(amount)} {unit}{'' if amount == 1 else 's'}" for amount, unit in amounts if amount]
+    return " and ".join(filter(None, (" ".join(said[:-1]), *said[-1:]))) or match[0]
 
 
 def _read_verses(match: re.Match[str]) -> str:

@@ -167,13 +167,14 @@ _SHORT_CODE = re.compile(
 )
 
 _UNEQUAL_GROUPS = re.compile(
-    rf"(\b(?:{_NAMED_BY_NUMBER}) )(?!(\d+)-\d{{1,2}}\b)(\d{{2,8}}(?:-\d{{3,10}})+)(?![\w-]|[.,]\d)"
+    rf"(\b(?:{_NAMED_BY_NUMBER}) )(?!\d{{1,2}}-\d{{1,2}}-\d{{4}}\b|\d{{4}}-\d\d-\d\d\b)"
+    r"(\d{2,8}-\d{3,10}|\d{1,8}(?:-\d{1,10}){2,})(?![\w-]|[.,]\d)"
 )
 """After ``reference``, ``774-20891`` is no range: groups of a number are seldom as long as each other."""
 _HELPLINE = re.compile(
     r"(\b(?:[Hh]elp|[Hh]ot|[Ll]ife|[Tt]ip|[Cc]risis |[Ee]mergency )[ -]?lines?,?(?: number)?(?: is| on| at|:)? )"
     r"(\d{3,6})(?!\w|[.,-]\d)"
-    r"|(\b(?:answer(?:s|ed)?|reach(?:ed|able)?|available|[Hh]elp|contact)(?: \w+){0,2} (?:on|at) )"
+    r"|(\b(?:answer(?:s|ed)?|[Rr]each(?:ed|able)?|available|[Hh]elp|contact)(?: \w+){0,2} (?:on|at) )"
     r"(1\d\d|[2-9]11|98[78]|999|000)(?=[.,;!?]*$|[.,;!?]? (?:for|or|and|to|in|at|if|when|from)\b)"
 )
 """Numbers of three figures and more that are dialled, but not after a word that says so."""
@@ -193,7 +194,9 @@ def _numbers_by_digit(text: str) -> str:
         lambda match: f"{' '.join(match[1])} {digits(match[2])} {' '.join(match[3])} {digits(match[4])}", text
     )
     text = _STAR_CODE.sub(_read_star_code, text)
-    text = _FLIGHT.sub(lambda match: f"{match[1]}{code(match[2])} {grouped(match[3])}", text)
+    text = _FLIGHT.sub(
+        lambda match: f"{match[1]}{code(match[2])} {digits(match[3]) if len(match[3]) > 2 else grouped(match[3])}", text
+    )
     text = _UNEQUAL_GROUPS.sub(_read_groups, text)
     text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
     for pattern in (_POSTCODE, _SHORT_CODE, _TRAIN):
@@ -210,7 +213,7 @@ def _read_star_code(match: re.Match[str]) -> str:
 
 
 def _read_groups(match: re.Match[str]) -> str:
-    groups = match[3].split("-")
+    groups = match[2].split("-")
     if len(groups) == 2 and len(groups[0]) == len(groups[1]):
         return match[0]
     return match[1] + ", ".join(map(digits, groups))

@@ -90,7 +90,7 @@ _RULES = (
     ),
     (re.compile("§§"), " sections "),
     (re.compile(r"(?<!\S)(?<![\d)] )–(?=\.?\d|[$£€₹¥]\d)"), "−"),  # a dash that stands for a minus sign
-    (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\skeys?\b)"), lambda found: KEYS[found[1]]),
+    (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\s(?:keys?|to)\b)"), lambda found: KEYS[found[1]]),
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
     (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),

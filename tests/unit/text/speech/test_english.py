@@ -74,8 +74,26 @@ EXAMPLES = {
         "$5-10 and $5 to $10": "five to ten dollars and five to ten dollars",
         "-$5": "minus five dollars",
     },
+    "names and numbers": {
+        "Dial *121# or call the helpline, 181.": "Dial star one two one hash or call the helpline, one eight one.",
+        "Case 408-7719923-11 is on flight BA 2490.": "Case four zero eight, seven seven one nine nine two three, "
+        "one one is on flight B A two four nine zero.",
+        "order 24-48 of them, dated 12-05-2024": "order twenty-four to forty-eight of them, dated December fifth, "
+        "twenty twenty-four",
+        "Read Luke 2:1-14 in 1:00:09, at 10:05:38.": "Read Luke two, one to fourteen in one hour and nine seconds, at "
+        "ten oh five and thirty-eight seconds.",
+        "At odds of 9/2, house no. 5/6, 45/2, M.G. Road.": "At odds of nine to two, house number five slash six, "
+        "forty-five slash two, M G Road.",
+        "Press Ctrl+C at –5 °C.": "Press Control plus C at minus five degrees Celsius.",
+        "Part vivid, part ii, Saturn V, Ashoka II": "Part vivid, part two, Saturn five, Ashoka the second",
+    },
+    "units and parts": {
+        "180°C/350°F, a 5 km run, 1½ in. thick": "one hundred eighty degrees Celsius or three hundred fifty degrees "
+        "Fahrenheit, a five kilometer run, one and a half inches thick",
+        "the max. and the min. in 5 min. or less": "the maximum and the minimum in five minutes or less",
+    },
     "units": {
-        "It needs 12 V, a 60 W bulb, 2 l, 2 mi.": "It needs twelve volts, a sixty watts bulb, two liters, two miles.",
+        "It needs 12 V, a 60 W bulb, 2 l, 2 mi.": "It needs twelve volts, a sixty watt bulb, two liters, two miles.",
         "1026 W Main, 3 V. Smith, Henry V": "ten twenty-six W Main, three V Smith, Henry the fifth",
         "5kg, 11 lbs, 1 km": "five kilograms, eleven pounds, one kilometer",
         "a 10-km run at 60 mph": "a ten kilometer run at sixty miles per hour",
