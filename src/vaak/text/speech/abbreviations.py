@@ -1,8 +1,7 @@
-"""Written forms other than figures, in words: abbreviations, initialisms, symbols, Roman numerals, addresses.
+"""Written forms other than figures, in words: abbreviations, initialisms, symbols, addresses.
 
-Initialisms are read letter by letter, emphasis in capitals as words, symbols by their names; Roman numerals after
-headings, names of sovereigns and popes, and before "century"; web and e-mail addresses, hashtags, user names and
-postcodes as one says them.
+Initialisms are read letter by letter, emphasis in capitals as words, symbols by their names; web and e-mail addresses,
+hashtags, user names and postcodes as one says them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
-from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words, year
+from vaak.text.speech.words import DIGITS, cardinal, digits, table, words, year
 
 TITLES = table(
     """
@@ -35,7 +34,10 @@ ABBREVIATIONS = table(
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
-"""Words with a full stop that may end a sentence."""
+ABBREVIATIONS |= {
+    short.capitalize(): said.capitalize() for short, said in ABBREVIATIONS.items() if short.islower() and short != "al"
+}
+"""Words with a full stop that may end a sentence. (Al. is a name.)"""
 BEFORE_NUMBERS = table(
     """
     No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
@@ -46,7 +48,7 @@ BEFORE_NUMBERS = table(
     App=Appendix app=appendix Tab=Table tab=table Chs=Chapters chs=chapters Secs=Sections secs=sections Eqs=Equations
     eqs=equations Refs=References refs=references Reg=Regulation reg=regulation Regs=Regulations Bk=Book bk=book
     Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room
-    ref=reference c=circa ca=circa Ext=Extension ext=extension Apt=Apartment apt=apartment
+    ref=reference c=circa ca=circa Ext=Extension ext=extension Extn=Extension extn=extension Apt=Apartment apt=apartment
     """
 )
 LATIN = {
@@ -273,6 +275,8 @@ def _capitals(match: re.Match[str], shouted: bool) -> str:
         return " ".join(plain) + ("'s" if ending else "")
     if plain in SPOKEN_AS_WORDS:
         return plain.capitalize() + ending
+    if len(set(plain)) == 1 and not shouted:  # of a format, such as YYYY, or a grade
+        return " ".join(plain) + ("'s" if ending else "")
     if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
         return plain.lower() + ending
     return " ".join(plain) + ("'s" if ending else "")
@@ -287,106 +291,6 @@ def is_readable(capitals: str) -> bool:
     if len(capitals) > 5:
         return True
     return bool(_ONSET.match(capitals)) and not _UNREADABLE.search(capitals)
-
-
-HEADINGS = (
-    *("Chapter", "Part", "Section", "Volume", "Book", "Act", "Scene", "Article", "Title", "Appendix", "Table"),
-    *("Figure", "Type", "Class", "Phase", "Stage", "Grade", "Level", "War", "Mark", "Exhibit", "Unit", "Division"),
-    *(
-        "Group",
-        "Schedule",
-        "Canto",
-        "Psalm",
-        "Sonnet",
-        "Page",
-        "Plate",
-        "Number",
-        "Bowl",
-        "Apollo",
-        "Rocky",
-        "Amendment",
-    ),
-    *("Symphony", "Sonata", "Opus", "Vatican", "Episode", "Series", "Verse", "Form", "Rule", "Zone", "Corps", "Game"),
-    *(
-        "Annex",
-        "Annexure",
-        "Sector",
-        "Tier",
-        "Category",
-        "Generation",
-        "Semester",
-        "Saturn",
-        "Titan",
-        "Agni",
-        "Prithvi",
-    ),
-    *("Fantasy", "Wars", "Kombat", "Fighter", "Quest", "Souls", "Auto", "Civilization", "Warcraft", "Empires", "Trek"),
-    *("Diablo", "Godfather", "Terminator", "Rambo", "Halloween"),
-)
-SOVEREIGNS = (
-    *("Charles", "George", "William", "James", "Henry", "Edward", "Richard", "Louis", "Elizabeth", "Philip", "Mary"),
-    *("Napoleon", "Pius", "John", "Paul", "Benedict", "Leo", "Gregory", "Innocent", "Urban", "Clement", "Nicholas"),
-    *("Alexander", "Frederick", "Wilhelm", "Catherine", "Ferdinand", "Ramses", "Ptolemy", "Darius", "Xerxes", "Peter"),
-    *("Francis", "Leopold", "Albert", "Victor", "Umberto", "Christian", "Gustav", "Haakon", "Olaf", "Otto", "Rudolf"),
-    *("Maximilian", "Isabella", "Alfonso", "Carlos", "Juan", "Felipe", "Stephen", "Margaret", "Robert", "David"),
-)
-"""Names after which I, V and X are numbers too; after any other name only longer numerals are."""
-_ROMAN = r"(?:M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLCDM]))"
-_SMALL = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
-_AFTER_FIRST = (
-    r"\.|(?=$|[,;:!?)\"'’—]|\s+(?:of|and|was|in|who|had|has|is|to|on|by|at|for|made|became|himself|herself)\b)"
-)
-_HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
-_SMALL_HEADING = re.compile(
-    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2,}}\b)(x{{0,3}}(?:ix|iv|v?i{{0,3}})(?<=[ivx]))\b(?!['’-]\w)"
-)
-_SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
-_NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
-_WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
-_CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
-_ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)")
-"""Of a list."""
-_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
-
-
-def roman_numerals(text: str) -> str:
-    """Numerals in words; a question mark in an address is not a heading.
-
-    >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
-    'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
-    """
-    text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
-    text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
-    text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
-    text = _SMALL_HEADING.sub(lambda match: f"{match[1]} {cardinal(parse_roman(match[2].upper()))}", text)
-    text = _HEADING.sub(_read_heading, text)
-    text = _SOVEREIGN.sub(_sovereign, text)
-    return _NAME.sub(_sovereign, text)
-
-
-def parse_roman(roman: str) -> int:
-    """
-    >>> parse_roman("XIV"), parse_roman("MCMXC")
-    (14, 1990)
-    """
-    values = [_VALUES[one] for one in roman]
-    following = [*values[1:], 0]
-    return sum(-one if one < after else one for one, after in zip(values, following, strict=True))
-
-
-def _read_heading(match: re.Match[str]) -> str:
-    """A numeral after a heading; in "in that part I agree", I is not one."""
-    if match[2] == "I" and not match[1][0].isupper():
-        return match[0]
-    return f"{match[1]} {cardinal(parse_roman(match[2]))}"
-
-
-def _sovereign(match: re.Match[str]) -> str:
-    """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
-    number = ordinal(parse_roman(match[2])) if match[2] else "first"
-    owns = "'s" if "'s" in match[0] else ""
-    stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
-    return f"{match[1]} the {number}{owns}{stop}"
 
 
 DOMAIN_ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")

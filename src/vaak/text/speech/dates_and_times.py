@@ -112,6 +112,7 @@ _DURATION_PART = re.compile(r"(\d+)\s?([dhms])[a-z]*")
 _OF_DURATION = table("d=day h=hour m=minute s=second")
 _CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
 _DECADE = re.compile(r"(?<![\w'.,])'?([2-9]0)(?:'s|s)\b")
+_FIRST_DECADES = re.compile(r"(?<![\w'.,])(?:'?(00)|'10)(?:'s|s)\b")
 _SHORT_YEAR = re.compile(r"(?<![\w'])'(\d\d)(?![\d'])(?!s\b)")
 _YEARS_OF_ERA = re.compile(
     r"(?<![\d.,])(\d{3,4})(?=(?:(?:\s?[-–]\s?| to )\d{1,4})? (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))"
@@ -161,6 +162,7 @@ def dates_and_times(text: str) -> str:
         text = pattern.sub(_time, text)
     text = _CENTURY_DECADE.sub(lambda match: plural(year(int(match[1] + match[2]))), text)
     text = _DECADE.sub(lambda match: plural(cardinal(int(match[1]))), text)
+    text = _FIRST_DECADES.sub(lambda match: "two thousands" if match[1] == "00" else "twenty tens", text)
     text = _SHORT_YEAR.sub(lambda match: year_of_century(match[1]), text)
     for pattern in (_YEARS_OF_ERA, _EARLY_YEAR):
         text = pattern.sub(lambda match: year(int(match[0])), text)

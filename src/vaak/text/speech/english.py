@@ -20,7 +20,6 @@ from vaak.text.speech.abbreviations import (
     addresses,
     find_unspoken,
     letters,
-    roman_numerals,
     symbols,
 )
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
@@ -29,6 +28,7 @@ from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
 from vaak.text.speech.money import CURRENCIES, money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
+from vaak.text.speech.roman import roman_numerals
 from vaak.text.speech.unspoken import leave_out_markup
 from vaak.text.speech.words import digits, grouped, table
 
@@ -146,6 +146,7 @@ CUES = (
         r"[Bb]atch|[Ll]ot|[Ff]ile|[Jj]ob|[Pp]ermit|[Pp]arcel|[Rr]eceipt",
         r"(?:no\.?|No\.?|number|ID|[Rr]ef(?:erence)?\.?|code|#)(?:\s(?:is|was))?",
     ),
+    compile_cues(r"[Ee]xt(?:ension|n)?\.?", "extension", r"no\.?|number|is|on", least=3),
     compile_cues(
         r"[Nn]umber|[Pp]hone|[Tt]elephone|[Mm]obile|[Ll]andline|[Ff]ax|[Tt]el\.?|[Cc]all|[Dd]ial|[Rr]ing|[Tt]ext|WhatsApp",
         r"[Oo]ur|[Mm]y",

@@ -52,7 +52,15 @@ NAME_BY_UNIT = table(
     mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
     Ah=amp_hour bps=basis_point yr=year yrs=year wk=week wks=week mos=month kgs=kilogram kms=kilometer gm=gram gms=gram
     ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter sq_km=square_kilometer
-    mya=million_years_ago/million_years_ago Tbsp=tablespoon Tsp=teaspoon wkt=wicket wkts=wicket
+    mya=million_years_ago/million_years_ago Ga=billion_years/billion_years Ma=million_years/million_years
+    ka=thousand_years/thousand_years Gyr=billion_years/billion_years Myr=million_years/million_years
+    kyr=thousand_years/thousand_years ly=light-year AU=astronomical_unit kpc=kiloparsec Mpc=megaparsec
+    eV=electron_volt keV=kiloelectron_volt MeV=megaelectron_volt GeV=gigaelectron_volt TeV=teraelectron_volt
+    mT=millitesla nT=nanotesla μT=microtesla pF=picofarad nF=nanofarad μF=microfarad Nm=newton_meter atm=atmosphere
+    PB=petabyte MWh=megawatt_hour GWh=gigawatt_hour TWh=terawatt_hour kVA=kilovolt-amp cc=cc/cc
+    bhp=brake_horsepower/brake_horsepower kmph=kilometer_per_hour/kilometers_per_hour
+    kmpl=kilometer_per_liter/kilometers_per_liter sqft=square_foot/square_feet
+    Tbsp=tablespoon Tsp=teaspoon wkt=wicket wkts=wicket
     °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
     °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """
@@ -106,7 +114,7 @@ _INCHES = re.compile(rf"(?<![\w.\"])({NUMBER})\"")
 _INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})([ -])in\.(?=\s[a-z(]|[,;:)])")
 _SHORT_STOP = re.compile(rf"(?<=\d)([ -]?(?:{_UNIT}))\.(?=\s+[a-z\d]|[,;:)])")
 _TIMES = re.compile(rf"(?<=[\w'\".])\s*×\s*(?={NUMBER})|(?<=[\d'\".]) x (?={NUMBER}\b)|(?<=\d)x(?=\d)")
-_FRACTION_OF_INCH = re.compile(r"(?<=\d)/(\d{1,2})(?:″| in\.)(?!\w)")
+_FRACTION_OF_INCH = re.compile(r"(?<=\d)/(\d{1,2})(?:″|\"| in\.)(?!\w)")
 
 
 def units(text: str) -> str:
@@ -121,7 +129,7 @@ def units(text: str) -> str:
     text = _PRICE_PER_UNIT.sub(lambda match: f"{match[1]} per {NAME_BY_UNIT[match[2]].partition('/')[0]}", text)
     text = _WITH_FRACTION.sub(_fraction_of_unit, text)
     text = _TIMES.sub(" by ", text)
-    text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
+    text = _FRACTION_OF_INCH.sub(_inch_after_fraction, text)
     text = _OF_TWO_UNITS.sub(lambda match: match[1] + (", " if match[2] == match[3] else " or "), text)
     text = _ANGLE.sub(_angle, text)
     text = _SHORT_FEET_INCHES.sub(lambda match: f"{_name_amount(match[1], 'foot/feet')} {_name_inches(match[2])}", text)
@@ -225,6 +233,11 @@ def _inches_short(match: re.Match[str]) -> str:
     return f"{decimal(match[1])} inch" if match[2] == "-" else _name_amount(match[1], "inch/inches")
 
 
+def _inch_after_fraction(match: re.Match[str]) -> str:
+    closes = match[0].endswith('"') and match.string.count('"', 0, match.start()) % 2
+    return match[0] if closes else f"/{match[1]} inch"
+
+
 def _inches(match: re.Match[str]) -> str:
     """Inches, where the quotation mark doesn't close a quotation."""
     # An odd number of quotation marks before means that this one closes a quotation.
@@ -254,6 +267,7 @@ _WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
 _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
 _POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
+_ORDINALS = re.compile(r"(?<=\d)(st|nd|rd|th)\s?[-–]\s?(?=\d+(?:st|nd|rd|th)\b)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
 _YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
 _RANGE = re.compile(rf"(?<![\w.,/-])({_FEW}|\d+\.\d+)(?:\s?–\s?|-)({_FEW}|\d+\.\d+)(?![\w/-]|[.,]\d)")
@@ -264,7 +278,7 @@ _CALIBER = re.compile(
 )
 _DIALLED = re.compile(
     r"\b((?:[Bb]ox|[Cc]all(?:ed|ing|s)?|[Dd]ial(?:l?ed|l?ing|s)?|[Pp]hon(?:e|ed|ing)|[Rr]ang|[Rr]ing) )"
-    r"(\d{3,})\b(?![,.]\d)"
+    r"(\d{3,}(?:(?:, \d{3})*,? or \d{3})?)\b(?![,.]\d)"
 )
 _EMERGENCY = re.compile(
     r"(?:^|\bto )(911|999|112)(?=[.!?]*$)|(?<![\w.,$£€-])(911|999|112)(?=-?\s?"
@@ -323,10 +337,11 @@ def numerals(text: str) -> str:
     text = _DOT.sub(" dot ", text)
     text = _POWER.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
+    text = _ORDINALS.sub(r"\1 to ", text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
     text = ratios(text)
     text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
-    text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
+    text = _DIALLED.sub(_read_dialled, text)
     text = _EMERGENCY.sub(lambda match: re.sub(r"\d+", lambda number: digits(number[0]), match[0]), text)
     text = _GROUPED.sub(
         lambda match: (
@@ -367,6 +382,11 @@ def code(written: str) -> str:
         else:
             said.append(" ".join(piece.upper()))
     return " ".join(said)
+
+
+def _read_dialled(match: re.Match[str]) -> str:
+    """``dial 999 or 112``: each digit by digit."""
+    return match[1] + re.sub(r"\d+", lambda number: digits(number[0]), match[2])
 
 
 def _years(match: re.Match[str]) -> str:

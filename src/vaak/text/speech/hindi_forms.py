@@ -10,9 +10,9 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
-from vaak.text.speech.abbreviations import parse_roman
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
+from vaak.text.speech.roman import parse_roman
 from vaak.text.speech.words import ordinal as english_ordinal
 from vaak.text.speech.words import table
 

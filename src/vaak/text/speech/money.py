@@ -72,6 +72,10 @@ _AMOUNT = re.compile(
     rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\s?(?P<amount>{NUMBER})"
     rf"(?:\s?(?:-|–|to)\s?(?:(?P=mark))?(?P<to>{NUMBER}))?{_MAGNITUDE}?(?P<bill>[ -](?:bill|note|coin)\b)?"
 )
+_SHORT_MAGNITUDE = "|".join(MAGNITUDES)
+_TWO_MAGNITUDES = re.compile(
+    rf"(?<![A-Za-z])({_MARK})\s?({NUMBER})\s?({_SHORT_MAGNITUDE})\s?(?:-|–|to)\s?(?:\1)?({NUMBER})\s?({_SHORT_MAGNITUDE})(?!\w)"
+)
 _CODE_BEFORE = re.compile(rf"\b(?P<mark>{'|'.join(CODES)})\s?(?P<amount>{NUMBER}){_MAGNITUDE}?")
 _CODE_AFTER = re.compile(rf"(?<![\d.,])(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)")
 _RUPEES_ONLY = re.compile(r"(?<=\d)/-(?!\w)")
@@ -93,10 +97,19 @@ def money(text: str) -> str:
     text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
+    text = _TWO_MAGNITUDES.sub(_range_of_magnitudes, text)
     text = _AMOUNT.sub(_amount, text)
     text = _CODE_BEFORE.sub(_code, text)
     text = _CODE_AFTER.sub(_code, text)
     return _CENTS.sub(lambda match: f"{decimal(match[1])} {'cent' if match[1] == '1' else 'cents'}", text)
+
+
+def _range_of_magnitudes(match: re.Match[str]) -> str:
+    """``$60k-$75k`` names thousands once, ``$500k-$1m`` both."""
+    mark, least, magnitude, most, other = match.groups()
+    if magnitude == other:
+        return f"{mark}{least}-{most}{magnitude}"
+    return f"{mark}{least}{magnitude} to {mark}{most}{other}"
 
 
 def _amount(match: re.Match[str]) -> str:

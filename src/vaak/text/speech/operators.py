@@ -71,6 +71,8 @@ _RULES = (
     (_SEVERAL, lambda found: _several(found)),
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
     (re.compile(r"\bA-Z\b"), "A to Z"),
+    (re.compile(r"(?<![\w-])(XX?S|S|M|L)\s?[-–]\s?(M|L|[2-9]?X{1,4}L)(?![\w-])"), r"\1 to \2"),  # sizes of clothes
+    (re.compile(r"(?<![\w–-])([A-Z])–([A-Z])(?![\w–-])"), r"\1 to \2"),
     (re.compile(r"\bpH\b"), "P H"),
     (re.compile(r"\b(?:Ca|Fe|Na|Mg|Cu|Zn|Al|Cl|Li|Ag)(?=[¹²³⁴]?[⁺⁻])"), lambda found: " ".join(found[0].upper())),
     (_OF_TEN, lambda _: " times "),
@@ -98,6 +100,8 @@ _RULES = (
     (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), " times "),
     (re.compile(r"(?<=\d) × (?=\d[^=]*=)"), " times "),
     (re.compile(r"(?<=[\w)\]])\s*!==?\s*(?=\S)"), " is not equal to "),
+    (re.compile(r"(?<=\b[A-Za-z]) ?≥ ?"), " greater than or equal to "),
+    (re.compile(r"(?<=\b[A-Za-z]) ?≤ ?"), " less than or equal to "),
     (re.compile(r"(?<=[\w)\]\s])<=>?(?=[\s\w(-])"), " less than or equal to "),
     (re.compile(r"(?<=[\w)\]\s])>=(?=[\s\w(-])"), " greater than or equal to "),
     (re.compile(r"(?<=\s)(?:<=|>=)$"), " equals "),

@@ -20,12 +20,13 @@ DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
 """Denominators of fractions that are read as such: 9/11 and 24/7 are not."""
 MOST_WICKETS = 10
 LEAST_RUNS = 11
+THOUSAND = 1000
 """Fewer may be a date, such as 9/11."""
 _FULL_MARKS = (5, 10, 100)
 """All of these are a score: 10/10; 50/50 and 20/20 are not."""
 _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
-_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
+_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(1000|\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
 _RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
 """So many of so many people: 0.31/100,000."""
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/((?:4|5|9|10|20|50|100)(?:\.0)?)(?![\w/]|[.,]\d)")
@@ -44,6 +45,9 @@ _MARKED = re.compile(
 )
 _OF_MARKS = re.compile(r" (?:stars?|marks?|points?|correct|right)\b| (?:in|on) (?:the |my |his |her |an? )?[a-z]")
 _BATTED = re.compile(r"\b(?:made|were|was|are|reach(?:ed)?|post(?:ed)?|declared(?: at)?|[Tt]otal of)\s$")
+_BOWLED = re.compile(
+    r"\b(?:took|takes|taking|claim(?:s|ed)|bag(?:s|ged)|grab(?:s|bed)|picked(?: up)?|figures of|return(?:s|ed))\s$"
+)
 _AT_TEA = re.compile(r" (?:at (?:tea|lunch|drinks|stumps|the close)|(?:in|after|off) \d|declared|dec\b)")
 
 
@@ -76,8 +80,12 @@ def _ratio(match: re.Match[str]) -> str:
         return f"{whole(match[1])} {between} {whole(match[2])}"
     if _is_score(match, above, below):
         return f"{whole(match[1])} out of {whole(match[2])}"
+    if _is_bowling(match, above, below):
+        return f"{whole(match[1])} for {whole(match[2])}"
     if 0 < above < below and below in DENOMINATORS and gcd(above, below) == 1:
         return fraction(above, below)
+    if above == 1 and below == THOUSAND:
+        return f"{whole(match[1])} {fraction(above, below)[4:]}"
     between = " for " if _is_innings(match, above, below) else " "
     return f"{whole(match[1])}{between}{whole(match[2])}"
 
@@ -102,6 +110,13 @@ def _is_score(match: re.Match[str], above: int, below: int) -> bool:
         return True
     before = match.string[max(0, match.start() - 40) : match.start()]
     return bool(_MARKED.search(before)) or (above != below and bool(_OF_MARKS.match(match.string, match.end())))
+
+
+def _is_bowling(match: re.Match[str], above: int, below: int) -> bool:
+    """Return whether so many wickets cost so many runs: took 5/23."""
+    if above > MOST_WICKETS or below < LEAST_RUNS or match.string.startswith(" of ", match.end()):
+        return False
+    return bool(_BOWLED.search(match.string[max(0, match.start() - 20) : match.start()]))
 
 
 def _is_innings(match: re.Match[str], above: int, below: int) -> bool:

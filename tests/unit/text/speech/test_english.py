@@ -87,6 +87,20 @@ EXAMPLES = {
         "Press Ctrl+C at –5 °C.": "Press Control plus C at minus five degrees Celsius.",
         "Part vivid, part ii, Saturn V, Ashoka II": "Part vivid, part two, Saturn five, Ashoka the second",
     },
+    "names and numbers again": {
+        "Dial 999, 112 or 911; extension 4107": "Dial nine nine nine, one one two or nine one one; extension four one "
+        "zero seven",
+        "$60k–$75k or $500k–$1m, the 1st–4th": "sixty to seventy-five thousand dollars or five hundred thousand "
+        "dollars to one million dollars, the first to fourth",
+        'He took 5/23, and 3/4 of it; 1/1000 and 3/8" of it': "He took five for twenty-three, and three quarters of it"
+        "; one one thousandth and three eighths inch of it",
+        'It says "half of 1/8" there.': 'It says "half of one eighth" there.',
+        "Elizabeth I ruled, King Rama I, Mary I saw, Kaiser Karl I know": "Elizabeth the first ruled, King Rama the "
+        "first, Mary I saw, Kaiser Karl I know",
+        "DD/MM/YYYY, the '00s, 3.8 Ga, MMXXIV": "D D slash M M slash Y Y Y Y, the two thousands, three point eight "
+        "billion years, two thousand twenty-four",
+        "Approx. 4.2 ly, sizes S–XL": "Approximately four point two light-years, sizes S to X L",
+    },
     "units and parts": {
         "180°C/350°F, a 5 km run, 1½ in. thick": "one hundred eighty degrees Celsius or three hundred fifty degrees "
         "Fahrenheit, a five kilometer run, one and a half inches thick",

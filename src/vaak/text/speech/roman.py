@@ -1,0 +1,129 @@
+"""Roman numerals in words: after headings, names of sovereigns and popes, and before words such as "century"."""
+
+from __future__ import annotations
+
+import re
+
+from vaak.text.speech.abbreviations import sentence_ends
+from vaak.text.speech.words import cardinal, ordinal
+
+HEADINGS = (
+    *("Chapter", "Part", "Section", "Volume", "Book", "Act", "Scene", "Article", "Title", "Appendix", "Table"),
+    *("Figure", "Type", "Class", "Phase", "Stage", "Grade", "Level", "War", "Mark", "Exhibit", "Unit", "Division"),
+    *(
+        "Group",
+        "Schedule",
+        "Canto",
+        "Psalm",
+        "Sonnet",
+        "Page",
+        "Plate",
+        "Number",
+        "Bowl",
+        "Apollo",
+        "Rocky",
+        "Amendment",
+    ),
+    *("Symphony", "Sonata", "Opus", "Vatican", "Episode", "Series", "Verse", "Form", "Rule", "Zone", "Corps", "Game"),
+    *(
+        "Annex",
+        "Annexure",
+        "Sector",
+        "Tier",
+        "Category",
+        "Generation",
+        "Semester",
+        "Saturn",
+        "Titan",
+        "Agni",
+        "Prithvi",
+    ),
+    *("Fantasy", "Wars", "Kombat", "Fighter", "Quest", "Souls", "Auto", "Civilization", "Warcraft", "Empires", "Trek"),
+    *("Diablo", "Godfather", "Terminator", "Rambo", "Halloween"),
+)
+SOVEREIGNS = (
+    *("Charles", "George", "William", "James", "Henry", "Edward", "Richard", "Louis", "Elizabeth", "Philip", "Mary"),
+    *("Napoleon", "Pius", "John", "Paul", "Benedict", "Leo", "Gregory", "Innocent", "Urban", "Clement", "Nicholas"),
+    *("Alexander", "Frederick", "Wilhelm", "Catherine", "Ferdinand", "Ramses", "Ptolemy", "Darius", "Xerxes", "Peter"),
+    *("Francis", "Leopold", "Albert", "Victor", "Umberto", "Christian", "Gustav", "Haakon", "Olaf", "Otto", "Rudolf"),
+    *("Maximilian", "Isabella", "Alfonso", "Carlos", "Juan", "Felipe", "Stephen", "Margaret", "Robert", "David"),
+)
+"""Names after which I, V and X are numbers too; after any other name only longer numerals are."""
+_ROMAN = r"(?:M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLCDM]))"
+_SMALL = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
+_AFTER_FIRST = (
+    r"\.|(?=$|[,;:!?)\"'’—]|\s+(?:of|and|was|in|who|had|has|is|to|on|by|at|for|made|became|himself|herself)\b)"
+)
+_HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
+_SMALL_HEADING = re.compile(
+    rf"\b((?i:{'|'.join(HEADINGS)})s?) (?=[ivx]{{2,}}\b)(x{{0,3}}(?:ix|iv|v?i{{0,3}})(?<=[ivx]))\b(?!['’-]\w)"
+)
+_SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
+_REIGNED = (
+    "never|rul(?:es|ed)|reign(?:s|ed)|wed|died|married|built|fought|signed|succeeded|ordered|founded|conquered|defeated|"
+    "invaded|abdicated|fled|granted|issued|visited|wrote|led|lost|won"
+)
+_I_SAY = (
+    "am|think|know|have|met|saw|will|would|do|did|can|could|should|love|like|mean|believe|read|learned|mentioned|told"
+)
+_FIRST = re.compile(
+    rf"(\b(?:King|Queen|Pope|Emperor|Empress|Tsar|Czar|Kaiser|Sultan|Shah|Maharaja) [A-Z][a-z]+) I"
+    rf"(?=$|\W)(?! (?:{_I_SAY})\b)"
+    rf"|\b({'|'.join(SOVEREIGNS)}) I(?= (?:{_REIGNED})\b)"
+)
+"""The first of a name where a title is before it, or what only a sovereign does follows."""
+_NUMBERED_EVENT = re.compile(
+    rf"\b(?=[IVXLC]{{2}}|[VX]\s)({_ROMAN})(?:th)?(?= (?:Olympiad|Olympics|Games|Congress|Corps|Dynasty|Army|Legion|"
+    r"Summit|Conference|Session|Schedule|Plan)\b)"
+)
+_LONG = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
+"""So many letters can hardly be anything else."""
+_NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
+_WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
+_CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
+_ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)")
+"""Of a list."""
+_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_numerals(text: str) -> str:
+    """Numerals in words; a question mark in an address is not a heading.
+
+    >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
+    'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
+    """
+    text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
+    text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
+    text = _SMALL_HEADING.sub(lambda match: f"{match[1]} {cardinal(parse_roman(match[2].upper()))}", text)
+    text = _HEADING.sub(_read_heading, text)
+    text = _FIRST.sub(lambda match: f"{match[1] or match[2]} the first", text)
+    text = _NUMBERED_EVENT.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    text = _SOVEREIGN.sub(_sovereign, text)
+    text = _NAME.sub(_sovereign, text)
+    return _LONG.sub(lambda match: cardinal(parse_roman(match[1])), text)
+
+
+def parse_roman(roman: str) -> int:
+    """
+    >>> parse_roman("XIV"), parse_roman("MCMXC")
+    (14, 1990)
+    """
+    values = [_VALUES[one] for one in roman]
+    following = [*values[1:], 0]
+    return sum(-one if one < after else one for one, after in zip(values, following, strict=True))
+
+
+def _read_heading(match: re.Match[str]) -> str:
+    """A numeral after a heading; in "in that part I agree", I is not one."""
+    if match[2] == "I" and not match[1][0].isupper():
+        return match[0]
+    return f"{match[1]} {cardinal(parse_roman(match[2]))}"
+
+
+def _sovereign(match: re.Match[str]) -> str:
+    """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
+    number = ordinal(parse_roman(match[2])) if match[2] else "first"
+    owns = "'s" if "'s" in match[0] else ""
+    stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
+    return f"{match[1]} the {number}{owns}{stop}"
