@@ -1,10 +1,12 @@
 """The memory that a base in four bits takes while a run begins: bytes a parameter, held and at the peak.
 
-    python benchmarks/qlora_memory.py [WIDTH LAYERS]      default 2048 20: a made Llama of 1.1 billion parameters
+    python benchmarks/qlora_memory.py [TASK WIDTH LAYERS]      default lm 2048 20: a made Llama of 1.1 billion parameters
 
-A Llama of random numbers is written in bf16, in files of 256 MB, as on the Hub. Then a process of its own reads it as
-``model.pretrained`` with ``model.lora.base_dtype: nf4``, twice: the second time from what the first kept. Numbers are
-resident memory beyond what the process had before, with the pages of files that it reads at the moment.
+TASK is lm (a Llama, Vaak's own network), asr (a Whisper), classification (a BERT), both transformers' networks, or
+seq2seq (a T5, Vaak's own). A model of random numbers is written in bf16, in files of 256 MB, as on the Hub. Then a
+process of its own reads it as a run does whose adapters have ``base_dtype: nf4``, twice: the second time from what the
+first kept. Numbers are resident memory beyond what the process had before, with the pages of files that it reads at the
+moment.
 """
 
 from __future__ import annotations
@@ -17,45 +19,72 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 VOCABULARY, SHARD_BYTES = 32_000, 256_000_000
 
 
-def write_base(folder: Path, width: int, layers: int) -> None:
-    """Write a made Llama with a tokenizer of bytes."""
-    import torch
+def make_config(task: str, width: int, layers: int) -> Any:
+    """Return the sizes of a base, as transformers has them."""
+    import transformers
+
+    heads, common = width // 64, {"vocab_size": VOCABULARY}
+    if task == "asr":
+        sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in (
+            ("layers", layers), ("attention_heads", heads), ("ffn_dim", 4 * width))}  # fmt: skip
+        return transformers.WhisperConfig(**common, d_model=width, **sides, pad_token_id=0)
+    if task == "seq2seq":
+        return transformers.T5Config(
+            **common,
+            d_model=width,
+            d_ff=4 * width,
+            num_heads=heads,
+            num_layers=layers,
+            d_kv=64,
+            decoder_start_token_id=0,
+        )
+    sizes: dict[str, Any] = {**common, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads}
+    if task == "classification":
+        return transformers.BertConfig(**sizes, intermediate_size=4 * width)
+    return transformers.LlamaConfig(
+        **sizes, intermediate_size=width * 11 // 4, num_key_value_heads=heads, tie_word_embeddings=True
+    )
+
+
+CLASSES = {
+    "lm": "AutoModelForCausalLM",
+    "asr": "WhisperForConditionalGeneration",
+    "classification": "BertModel",
+    "seq2seq": "T5ForConditionalGeneration",
+}
+
+
+def write_base(folder: Path, task: str, width: int, layers: int) -> None:
+    """Write a made model with a tokenizer of bytes."""
+    import transformers
     from safetensors.torch import save_file
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-    inner = width * 11 // 4
-    config: Any = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=width // 64, num_key_value_heads=width // 64, tie_word_embeddings=True,
-    )  # fmt: skip
+    config, auto = make_config(task, width, layers), getattr(transformers, CLASSES[task])
     config.save_pretrained(folder)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({letter: number for number, letter in enumerate([*letters, "</s>"])}, []))
-    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>").save_pretrained(folder)
-    square, wide = (width, width), (inner, width)
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCABULARY, width),
-        "model.norm.weight": (width,),
-    }
-    for layer in range(layers):
-        own = f"model.layers.{layer}."
-        shapes |= {f"{own}self_attn.{part}_proj.weight": square for part in "qkvo"}
-        shapes |= {f"{own}mlp.{part}_proj.weight": wide for part in ("gate", "up")}
-        shapes |= {f"{own}mlp.down_proj.weight": (width, inner)}
-        shapes |= {f"{own}{norm}.weight": (width,) for norm in ("input_layernorm", "post_attention_layernorm")}
-    shard, number, files = dict[str, Any](), 1, dict[str, str]()
-    for name, shape in shapes.items():
-        shard[name] = torch.randn(shape).mul_(0.02).to(torch.bfloat16)
-        if sum(one.nbytes for one in shard.values()) > SHARD_BYTES or name == [*shapes][-1]:
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>").save_pretrained(folder)
+    with torch.device("meta"):
+        model: nn.Module = auto.from_config(config) if task == "lm" else auto(config)
+    shard, number, files, seen = dict[str, Any](), 1, dict[str, str](), set[int]()
+    tensors = model.state_dict(keep_vars=True)
+    for name, tensor in tensors.items():
+        if id(tensor) not in seen:
+            shard[name] = torch.randn(tensor.shape).mul_(0.02).to(torch.bfloat16)
+        seen.add(id(tensor))
+        if sum(one.nbytes for one in shard.values()) > SHARD_BYTES or name == [*tensors][-1]:
             file = f"model-{number:05d}.safetensors"
             save_file(shard, folder / file, metadata={"format": "pt"})
             files |= dict.fromkeys(shard, file)
             shard, number = {}, number + 1
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
 
 
 def read_status(field: str) -> int:
@@ -64,24 +93,57 @@ def read_status(field: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def measure(source: Path, prepared: Path) -> dict[str, float]:
-    """Read the base in this process; return its parameters, seconds, and bytes a parameter."""
-    import torch
-
+def read_base(task: str, source: str, prepared: Path) -> nn.Module:
+    """Return the model of a run with the base in four bits."""
     from vaak.nn.config import LoraConfig
-    from vaak.nn.nf4 import num_weights
+    from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
+    from vaak.tasks.quantised import Frozen
+
+    lora = LoraConfig(base_dtype="nf4", targets=("q_proj", "v_proj") if task == "asr" else ("query", "value"))
+    frozen = Frozen(prepared, lora)
+    if task == "asr":
+        from vaak.tasks.asr.config import WhisperLoraConfig
+        from vaak.tasks.asr.whisper.model import AsrModel
+        from vaak.tasks.asr.whisper.network import loaded_whisper
+
+        return AsrModel(loaded_whisper(source, None, None, frozen), WhisperLoraConfig(base_dtype="nf4"))
+    if task == "classification":
+        from vaak.tasks.classification.config import ClassifierConfig
+        from vaak.tasks.classification.pretrained import Pretrained
+
+        options = ClassifierConfig(pretrained_model=source, lora=lora)
+        return add_lora(Pretrained.load(source, VOCABULARY, options, frozen), lora)
+    if task == "seq2seq":
+        from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
+        from vaak.tasks.seq2seq.pretrained import load_model
+
+        own = Seq2SeqConfig(pretrained=source, lora=lora)
+        model = add_lora(load_model(source, prepared, own, Seq2SeqDataConfig(), VOCABULARY), lora)
+        keep_token_vectors_in_bf16([model.target_embedding])
+        return model
+    from vaak.tasks.lm import pretrained as of_lm
     from vaak.tasks.lm.config import LanguageModelConfig
-    from vaak.tasks.lm.model import LanguageModel, add_adapters
-    from vaak.tasks.lm.pretrained import load_model, save_base
+    from vaak.tasks.lm.model import add_adapters
+
+    of_lm.save_base(source, prepared, 512)
+    options_lm = LanguageModelConfig(pretrained=source, lora=lora)
+    return add_adapters(of_lm.load_model(source, prepared, options_lm, VOCABULARY), lora)
+
+
+def measure(task: str, source: Path, small: Path, prepared: Path) -> dict[str, float]:
+    """Read the base in this process; return its parameters, seconds, and bytes a parameter."""
+    from vaak.nn.nf4 import num_weights
+    from vaak.tasks.pretrained import load_config, save_config
 
     torch.set_num_threads(1)
-    lora = LoraConfig(base_dtype="nf4")
-    own = LanguageModelConfig(pretrained=str(source), lora=lora)
-    save_base(str(source), prepared, 512)
     torch.manual_seed(0)
-    add_adapters(LanguageModel(LanguageModelConfig(d_model=64, num_layers=1), 8), lora)  # packages are imported
+    with tempfile.TemporaryDirectory() as folder:
+        # Packages are imported, and what they keep is there, before memory is read.
+        save_config(load_config("base", str(small)), Path(folder))
+        read_base(task, str(small), Path(folder))
+    save_config(load_config("base", str(source)), prepared)
     before, began = read_status("VmRSS"), time.perf_counter()
-    model = add_adapters(load_model(str(source), prepared, own, VOCABULARY), lora)
+    model = read_base(task, str(source), prepared)
     seconds = time.perf_counter() - began
     number = num_weights(model.parameters())
     held, most = read_status("VmRSS") - before, read_status("VmHWM") - before
@@ -91,20 +153,21 @@ def measure(source: Path, prepared: Path) -> dict[str, float]:
 def main() -> None:
     """Write a base, and read it twice, each time in a new process."""
     if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(measure(Path(sys.argv[2]), Path(sys.argv[3]))))
+        print(json.dumps(measure(sys.argv[2], *map(Path, sys.argv[3:]))))
         return
-    width, layers = map(int, sys.argv[1:3] or ("2048", "20"))
+    task, width, layers = sys.argv[1:4] or ("lm", "2048", "20")
     with tempfile.TemporaryDirectory() as folder:
-        source, prepared = Path(folder) / "base", Path(folder) / "prepared"
-        source.mkdir()
-        prepared.mkdir()
-        write_base(source, width, layers)
+        source, small, prepared = (Path(folder) / name for name in ("base", "small", "prepared"))
+        for path in (source, small, prepared):
+            path.mkdir()
+        write_base(source, task, int(width), int(layers))
+        write_base(small, task, 64, 1)
         for what in ("quantised", "read as kept"):
-            command = [sys.executable, __file__, "--measure", str(source), str(prepared)]
+            command = [sys.executable, __file__, "--measure", task, str(source), str(small), str(prepared)]
             last = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1]
             found = json.loads(last)
             print(
-                f"{what}: {found['parameters'] / 1e6:,.0f} million parameters in {found['seconds']:.1f} s; "
+                f"{task}, {what}: {found['parameters'] / 1e6:,.0f} million parameters in {found['seconds']:.1f} s; "
                 f"{found['held']:.2f} bytes a parameter held, {found['peak']:.2f} at the peak"
             )
 

@@ -99,6 +99,11 @@ class FrozenLinear(nn.Linear):
         return F.linear(inputs.to(dtype), self.weight.to(dtype), bias)
 
 
+def is_product(head: nn.Module) -> bool:
+    """Whether a head gives the product of its input and its weight, and no more: adapters would add to it."""
+    return type(head) in (nn.Linear, FrozenLinear)
+
+
 class NF4Linear(FrozenLinear):
     """A linear layer whose weight isn't trained, and is kept in four bits."""
 
@@ -147,13 +152,33 @@ class FrozenEmbedding(nn.Embedding):
         return super().forward(input).float()
 
 
-def keep_token_vectors_in_bf16(embedding: nn.Embedding, head: nn.Linear | None) -> None:
-    """Keep the frozen vectors of tokens, and the weight of a separate output layer, in bf16, in place."""
-    # Not another module, because hooks may be on this one.
-    embedding.__class__ = FrozenEmbedding
-    for module in (embedding, head):
-        if module is not None:
-            module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
+def keep_token_vectors_in_bf16(modules: Iterable[nn.Module | None]) -> None:
+    """Keep the frozen weights of embeddings and output layers in bf16, in place; tied ones stay so.
+
+    Unchanged are layers with adapters, and embeddings of another class, which may scale what they read.
+    """
+    found = [one for one in dict.fromkeys(modules) if one is not None]
+    kinds = {nn.Embedding: FrozenEmbedding, nn.Linear: FrozenLinear}
+    # One that is tied to a module which stays as it is does so, too.
+    others = {id(one.weight) for one in found if type(one) not in kinds and hasattr(one, "weight")}
+    halved: dict[int, nn.Parameter] = {}
+    for one in found:
+        if type(one) not in kinds or id(one.weight) in others or one.weight.requires_grad:
+            continue
+        whole: Any = one.weight
+        # Not another module, because hooks may be on this one.
+        one.__class__ = kinds[type(one)]
+        one.weight = halved.setdefault(id(whole), nn.Parameter(whole.detach().to(torch.bfloat16), requires_grad=False))
+
+
+def list_token_modules(model: nn.Module) -> list[nn.Module | None]:
+    """The embedding and the output layer of a network of transformers, or of the one in a model; none of others."""
+    one: Any = next((one for one in model.modules() if hasattr(one, "get_output_embeddings")), None)
+    try:
+        return [] if one is None else [one.get_input_embeddings(), one.get_output_embeddings()]
+    except NotImplementedError:
+        # transformers says so of networks without tokens.
+        return []
 
 
 @torch.no_grad()
@@ -188,11 +213,14 @@ def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     """Keep the weights of linear layers that aren't trained in ``dtype``, in place; in fp32 nothing is changed.
 
     Layers stay unchanged whose weight another module shares (embeddings), that of a model's ``head`` (``lm_head`` in
-    transformers), which is read without calling it, and in four bits those that aren't of whole blocks.
+    transformers), which is read without calling it, and in four bits those that aren't of whole blocks. With four bits,
+    embeddings and output layer of a network of transformers are kept in bf16.
     """
     for parent, name, layer in list(_layers_to_keep(dtype, model)):
         if not layer.weight.requires_grad:
             setattr(parent, name, NF4Linear(layer) if dtype == "nf4" else FrozenLinear.of(layer, dtype))
+    if dtype == "nf4":
+        keep_token_vectors_in_bf16(list_token_modules(model))
 
 
 def _layers_to_keep(dtype: Kept, model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
@@ -342,17 +370,20 @@ def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> 
     merge_new_rows(whole)
     for name in frozen:
         layer: Any = whole.get_submodule(name)
-        if isinstance(layer, FrozenLinear):
+        if isinstance(layer, NF4Linear):
             whole.set_submodule(name, layer.whole())
+        elif isinstance(layer, FrozenLinear):
+            # Its weight may be an embedding's, which it still shares.
+            layer.__class__ = nn.Linear  # type: ignore[assignment]
+    for parameter in whole.parameters():
+        # Tied ones stay so.
+        if parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.float()
     for adapter in list(iterate_adapters(whole, expert, weight)):
         # Its weight may be an embedding's, too.
         layer = copy.deepcopy(adapter.base)
         layer.weight.copy_(adapter.changed())
         whole.set_submodule(adapter.name, layer)
-    for parameter in whole.parameters():
-        # Vectors of tokens; tied ones stay so.
-        if parameter.dtype == torch.bfloat16:
-            parameter.data = parameter.float()
     return whole
 
 

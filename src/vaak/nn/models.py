@@ -30,6 +30,7 @@ from vaak.nn.decoding.cache import StackCache
 from vaak.nn.feed_forward import list_mixtures
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.lora import is_product
 from vaak.nn.own_network import InputCache, StateCache, make_stack
 from vaak.nn.positional_encodings import SINUSOIDAL
 
@@ -268,7 +269,7 @@ class EncoderDecoderModel(nn.Module):
 
 def _adapted(head: nn.Linear | None) -> nn.Module | None:
     """Return an output layer that adds to the product with its weight, so that it has to be called; None for others."""
-    return None if head is None or type(head) is nn.Linear else head
+    return None if head is None or is_product(head) else head
 
 
 def embed(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic
 from torch import nn
 from typing_extensions import TypeVar
 
-from vaak.nn.lora import add_lora
+from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
 from vaak.nn.new_tokens import train_new_rows
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
@@ -119,6 +119,8 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         lora = self.experiment.model.lora
         add_lora(model, lora, self.also_trained)
         if lora is not None:
+            if lora.base_dtype == "nf4":
+                keep_token_vectors_in_bf16(self.token_modules(model))
             new = read_new_tokens(prepared_folder(self.directory)).ids
             train_new_rows(dict.fromkeys(self.token_modules(model)), new)
         return model

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from vaak.tasks.asr.config import VERSIONS, AsrModelConfig
 from vaak.tasks.pretrained import find_model, resolve_source
+from vaak.tasks.quantised import Frozen
 
 PURPOSE, BASE_KEY = "speech recognition", "model.base"
 
@@ -16,6 +18,12 @@ def resolve_base(options: AsrModelConfig, folder: Path) -> str:
     Raises UserError for a folder that isn't there, or one without weights.
     """
     return resolve_source(BASE_KEY, VERSIONS.get(options.base, options.base), folder)
+
+
+def find_frozen(options: AsrModelConfig, folder: Path, besides: Collection[str] = ()) -> Frozen | None:
+    """Return what a base's layers are kept as, for ``layers_in_nf4``; ``folder`` is that of prepared data."""
+    adapters = options.lora or options.experts
+    return None if adapters is None else Frozen(folder, adapters, besides)
 
 
 def name_base(base: str, folder: Path) -> str:

@@ -34,6 +34,7 @@ from vaak.tasks.pretrained import (
     save_tokenizer,
     write_tokenizer_config,
 )
+from vaak.tasks.quantised import Frozen, layers_in_nf4
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -119,16 +120,16 @@ class Pretrained(nn.Module):
                 modules[name].layer_number = number
 
     @classmethod
-    def load(cls, source: str, vocab_size: int, options: ClassifierConfig) -> Pretrained:
+    def load(cls, source: str, vocab_size: int, options: ClassifierConfig, frozen: Frozen | None = None) -> Pretrained:
         """Return one with the weights of ``source``, in 32 bits; its head is read separately (``load_head``).
 
-        Raises UserError where they can't be loaded.
+        ``frozen`` says which layers are in four bits. Raises UserError where they can't be loaded.
         """
         import torch
 
         auto, config = import_transformers(PRETRAINED_KEY), load_config(PRETRAINED_KEY, source)
         how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": set_dropout(config, options)}
-        with quiet_transformers(auto):
+        with quiet_transformers(auto), layers_in_nf4(source, frozen):
             base, found = fetch_model(
                 PRETRAINED_KEY, source, lambda: auto.AutoModel.from_pretrained(source, output_loading_info=True, **how)
             )

@@ -67,6 +67,7 @@ from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.pretrained import PRETRAINED_KEY, Pretrained, load_head, saved_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.pretrained import find_model, load_or_init, resolve_source
+from vaak.tasks.quantised import Frozen
 from vaak.tasks.text_task import TextTask
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
@@ -232,7 +233,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
 
         def loaded() -> TransformerClassifier:
             source = self._base_source()
-            model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options), num_classes)
+            frozen = None if options.lora is None else Frozen(prepared_folder(self.directory), options.lora)
+            model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options, frozen), num_classes)
             load_head(model.head, source, options.pooling, [*chain(*self.prepared.classes.values())])
             return model
 

@@ -31,7 +31,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
-from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
+from vaak.nn.lora import add_lora, is_product, keep_token_vectors_in_bf16
 from vaak.nn.lora_experts import is_target
 from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
@@ -170,7 +170,7 @@ class TransformersDecoder(MixedDecoder):
 
     def _scores(self, input_ids: Tensor, documents: Tensor | None, select: Tensor | None, project: bool) -> Any:
         head = self.network.get_output_embeddings()
-        if not (self._logits_are_product and type(head) is nn.Linear):
+        if not (self._logits_are_product and is_product(head)):
             # Or the head has adapters.
             logits = self._read(input_ids, documents).logits
             return logits if select is None else _selected(logits, select)
@@ -410,7 +410,7 @@ def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: r
         model.add_tied_head()
     add_lora(model.network if isinstance(model, TransformersDecoder) else model, lora)
     if isinstance(model, LanguageModel) and has_token_vectors_in_bf16(lora):
-        keep_token_vectors_in_bf16(model.embedding, model.head)
+        keep_token_vectors_in_bf16(model.token_modules())
     train_new_rows(model.token_modules(), new_tokens)
     return model
 

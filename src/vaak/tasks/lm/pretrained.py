@@ -46,7 +46,7 @@ from vaak.tasks.pretrained import (
     saved_config,
     write_generation,
 )
-from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
+from vaak.tasks.quantised import Frozen, can_stream, layers_in_nf4, parameters_on_meta, read_in_nf4
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -173,7 +173,8 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     # Its own module, in 32 bits.
     auto = import_transformers(PRETRAINED_KEY)
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
-    with quiet_transformers(auto):
+    frozen = None if own.lora is None else Frozen(folder, own.lora)
+    with quiet_transformers(auto), layers_in_nf4(source, frozen):
         network, found = fetch_model(
             PRETRAINED_KEY,
             source,

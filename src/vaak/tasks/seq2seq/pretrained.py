@@ -20,6 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_json
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
+from vaak.nn.lora_experts import is_target
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.fetching import GENERATION
 from vaak.tasks.pretrained import (
@@ -37,6 +38,7 @@ from vaak.tasks.pretrained import (
     write_base_tokenizer,
     write_generation,
 )
+from vaak.tasks.quantised import can_stream, parameters_on_meta, read_in_nf4
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.model import Seq2SeqModel
@@ -47,6 +49,8 @@ OWN_OF_SIDES = ("dropout", "attention_dropout")
 """Options that a run has itself; all others are the base's."""
 TOKENIZER_FILES = ("*.json", "*.spm")
 OF_TOKENS = ("target_embedding.weight", "head.weight", "output_bias")
+IN_BF16 = OF_TOKENS[:2]
+"""Those that are kept so with a base in four bits."""
 
 
 def save_base(source: str, folder: Path) -> Tokenizer:
@@ -98,9 +102,15 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     ``folder``, ``own``, ``data`` and ``vocab_size`` are those of ``drawn``. Raises UserError where weights can't be
     loaded, or aren't those of the base's configuration.
     """
-    model = init_model(folder, own, data, vocab_size)
     family = detect_family(saved_config(folder), source)
-    read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
+    if own.lora is not None and own.lora.base_dtype == "nf4" and can_stream():
+        with parameters_on_meta():
+            model = init_model(folder, own, data, vocab_size)
+        halved = () if is_target("head", own.lora.targets) else IN_BF16
+        read_in_nf4(model, source, family.imported, family.theirs, folder, halved)
+    else:
+        model = init_model(folder, own, data, vocab_size)
+        read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
     known = saved_config(folder)["vocab_size"]
     new = range(known, max(known, vocab_size))
     begin_new_rows(dict.fromkeys((model.target_embedding, model.source_embedding, model.head)), new)

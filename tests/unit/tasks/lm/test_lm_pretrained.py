@@ -42,6 +42,7 @@ from vaak.tasks.lm.pretrained import (
     save_base,
 )
 from vaak.tasks.pretrained import KeptBase
+from vaak.tasks.quantised import FOUR_BITS
 
 transformers = pytest.importorskip("transformers")
 
@@ -359,12 +360,12 @@ def test_a_base_in_four_bits_is_read_tensor_by_tensor_with_the_same_bits(
         torch.testing.assert_close(again(ids, documents=documents), before)
         torch.testing.assert_close(merged(again)(ids, documents=documents), before, rtol=1e-4, atol=1e-5)
     assert {one.rows.dtype for _, one in iterate_new_rows(again)} == {torch.float32}, "they are trained"
-    assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 1
+    assert len([*(prepared / FOUR_BITS).glob("*.safetensors")]) == 1
     changed = load_file(source / (first := sorted(path.name for path in source.glob("model-*.safetensors"))[0]))
     save_file({name: one + 0.1 for name, one in changed.items()}, source / first, metadata={"format": "pt"})
     read()
     assert quantised, "other weights have another fingerprint"
-    assert len([*(prepared / "base").glob("nf4-*.safetensors")]) == 2
+    assert len([*(prepared / FOUR_BITS).glob("*.safetensors")]) == 2
 
 
 def test_a_base_in_four_bits_that_lacks_a_tensor_is_named(tmp_path: Path):
@@ -375,7 +376,7 @@ def test_a_base_in_four_bits_that_lacks_a_tensor_is_named(tmp_path: Path):
     save_file({name: one for name, one in tensors.items() if name != lacking}, file, metadata={"format": "pt"})
     with pytest.raises(UserError, match=f"lacks {lacking}"):
         ours(tmp_path / "theirs", tmp_path / "prepared", lora=LoraConfig(base_dtype="nf4"))
-    assert not [*(tmp_path / "prepared" / "base").glob("nf4-*")], "nothing is kept of it"
+    assert not [*(tmp_path / "prepared" / FOUR_BITS).glob("*")], "nothing is kept of it"
     narrow = {**tensors, lacking: tensors[lacking][:, :16]}
     save_file({name: one.contiguous() for name, one in narrow.items()}, file, metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"has shape \(48, 16\), expected \(48, 32\)"):

@@ -49,6 +49,7 @@ from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
 from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers
+from vaak.tasks.quantised import Frozen, layers_in_nf4
 
 log = logging.getLogger("vaak")
 BASE_KEY = "model.base"
@@ -348,16 +349,18 @@ class PretrainedCtc(CtcNetwork):
         return torch.cat([nn.functional.pad(row, (0, longest - row.shape[2])) for row in rows])
 
 
-def load_base(source: str, ids: SpecialIds, adapter: str | None) -> Any:
+def load_base(source: str, ids: SpecialIds, adapter: str | None, frozen: Frozen | None = None) -> Any:
     """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``; drawn, if it has none.
 
-    With an ``adapter``, both are those of this language, or both are drawn. Raises UserError where it can't be loaded.
+    With an ``adapter``, both are those of this language, or both are drawn. ``frozen`` says which layers are in four
+    bits. Raises UserError where it can't be loaded.
     """
     auto = import_transformers(PURPOSE, "asr").AutoModelForCTC
     # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
     options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
     options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
-    found = fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+    with layers_in_nf4(source, frozen):
+        found = fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
     if adapter is None:
         return found
     if not has_adapter(source, adapter):

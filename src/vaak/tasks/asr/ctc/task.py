@@ -56,7 +56,7 @@ from vaak.tasks.asr.ctc.pretrained import (
 )
 from vaak.tasks.asr.export import require_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import BASE_KEY, find_run, name_base, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, find_frozen, find_run, name_base, resolve_base
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.spec import USUAL_CHUNK
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
@@ -187,9 +187,12 @@ class CtcTask(SpeechRecognitionTask):
         options, ids = self.options, self.prepared.vocabulary.ids
         self.report_hotwords()
         if self.own is None:
+            # The adapter of a language, some linear layers among it, is read later, and is trained.
+            head = find_kind(config_in(self._base)).head
+            frozen = None if options.adapter else find_frozen(options, self.prepared.folder, (head,))
             base = load_or_init(
                 self.directory,
-                lambda: load_base(resolve_base(options, self.folder), ids, options.adapter),
+                lambda: load_base(resolve_base(options, self.folder), ids, options.adapter, frozen),
                 lambda: drawn_base(config_in(self._base), ids),
             )
             return PretrainedCtc(base, options)

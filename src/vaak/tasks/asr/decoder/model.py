@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.nn.cross_entropy import HeadInputs
-from vaak.nn.lora import add_lora
+from vaak.nn.lora import add_lora, is_product
 from vaak.nn.speech.masks import length_mask, masked
 from vaak.tasks.asr.bases import DECODER_BASES, DecoderBase, count_steps
 from vaak.tasks.asr.config import AsrModelConfig
@@ -119,7 +119,7 @@ class PretrainedDecoder(nn.Module):
         """Return the factors of these logits; the logits themselves where the head has adapters."""
         head, hidden = self.base.get_output_embeddings(), self._read(tokens, encoded)
         # Not a class derived from it, which may add to the product, as an adapter does.
-        if type(head) is nn.Linear:
+        if is_product(head):
             return HeadInputs(hidden, head.weight, head.bias)
         logits: Tensor = head(hidden)
         return logits

@@ -45,7 +45,7 @@ from vaak.tasks.asr.decoder.request import (
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import BASE_KEY, PURPOSE, name_base, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, PURPOSE, find_frozen, name_base, resolve_base
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import BASE, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.task import SpeechRecognitionTask
@@ -55,6 +55,7 @@ from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
 from vaak.tasks.pretrained import load_config, load_or_init, load_tokenizer, tell_untied
+from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -299,7 +300,8 @@ class DecoderTask(SpeechRecognitionTask):
         def load() -> Any:
             source = resolve_base(self.options, self.folder)
             options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, **SAFELY}
-            return fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options))
+            with layers_in_nf4(source, find_frozen(self.options, self.prepared.folder)):
+                return fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options))
 
         return wrap(load_or_init(self.directory, load, lambda: auto.from_config(self._config)), self.options)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.nn.cross_entropy import HeadInputs
-from vaak.nn.lora import add_lora
+from vaak.nn.lora import add_lora, is_product
 from vaak.nn.lora_experts import Choice, choices_by
 from vaak.nn.new_tokens import train_new_rows
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
@@ -200,7 +200,7 @@ class AsrModel(WithExperts):
             ).last_hidden_state
             head = self.whisper.proj_out
             # Not a class derived from it, which may add to the product, as an adapter does.
-            if not project and type(head) is nn.Linear:
+            if not project and is_product(head):
                 return HeadInputs(hidden, head.weight, head.bias)
             logits: Tensor = head(hidden)
         return logits

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment, ScratchConfig
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 from vaak.tasks.pretrained import NewIds
+from vaak.tasks.quantised import Frozen, layers_in_nf4
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
@@ -87,18 +88,23 @@ def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
     return model
 
 
-def loaded_whisper(source: str, window: float | None, new: NewIds | None = None) -> WhisperForConditionalGeneration:
+def loaded_whisper(
+    source: str, window: float | None, new: NewIds | None = None, frozen: Frozen | None = None
+) -> WhisperForConditionalGeneration:
     """The Whisper of a folder or of the Hub, in 32 bits; its encoder is cut to a ``window`` of seconds, if any.
 
-    It has rows for ``new`` tokens, too. Raises UserError where it can't be loaded.
+    It has rows for ``new`` tokens, too; ``frozen`` says which layers are in four bits. Raises UserError where it can't
+    be loaded.
     """
     import torch
 
     transformers = import_transformers(PURPOSE, "asr")
     whisper = transformers.WhisperForConditionalGeneration
-    model: WhisperForConditionalGeneration = fetch_model(
-        BASE_KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
-    )
+    how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, **SAFELY}
+    with layers_in_nf4(source, frozen):
+        model: WhisperForConditionalGeneration = fetch_model(
+            BASE_KEY, source, lambda: whisper.from_pretrained(source, **how)
+        )
     if window is not None:
         shorten(model, count_positions(window), source)
     if new is not None and new.ids:

@@ -32,7 +32,7 @@ from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.checks import ONLY_WHISPERS
 from vaak.tasks.asr.config import CONTEXT_SECONDS, SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrExample
-from vaak.tasks.asr.model import name_base, resolve_base
+from vaak.tasks.asr.model import find_frozen, name_base, resolve_base
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.task import GATE_INPUT, SpeechRecognitionTask
 from vaak.tasks.asr.vocabulary import Vocabulary, ids_of_size
@@ -155,10 +155,10 @@ class WhisperTask(SpeechRecognitionTask):
             config.vocab_size = self.prepared.vocabulary.ids.size
             return random_whisper(config)
 
-        new = read_new_tokens(self.prepared.folder)
+        new, frozen = read_new_tokens(self.prepared.folder), find_frozen(options, self.prepared.folder)
         whisper = load_or_init(
             self.directory,
-            lambda: loaded_whisper(resolve_base(options, self.folder), options.window, new),
+            lambda: loaded_whisper(resolve_base(options, self.folder), options.window, new, frozen),
             random,
         )
         return AsrModel(whisper, options.lora, options.experts, new.ids)
