@@ -1,12 +1,12 @@
 """The memory that a base in four bits takes while a run begins: bytes a parameter, held and at the peak.
 
-    python benchmarks/qlora_memory.py [TASK WIDTH LAYERS]      default lm 2048 20: a made Llama of 1.1 billion parameters
+    python benchmarks/qlora_memory.py [TASK WIDTH LAYERS]      default lm 2048 20: a made Llama of 1.1 billion
 
 TASK is lm (a Llama, Vaak's own network), asr (a Whisper), classification (a BERT), both transformers' networks, or
 seq2seq (a T5, Vaak's own). A model of random numbers is written in bf16, in files of 256 MB, as on the Hub. Then a
 process of its own reads it as a run does whose adapters have ``base_dtype: nf4``, twice: the second time from what the
-first kept. Numbers are resident memory beyond what the process had before, with the pages of files that it reads at the
-moment.
+first kept. Numbers are the process's own memory beyond what it had before, looked at every 5 ms; ``with files`` adds
+the pages of the files that are being read, which the system takes back where it needs them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,24 @@ def measure(task: str, source: Path, small: Path, prepared: Path) -> dict[str, f
         save_config(load_config("base", str(small)), Path(folder))
         read_base(task, str(small), Path(folder))
     save_config(load_config("base", str(source)), prepared)
-    before, began = read_status("VmRSS"), time.perf_counter()
+    before, began = {field: read_status(field) for field in ("RssAnon", "VmRSS")}, time.perf_counter()
+    ended, peak = threading.Event(), [before["RssAnon"]]
+
+    def look() -> None:
+        while not ended.wait(0.005):
+            peak[0] = max(peak[0], read_status("RssAnon"))
+
+    thread = threading.Thread(target=look)
+    thread.start()
     model = read_base(task, str(source), prepared)
     seconds = time.perf_counter() - began
+    ended.set()
+    thread.join()
     number = num_weights(model.parameters())
-    held, most = read_status("VmRSS") - before, read_status("VmHWM") - before
-    return {"parameters": number, "seconds": seconds, "held": held / number, "peak": most / number}
+    found = {"held": read_status("RssAnon"), "peak": peak[0], "with_files": read_status("VmHWM")}
+    of_process = {"held": "RssAnon", "peak": "RssAnon", "with_files": "VmRSS"}
+    each = {name: (value - before[of_process[name]]) / number for name, value in found.items()}
+    return {"parameters": number, "seconds": seconds, **each}
 
 
 def main() -> None:
@@ -168,7 +181,8 @@ def main() -> None:
             found = json.loads(last)
             print(
                 f"{task}, {what}: {found['parameters'] / 1e6:,.0f} million parameters in {found['seconds']:.1f} s; "
-                f"{found['held']:.2f} bytes a parameter held, {found['peak']:.2f} at the peak"
+                f"{found['held']:.2f} bytes a parameter held, {found['peak']:.2f} at the peak, "
+                f"{found['with_files']:.2f} with files"
             )
 
 

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from vaak.core.errors import UserError
 from vaak.core.storage.files import compute_fingerprint, replacing
 from vaak.core.storage.model_formats import list_weights
+from vaak.engine.memory import free_memory
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import NF4Linear, list_nf4_layers, list_token_modules
@@ -45,6 +46,8 @@ log = logging.getLogger("vaak")
 Imported = Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]
 FOUR_BITS = "in_four_bits"
 """The folder, in prepared data, of what was quantised."""
+FREED_AT_ONCE = 2**27
+"""Bytes of whole weights after which what was forgotten of them is given back to the system."""
 LARGEST_REST = 0.1
 """Of the numbers in four bits: if others but those of tokens are more, a line says so."""
 READ_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
@@ -115,6 +118,7 @@ def read_in_nf4(
         model.set_submodule(path, NF4Linear(layers[path], weight))
     if not known:
         _keep(found, kept)
+    free_memory(torch.device("cpu"))
 
 
 def _checked_layer(layer: nn.Linear, tensor: Tensor, source: str, name: str) -> nn.Linear:
@@ -187,6 +191,7 @@ class _Watch:
         self._root: Any = None
         self._layers: Collection[str] = ()
         self._known, self._found = dict[str, Quantised](), dict[str, Quantised]()
+        self._unfreed = 0
 
     def see_module(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
         """Remember where a module is: layers don't know their own names."""
@@ -205,6 +210,11 @@ class _Watch:
         if root is not self._root or path not in self._layers:
             return None
         self._found[path] = self._known[path] if self._known else quantise(weight)
+        self._unfreed += weight.nbytes
+        if self._unfreed > FREED_AT_ONCE:
+            # What was forgotten stays with the process otherwise: small tensors that are kept lie in between.
+            free_memory(torch.device("cpu"))
+            self._unfreed = 0
         kept: Any = nn.Parameter(weight.detach().to("meta"), requires_grad=False)
         kept._is_hf_initialized = True
         return kept  # type: ignore[no-any-return]
@@ -235,7 +245,7 @@ class _Watch:
         # Of a base that lacks some, no file would be that of all layers.
         if not self._known and self._found.keys() == {*self._layers}:
             _keep(self._found, self._file)
-
+        free_memory(torch.device("cpu"))
 
     def _tell_others(self) -> None:
         """Say so where much of the model is in other than linear layers, such as fused experts: that stays in fp32."""
