@@ -281,6 +281,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("tts", f"model.flow_matching.{name}"): FLOW for name in FLOW_OPTIONS},
     **{("tts", f"data.speaking.{name}"): FLOW for name in ("num_steps", "method", "temperature")},
     **{("tts", f"data.speaking.{name}"): (f"model.{name}=true",) for name in ("pitch", "energy")},
+    ("tts", "data.speaking.phases"): ("model.pitch=true",),
     ("tts", "data.speaking.on_unspeakable"): ("data.samples=['He saw 日 me. May saw me.']",),
     **{("tts", f"data.front_end.{name}"): ("model.durations=learned",) for name in FRONT_END_OPTIONS},
     **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},

@@ -1,4 +1,4 @@
-"""Makers of audio of mel spectrograms: Griffin–Lim, a vocoder that a run has trained, or published weights of one.
+"""Makers of audio of mel spectrograms: Griffin–Lim, F0, a vocoder that a run has trained, or published weights of one.
 
 Published are Vocos and HiFi-GAN, each as its authors' code writes it:
 
@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from vaak.audio.features.mel import MelSpectrogram, reconstruct_waveform
+from vaak.audio.features.mel import MelSpectrogram, reconstruct_voice, reconstruct_waveform
 from vaak.audio.mel_config import MelConfig
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.core.errors import UserError
@@ -41,6 +42,8 @@ from vaak.tasks.fetching import fetch_model
 
 Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
 """Gives samples ``(time,)``, on the CPU, of each mel spectrogram ``(frame, bin)``: up to its last frame's centre."""
+PitchedVocoder = Callable[[Sequence[Tensor], Sequence[np.ndarray]], list[Tensor]]
+"""The same of spectrograms and F0 in Hz ``(frame,)``, 0 where a frame is unvoiced."""
 SPEAKING = "data.speaking.vocoder"
 
 
@@ -48,6 +51,14 @@ def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
     """The vocoder that needs no training, for spectrograms as ``mel`` describes them."""
     layer = MelSpectrogram(mel)
     return lambda spectrograms: [reconstruct_waveform(one.cpu(), layer, num_iterations) for one in spectrograms]
+
+
+def pitch_phases(mel: MelConfig) -> PitchedVocoder:
+    """The vocoder whose phases are those of pulses at F0, for spectrograms as ``mel`` describes them."""
+    layer = MelSpectrogram(mel)
+    return lambda spectrograms, pitches: [
+        reconstruct_voice(one.cpu(), layer, f0) for one, f0 in zip(spectrograms, pitches, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Mel spectrograms for speech synthesis: acoustic model's target, vocoder's input; and back, by Griffin–Lim.
+"""Mel spectrograms for speech synthesis: acoustic model's target, vocoder's input; and back, by Griffin–Lim or F0.
 
 ::
 
@@ -223,3 +223,43 @@ def reconstruct_waveform(
     ``layer`` has made it, or could; ``num_iterations``, ``seed`` and ``num_samples`` are those of ``griffin_lim``.
     """
     return griffin_lim(invert_mel(mel, layer), layer, num_iterations, seed, num_samples)
+
+
+@torch.no_grad()
+def excite(f0: np.ndarray, config: MelConfig, seed: int = 0) -> Tensor:
+    """Pulses at F0 and noise elsewhere, ``(time,)`` up to the centre of the last frame, of power 1.
+
+    ``f0`` ``(frame,)`` is in Hz, 0 where the voice is silent or hisses. It goes in a straight line of its logarithm
+    between voiced frames. A pulse has all harmonics below half of the sampling rate, equally strong; noise is drawn by
+    ``seed``.
+    """
+    voiced, frames = f0 > 0, np.arange(len(f0))
+    places = np.arange(config.hop_length * max(len(f0) - 1, 0)) / config.hop_length
+    noise = torch.randn(len(places), generator=torch.Generator().manual_seed(seed))
+    if not voiced.any():
+        return noise
+    frequency = np.exp(np.interp(places, frames[voiced], np.log(f0[voiced].astype(np.float64))))
+    # float64, and whole periods left out: after minutes, a float32 wouldn't know the phase.
+    half_phase = np.pi * (np.cumsum(frequency / config.sampling_rate) % 1)
+    number = np.maximum(np.floor(config.sampling_rate / 2 / frequency), 1)
+    # The sum of cos(k * phase) over all harmonics k in closed form; it is their number where the phase is 0.
+    sine = np.sin(half_phase)
+    is_peak = np.abs(sine) < SMALLEST
+    ratio = np.sin((2 * number + 1) * half_phase) / np.where(is_peak, 1.0, 2 * sine)
+    pulses = np.where(is_peak, number, ratio - 0.5) * np.sqrt(2 / number)
+    share = torch.from_numpy(np.interp(places, frames, voiced.astype(np.float64))).float()
+    return share.sqrt() * torch.from_numpy(pulses).float() + (1 - share).sqrt() * noise
+
+
+@torch.no_grad()
+def reconstruct_voice(mel: Tensor, layer: MelSpectrogram, f0: np.ndarray, seed: int = 0) -> Tensor:
+    """Samples ``(time,)`` with about this mel spectrogram ``(frame, n_mels)``, and periodic where ``f0`` says so.
+
+    ``f0`` ``(frame,)`` is in Hz, 0 where unvoiced. Phases are those of ``excite``, drawn by ``seed``. They stay: to a
+    predicted spectrogram, whose harmonics are blurred, Griffin–Lim's iterations find audio without a period.
+    """
+    magnitudes = invert_mel(mel, layer)
+    spectrum = layer.stft(excite(f0, layer.config, seed).to(magnitudes))
+    if not spectrum.shape[-2]:
+        return magnitudes.new_zeros(0)
+    return layer.inverse(magnitudes * spectrum / spectrum.abs().clamp(min=SMALLEST))

@@ -165,6 +165,24 @@ def phoneme_means(values: np.ndarray, durations: np.ndarray, counted: np.ndarray
     return means.astype(np.float32)
 
 
+def interpolate_pitch(pitch: np.ndarray, durations: np.ndarray) -> np.ndarray:
+    """F0 of each frame, ``(frame,)`` float32, of the means of phonemes ``pitch`` ``(phoneme,)``; 0 where they are 0.
+
+    ``durations`` ``(phoneme,)`` are in frames. A voiced phoneme has its mean in its middle, and from there F0 goes in a
+    straight line of its logarithm to the next one that is voiced.
+
+    >>> interpolate_pitch(np.array([100.0, 200.0, 0.0]), np.array([3, 1, 2])).round().tolist()
+    [100.0, 100.0, 141.0, 200.0, 0.0, 0.0]
+    """
+    frames = np.repeat(pitch, durations)
+    counted = (pitch > 0) & (durations > 0)
+    if not counted.any():
+        return np.zeros(len(frames), np.float32)
+    middles = np.cumsum(durations) - (durations + 1) / 2
+    logs = np.interp(np.arange(len(frames)), middles[counted], np.log(pitch[counted]))
+    return np.where(frames > 0, np.exp(logs), 0.0).astype(np.float32)
+
+
 def frame_durations(ends: Sequence[float], mel: MelConfig, num_samples: int) -> np.ndarray:
     """Return the number of mel frames that belong to each of consecutive intervals, ``(interval,)`` int64.
 

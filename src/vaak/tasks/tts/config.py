@@ -180,6 +180,11 @@ class SpeakingConfig(Section):
         "HiFi-GAN or Vocos (their folder, file or name on the Hugging Face Hub); null is Griffin–Lim.",
         None,
     )
+    phases: Literal["random", "pitch"] = option(
+        "Without a vocoder, the phases that a spectrogram gets. random: Griffin–Lim's, drawn and then improved; pitch: "
+        "those of pulses at the predicted pitch, so that voiced sounds are periodic. Requires model.pitch.",
+        "random",
+    )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
     lexicon: Source | None = option(
         "A file with the phonemes of words, in ARPAbet or IPA, one word per line (CMUdict's format). They take "

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.audio_file import SpeechFile
+from vaak.audio.features.pitch import interpolate_pitch
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import list_names, require_known
@@ -38,7 +39,7 @@ from vaak.tasks.batches import Batches, Done
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
 from vaak.tasks.tts.spec import without_control
-from vaak.tasks.vocoding import griffin_lim, trained_vocoder
+from vaak.tasks.vocoding import PitchedVocoder, griffin_lim, pitch_phases, trained_vocoder
 from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
 from vaak.text.speech.dates_and_times import SHORT_MONTHS
 from vaak.text.speech.phonemes.pronunciation import read_lexicon
@@ -179,10 +180,13 @@ class Speaker:
             raise UserError(f"data.speaking.{option}: {message}")
         self.controls = Controls(**options.model_dump(include=set(Controls._fields)))
         self.lexicon = {} if options.lexicon is None else read_lexicon(Path(options.lexicon).expanduser())
-        if options.vocoder is None:
-            self.vocoder = griffin_lim(mel, options.num_iterations)
-        else:
+        self.pitched: PitchedVocoder | None = None
+        if options.vocoder is not None:
             self.vocoder = trained_vocoder(options.vocoder, directory, mel, next(model.parameters()).device)
+        else:
+            self.vocoder = griffin_lim(mel, options.num_iterations)
+            if options.phases == "pitch":
+                self.pitched = pitch_phases(mel)
 
     def speech(self, text: str) -> Speech:
         """The whole text as audio. Raises DataError as ``sentences`` does."""
@@ -326,6 +330,10 @@ class Speaker:
         plan, all_frames = spoken.plan, spoken.plan.frame_lengths.tolist()
         mels = [mel[:frames] for mel, frames in zip(spoken.mel.float().cpu(), all_frames, strict=True)]
         durations, pitch = plan.durations.cpu().numpy(), plan.pitch.float().cpu().numpy()
+        if self.pitched is None:
+            audio = self.vocoder(mels)
+        else:
+            audio = self.pitched(mels, [interpolate_pitch(*one) for one in zip(pitch, durations, strict=True)])
         return [
             Sentence(
                 text,
@@ -336,9 +344,7 @@ class Speaker:
                 # A vocoder may go beyond ±1, and audio files can't.
                 samples.numpy().clip(-1, 1),
             )
-            for number, ((text, _), row, mel, samples) in enumerate(
-                zip(sentences, rows, mels, self.vocoder(mels), strict=True)
-            )
+            for number, ((text, _), row, mel, samples) in enumerate(zip(sentences, rows, mels, audio, strict=True))
         ]
 
 

@@ -78,8 +78,7 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     yield from _datasets(experiment)
     if experiment.data.evaluation.recogniser and experiment.data.evaluation.speak == 0:
         yield no_effect("data.evaluation.recogniser", "data.evaluation.speak is 0: nothing is spoken")
-    if experiment.data.speaking.vocoder is not None:
-        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
+    yield from _unread_by_vocoder(experiment.data.speaking)
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < longest:
         yield impossible(
@@ -92,6 +91,15 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
             yield impossible(f"training.loss.auxiliary.{name}", reason)
     for name, message in without_control(model, experiment.data.speaking):
         yield impossible(f"data.speaking.{name}", message)
+
+
+def _unread_by_vocoder(speaking: SpeakingConfig) -> Iterator[CheckFinding]:
+    """Options of Griffin–Lim that what makes audio hasn't."""
+    if speaking.vocoder is not None:
+        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
+        yield no_effect("data.speaking.phases", "data.speaking.vocoder is given, which has phases of its own")
+    elif speaking.phases == "pitch":
+        yield no_effect("data.speaking.num_iterations", "data.speaking.phases is pitch, which has no iterations")
 
 
 def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
@@ -145,6 +153,8 @@ def without_control(model: TtsModelConfig, speaking: SpeakingConfig) -> Iterator
         value = getattr(speaking, name)
         if value != usual and not getattr(model, name):
             yield name, f"{value:g}, but the model predicts no {name}; train with model.{name}: true, or leave this out"
+    if speaking.phases == "pitch" and not model.pitch:
+        yield "phases", "pitch, but the model predicts no pitch; train with model.pitch: true, or leave this out"
 
 
 def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:

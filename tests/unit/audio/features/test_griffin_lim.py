@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vaak.audio.corpora.voices import make_voices, utter
-from vaak.audio.features.mel import MelSpectrogram, griffin_lim, invert_mel, reconstruct_waveform
+from vaak.audio.features.mel import (
+    MelSpectrogram,
+    excite,
+    griffin_lim,
+    invert_mel,
+    reconstruct_voice,
+    reconstruct_waveform,
+)
+from vaak.audio.features.pitch import fundamental_frequency
 from vaak.audio.mel_config import MelConfig
 
 librosa = pytest.importorskip("librosa")
@@ -110,3 +118,60 @@ def test_batches_lengths_and_next_to_nothing(speech: Tensor) -> None:
     assert griffin_lim(rows[:, :1], layer).shape == (2, 0)
     assert griffin_lim(rows[:, :0], layer).shape == (2, 0)
     assert torch.isfinite(reconstruct_waveform(layer(torch.zeros(2000)), layer)).all()
+
+
+@pytest.mark.parametrize("frequency", [70.0, 113.0, 431.0])
+def test_an_excitation_has_its_pitch_and_one_level(frequency: float) -> None:
+    f0 = np.full(100, frequency, np.float32)
+    f0[60:] = 0
+    found = excite(f0, CONFIG)
+    assert found.shape == (99 * CONFIG.hop_length,)
+    torch.testing.assert_close(found, excite(f0, CONFIG))
+    # Frames at the ends and next to the change look at less than whole periods of one kind.
+    pulses, noise = found[: 58 * CONFIG.hop_length], found[62 * CONFIG.hop_length :]
+    for part in (pulses, noise):
+        assert float(part.square().mean()) == pytest.approx(1, rel=0.06)
+    tracked = fundamental_frequency(found.numpy(), CONFIG)
+    np.testing.assert_allclose(tracked[5:55], frequency, rtol=0.01)
+    assert not tracked[65:].any()
+
+
+def test_an_excitation_glides_and_keeps_its_phase() -> None:
+    """An octave up in a minute, at 22 kHz: each pulse comes a period after the last, to the sample."""
+    config = MelConfig()
+    f0 = np.exp(np.linspace(np.log(100), np.log(200), 60 * 86)).astype(np.float32)
+    found = excite(f0, config).numpy()
+    here = found[1:-1]
+    # A pulse between two samples has two high ones; between pulses the sum is about -0.1.
+    peaks = 1 + np.flatnonzero((here > found[:-2]) & (here >= found[2:]) & (here > 0.4 * found.max()))
+    periods = config.sampling_rate / np.interp(peaks[1:] / config.hop_length, np.arange(len(f0)), f0)
+    assert len(peaks) == pytest.approx(f0.mean() * len(found) / config.sampling_rate, abs=2)
+    assert np.abs(np.diff(peaks) - periods).max() < 1.5
+
+
+@pytest.mark.parametrize("num_frames", [0, 1, 2])
+def test_short_spectrograms_have_the_audio_between_their_centres(num_frames: int) -> None:
+    mel = torch.zeros(num_frames, CONFIG.n_mels)
+    for f0 in (np.zeros(num_frames, np.float32), np.full(num_frames, 100, np.float32)):
+        found = reconstruct_voice(mel, MelSpectrogram(CONFIG), f0)
+        assert found.shape == (CONFIG.hop_length * max(num_frames - 1, 0),)
+        assert found.isfinite().all()
+
+
+def test_blurred_harmonics_keep_their_pitch_only_with_phases_of_it(speech: Tensor) -> None:
+    """A model predicts means, so its harmonics are blurred: here over seven bins, which is more than two of them."""
+    layer = MelSpectrogram(CONFIG)
+    recorded = fundamental_frequency(speech.numpy(), CONFIG)
+    mel = torch.nn.functional.avg_pool1d(layer(speech)[:, None], 7, 1, 3, count_include_pad=False)[:, 0]
+    heard = {
+        "pitch": reconstruct_voice(mel, layer, recorded),
+        "random": reconstruct_waveform(mel, layer, 32),
+    }
+    wrong, cents = {}, {}
+    for name, samples in heard.items():
+        found = fundamental_frequency(samples.numpy(), CONFIG)[: len(recorded)]
+        wrong[name] = np.mean((found > 0) != (recorded[: len(found)] > 0))
+        both = (found > 0) & (recorded[: len(found)] > 0)
+        cents[name] = np.abs(1200 * np.log2(found[both] / recorded[: len(found)][both]))
+    assert wrong["pitch"] < 0.1 < 0.3 < wrong["random"]
+    assert np.percentile(cents["pitch"], 95) < 50

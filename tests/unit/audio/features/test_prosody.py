@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.features.pitch import frame_durations, phoneme_means
+from vaak.audio.features.pitch import frame_durations, interpolate_pitch, phoneme_means
 from vaak.audio.mel_config import MelConfig
 
 
@@ -29,6 +29,20 @@ def test_means_are_those_of_the_frames_that_count(durations: list[int], seed: in
 def test_durations_of_other_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="phonemes of 3 frames, values of 4"):
         phoneme_means(np.zeros(4), np.array([1, 2]))
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 80.0, 100.0, 240.0]), st.integers(0, 4)), max_size=12))
+def test_interpolated_pitch_is_voiced_where_phonemes_are_and_between_theirs(phonemes: list[tuple[float, int]]) -> None:
+    pitch, durations = np.array([one for one, _ in phonemes]), np.array([length for _, length in phonemes], np.int64)
+    found = interpolate_pitch(pitch, durations)
+    np.testing.assert_array_equal(found > 0, np.repeat(pitch > 0, durations))
+    voiced = pitch[(pitch > 0) & (durations > 0)]
+    if len(voiced):
+        assert found[found > 0].min() >= voiced.min() * 0.999
+        assert found.max() <= voiced.max() * 1.001
+    for start, one, length in zip(np.cumsum(durations) - durations, pitch, durations, strict=True):
+        if length % 2:  # A phoneme of an even number of frames has its middle between two of them.
+            assert found[start + length // 2] == pytest.approx(one)
 
 
 @given(

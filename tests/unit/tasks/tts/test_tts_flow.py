@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 
+from vaak.audio.features.mel import MelSpectrogram, reconstruct_voice
+from vaak.audio.features.pitch import interpolate_pitch
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
@@ -65,6 +68,21 @@ def test_controls_change_what_is_spoken(flow_run: Path):
         assert not np.array_equal(changed.mel, one.mel)
 
 
+def test_phases_of_the_predicted_pitch_are_those_of_pulses_at_it(flow_run: Path):
+    opened = open_run(flow_run)
+    speaker = opened.task.speaker(opened.model, phases="pitch")
+    (one,) = speaker.speech("He saw me.").sentences
+    (other,) = opened.task.speaker(opened.model).speech("He saw me.").sentences
+    np.testing.assert_array_equal(one.mel, other.mel)
+    f0 = interpolate_pitch(one.pitch, one.durations)
+    expected = reconstruct_voice(torch.from_numpy(one.mel), MelSpectrogram(speaker.mel), f0)
+    np.testing.assert_array_equal(one.samples, expected.clip(-1, 1))
+    assert not np.array_equal(one.samples, other.samples)
+    # Batches and texts of several sentences sound the same.
+    for spoken in speaker.speech("He saw me. He saw me.").sentences:
+        np.testing.assert_allclose(spoken.samples, one.samples, atol=1e-3 * np.abs(one.samples).max())
+
+
 def test_a_control_without_its_predictor_is_an_error(voice_run: Path, tmp_path: Path):
     opened = open_run(voice_run)
     with pytest.raises(UserError, match=r"data.speaking.pitch: 2, but the model predicts no pitch"):
@@ -72,11 +90,18 @@ def test_a_control_without_its_predictor_is_an_error(voice_run: Path, tmp_path: 
     (tmp_path / "a.yml").write_text(yaml_text({"task": "tts", "data": {"speaking": {"energy": 2.0}}}))
     with pytest.raises(UserError, match=r"data.speaking.energy: 2, but the model predicts no energy"):
         load([tmp_path / "a.yml"])
+    (tmp_path / "a.yml").write_text(yaml_text({"task": "tts", "data": {"speaking": {"phases": "pitch"}}}))
+    with pytest.raises(UserError, match=r"data.speaking.phases: pitch, but the model predicts no pitch"):
+        load([tmp_path / "a.yml"])
+    with pytest.raises(UserError, match=r"data.speaking.phases: pitch, but the model predicts no pitch"):
+        opened.task.speaker(opened.model, phases="pitch")
 
 
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
+        ({"pitch": True}, {"speaking": {"phases": "pitch", "num_iterations": 9}}, "which has no iterations"),
+        ({}, {"speaking": {"vocoder": "a/b", "phases": "random"}}, "which has phases of its own"),
         ({"flow_matching": {"width": 8}}, {}, "only flow_matching has a field"),
         ({}, {"speaking": {"num_steps": 3}}, "decoder_type is transformer, which has no noise"),
         (
