@@ -45,7 +45,12 @@ def serve(
     ] = None,
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum number of parts of requests computed together.")] = 16,
     max_wait: Annotated[
-        float, typer.Option(min=0, max=1000, help="Maximum time in milliseconds that a part waits for others.")
+        float,
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Time in milliseconds that a part waits for others; after a long batch, a tenth of its time.",
+        ),
     ] = 5.0,
     exact: Exact = False,
     max_requests: Annotated[

@@ -6,7 +6,7 @@ import base64
 import io
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +94,8 @@ async def classify(request: Request, form: ClassifyRequest) -> Response:
     require_length(server, texts, "input")
     kind = Kind(("predict", served.name), served.predict, len)
     found = await compute(request, served, Job(kind, iter(texts)))
-    data = [{"index": number, **asdict(one)} for number, one in enumerate(found)]
+    # Not asdict, which copies each probability.
+    data = [{"index": number, **vars(one)} for number, one in enumerate(found)]
     return JSONResponse({"object": "list", "model": served.name, "data": data})
 
 

@@ -4,6 +4,10 @@ A request is a job of parts: the windows of a recording, the sentences of a text
 each waiting job whose parts may be computed together, of similar length; where there are few jobs, more parts of each,
 as long as that is quick. So all jobs advance at the same pace, and a short recording never waits for the end of a long
 one: at most for the batch in computation, and its own.
+
+Whoever was answered asks again soon. So a batch waits a moment for as many jobs as there were at the end of the last
+one, answered and waiting: without it, eight clients end up as one and seven, which take turns for ever. A client that
+is alone waits for nobody.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ AHEAD = 4
 """Batches of jobs whose next parts are read, to find those of similar length."""
 QUICK_SECONDS = 1.0
 """While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
+WAITING_SHARE = 0.1
+"""How long a batch waits for those who were answered by the last one, as a share of the time that it took."""
 
 
 @dataclass(frozen=True)
 class Batching:
     """How many parts of requests are computed together, at most, and how long the first waits for others.
 
-    With ``is_exact``, none are, nor are the inputs of one request.
+    After a long batch it waits for up to a tenth of that batch's time; with 0 seconds, never. With ``is_exact``, none
+    are computed together, nor are the inputs of one request.
     """
 
     size: int = 16
@@ -55,6 +62,18 @@ class Kind:
     first_share: int | None = None
     is_sequential: bool = False
     """A part is read only once the result of the one before is there."""
+    is_shared: bool = True
+    """Whether other requests may have jobs of this ``key``."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The last batch: the key of its jobs, how many they and those that waited for its end were, when that was."""
+
+    key: Hashable
+    num_jobs: int
+    ended: float
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -141,6 +160,7 @@ class Worker:
         self.size, self.seconds = (1, 0.0) if batching.is_exact else (batching.size, batching.seconds)
         self.alone: Callable[[], AbstractContextManager[None]] = compute_alone if batching.is_exact else nullcontext
         self.jobs: list[Job] = []
+        self.last: Computed | None = None
         self.changed = threading.Condition()
         self.is_closed = False
         self.thread = threading.Thread(target=self._run, name=f"vaak serve {name}", daemon=True)
@@ -162,9 +182,9 @@ class Worker:
         while (alike := self._wait_for_jobs()) is not None:
             try:
                 if taken := self._take_parts(alike):
-                    begun = time.monotonic()
+                    begun, jobs = time.monotonic(), {job: None for job, _ in taken}
                     self._compute(taken)
-                    self._requeue({job: None for job, _ in taken}, time.monotonic() - begun)
+                    self._requeue(jobs, begun)
                 for job in alike:
                     job.end_if_done()
             except Exception as error:
@@ -183,10 +203,20 @@ class Worker:
                     return None
                 self.changed.wait()
             first = self.jobs[0]
-            until = first.arrived + self.seconds
-            while len(alike := self._alike(first)) < self.size and (rest := until - time.monotonic()) > 0:
+            enough, until = self._plan_wait(first)
+            while len(alike := self._alike(first)) < enough and (rest := until - time.monotonic()) > 0:
                 self.changed.wait(rest)
             return alike[: AHEAD * self.size]
+
+    def _plan_wait(self, first: Job) -> tuple[int, float]:
+        """Return how many jobs a batch waits for, and until when, on the clock of ``time.monotonic``."""
+        last = self.last
+        if not first.kind.is_shared:
+            return 1, first.arrived
+        if last is None or last.key != first.kind.key:
+            return self.size, first.arrived + self.seconds
+        seconds = max(self.seconds, WAITING_SHARE * last.seconds) if self.seconds else 0.0
+        return min(self.size, last.num_jobs), max(first.arrived, last.ended) + seconds
 
     def _alike(self, first: Job) -> list[Job]:
         return [job for job in self.jobs if job.kind.key == first.kind.key]
@@ -205,12 +235,14 @@ class Worker:
             turn += 1
         return taken
 
-    def _requeue(self, jobs: Mapping[Job, None], seconds: float) -> None:
-        """Put the jobs of a batch that took some ``seconds`` behind those that came while it was computed."""
+    def _requeue(self, jobs: Mapping[Job, None], begun: float) -> None:
+        """Put the jobs of a batch that was ``begun`` at a time behind those that came while it was computed."""
+        ended, first = time.monotonic(), next(iter(jobs))
         for job in jobs:
-            job.adapt_share(seconds)
+            job.adapt_share(ended - begun)
         with self.changed:
             self.jobs = [job for job in self.jobs if job not in jobs] + list(jobs)
+            self.last = Computed(first.kind.key, len(self._alike(first)), ended, ended - begun)
 
     def _compute(self, taken: list[tuple[Job, Any]]) -> None:
         """Compute parts together; where that fails, each alone, so that the others don't suffer."""

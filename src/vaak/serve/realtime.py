@@ -131,7 +131,8 @@ class Session:
 
     async def _compute(self, work: Callable[[], Iterable[Event]]) -> None:
         """Have the model's thread do some work, and tell what it finds."""
-        job = Job(Kind(("realtime", id(self)), lambda parts: [list(part()) for part in parts]), iter([work]))
+        kind = Kind(("realtime", id(self)), lambda parts: [list(part()) for part in parts], is_shared=False)
+        job = Job(kind, iter([work]))
         self.served.worker.submit(job)
         try:
             [events] = await asyncio.wrap_future(job.future)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -72,6 +73,47 @@ def test_the_first_waits_for_others(worker):
     jobs = [submit(found, recorder.kind, number) for number in (3, 4)]  # the batch is full: nobody waits on
     assert [job.future.result(20) for job in jobs] == [[6], [8]]
     assert recorder.batches == [[4, 3]]
+
+
+def test_who_was_answered_is_computed_with_those_that_waited(worker):
+    """Eight clients became one and seven, which took turns: seven had waited long, so nobody waited for the eighth."""
+    recorder, found = Recorder(), worker(16, 0.5)
+    first = submit(found, recorder.kind, 1)
+    assert recorder.begun.wait(60)
+    others = [submit(found, recorder.kind, number) for number in range(2, 9)]
+    time.sleep(0.6)
+    recorder.go.set()
+    first.future.result(60)
+    again = submit(found, recorder.kind, 9)
+    assert [job.future.result(60) for job in [*others, again]] == [[2 * number] for number in range(2, 10)]
+    assert [len(one) for one in recorder.batches] == [1, 8]
+
+
+def test_a_long_batch_is_waited_for_by_those_it_answered_longer_than_a_short_one(worker):
+    recorder, found = Recorder(), worker(16, 0.001)
+    kind = replace(recorder.kind, compute=lambda numbers: (time.sleep(1.0), recorder.compute(numbers))[1])
+    recorder.go.set()
+    jobs = [submit(found, kind, number) for number in (1, 2)]  # the first, or both
+    jobs += [submit(found, kind, number) for number in (3, 4)]
+    assert [job.future.result(60) for job in jobs] == [[2], [4], [6], [8]]
+    number = len(recorder.batches[-1])
+    assert number >= 2
+    submit(found, kind, 5)
+    time.sleep(0.02)
+    assert [submit(found, kind, 6).future.result(60)] == [[12]]
+    assert sorted(recorder.batches[-1]) == [5, 6]
+
+
+def test_who_is_alone_waits_for_nobody(worker):
+    recorder, found = Recorder(), worker(16, 5.0)
+    recorder.go.set()
+    submit(found, recorder.kind, 1).future.result(60)
+    begun = time.monotonic()
+    for number in range(10):
+        submit(found, recorder.kind, number).future.result(60)
+    own = replace(recorder.kind, key="a session", is_shared=False)
+    assert submit(found, own, 7).future.result(60) == [14]
+    assert time.monotonic() - begun < 5
 
 
 def test_a_short_job_does_not_wait_for_the_end_of_a_long_one(worker):
