@@ -90,6 +90,7 @@ def phonemes(
     from vaak.cli.arguments import read_texts
     from vaak.cli.output import print_or_write
     from vaak.config.base import from_options
+    from vaak.text.speech.guesses import count_guesses, summarize_guesses
     from vaak.text.speech.processor import PhonemeProcessor
     from vaak.text.speech.unspoken import Unspoken
 
@@ -107,11 +108,14 @@ def phonemes(
         problems.append(f"{where(index)}: {error}")
 
     found = (_normalised if normalised_only else _phonemize)(processor, texts, note, leave_out)
-    print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
+    with count_guesses() as guesses:
+        print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
     for problem in problems:
         print(problem, file=sys.stderr)
     if unspoken.counts:
         print(unspoken, file=sys.stderr)
+    if guesses:
+        print(summarize_guesses(guesses), file=sys.stderr)
     if problems:
         raise typer.Exit(2)
 

@@ -88,7 +88,6 @@ def test_mistakes_in_one_line(vaak, arguments, message):
 @pytest.mark.parametrize(
     ("text", "spoken"),
     [
-        ("3/4", "three quarters"),
         ("12/25/2020", "December twenty-fifth, twenty twenty"),
         ("km/h", "km slash h"),
         ("and/or", "and or"),
@@ -98,6 +97,13 @@ def test_mistakes_in_one_line(vaak, arguments, message):
 )
 def test_a_text_with_slashes_is_no_missing_file(vaak, text: str, spoken: str):
     assert vaak("phonemes", "--normalised-only", text) == (0, f"{spoken}\n", "")
+
+
+@pytest.mark.parametrize("options", [("--normalised-only",), ()])
+def test_readings_that_are_guesses_are_said(vaak, options: tuple[str, ...]):
+    code, out, err = vaak("phonemes", *options, "3/4")
+    assert (code, out.split("\t")[0].strip()) == (0, "three quarters")
+    assert err == "1 reading is a guess: 1/2 as a fraction (1)\n"
 
 
 def test_what_is_missing_from_a_folder_is_a_file(vaak, tmp_path: Path):

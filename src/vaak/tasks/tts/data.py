@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -151,6 +152,8 @@ class RecordMaker:
     with_durations: bool
     left_out: LeftOut
     spoken: Coverage = field(default_factory=lambda: Coverage(None, "spoken"))
+    guesses: Counter[str] = field(default_factory=Counter)
+    """The readings of texts that were guessed, by kind."""
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
@@ -161,6 +164,7 @@ class RecordMaker:
                     self.spoken.add(get_text(cut) or "", unreadable, cut.id)
                     raise processed
                 self.spoken.add(processed.text, processed.unspoken, cut.id)
+                self.guesses.update(dict(processed.guesses))
                 yield cut, self._line(cut, processed)
             except DataError as error:
                 self.left_out.bad(DataError(f"{describe(cut)}: {error}"), cut.id)

@@ -29,6 +29,7 @@ from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, conten
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
+from vaak.text.speech.guesses import summarize_guesses
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ def _write(
     # Texts first: no features are computed for what can't be spoken.
     kept = write_utterances(folder, cuts(), maker)
     unspoken = maker.spoken.report(split, data.max_unknown if is_new else None, ADVICE)
+    if maker.guesses:
+        log.info("%s: %s", split, summarize_guesses(maker.guesses))
     store = write_features(folder, kept, sources.audio, left_out)
     contents = join_contents([left_out.contents(len(store)), *contents_of_corpora(corpora, split)])
     for line in contents.lines(split):
@@ -170,6 +173,7 @@ def _write(
         "left_out": contents.left_out,
         "unusable": left_out.messages,
         "unspoken": unspoken,
+        "guesses": dict(maker.guesses.most_common()),
         CONTENTS: contents.to_json(),
     }
     log.info("%s: %s utterances, %.2f hours, %s speakers", split, f"{len(store):,}", seconds / 3600, speakers)

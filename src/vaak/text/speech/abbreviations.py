@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
+from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.words import DIGITS, cardinal, digits, table, words, year
 
 TITLES = table(
@@ -129,7 +130,7 @@ def abbreviations(text: str) -> str:
     text = _TITLE.sub(
         lambda match: TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else ""), text
     )
-    text = _SAINT.sub("Saint ", text)
+    text = _SAINT.sub(_read_saint, text)
     text = _NUMBERED.sub(_read_before_number, text)
     text = _WEEKDAY.sub(
         lambda match: SHORT_DAYS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
@@ -147,6 +148,13 @@ def _read_street(match: re.Match[str]) -> str:
     return f" {_STREETS[match[1]]}{stop}"
 
 
+def _read_saint(match: re.Match[str]) -> str:
+    """``St.`` before a name; after a name it could be a street, too."""
+    if re.search(r"\b[A-Z]\w+ $", match.string[max(0, match.start() - 20) : match.start()]):
+        report_guess("Hill St. John as Saint")
+    return "Saint "
+
+
 def _read_before_number(match: re.Match[str]) -> str:
     """An abbreviation before a number; without its full stop only those that aren't words."""
     name = match[1] or match[2]
@@ -156,6 +164,8 @@ def _read_before_number(match: re.Match[str]) -> str:
         return match[0]
     if name in ("c", "ca") and not re.match(r"(?:1\d{3}|20\d\d)\b", rest):
         return match[0]
+    if name == "No" and not match.string[: match.start()].strip(" \"'("):
+        report_guess("No. 5 as Number")
     return f"{BEFORE_NUMBERS[name]} "
 
 
@@ -277,8 +287,13 @@ def _capitals(match: re.Match[str], shouted: bool) -> str:
         return plain.capitalize() + ending
     if len(set(plain)) == 1 and not shouted:  # of a format, such as YYYY, or a grade
         return " ".join(plain) + ("'s" if ending else "")
-    if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
+    if shouted or plain in _WORDS:
         return plain.lower() + ending
+    if len(plain) > 3:
+        as_word = is_readable(plain)
+        report_guess("STOP as a word" if as_word else "FPCC as letters")
+        if as_word:
+            return plain.lower() + ending
     return " ".join(plain) + ("'s" if ending else "")
 
 

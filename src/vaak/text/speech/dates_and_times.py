@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.words import cardinal, decimal, ordinal, plural, table, year
 
 MONTHS = (
@@ -258,7 +259,11 @@ def _day_and_month(match: re.Match[str]) -> str:
     """``On 5/6``: the month comes first unless it can't."""
     first, second = (int(one) for one in match.groups() if one is not None)
     month, day = (second, first) if first > 12 else (first, second)
-    return f"{MONTHS[month - 1]} {ordinal(day)}" if 1 <= month <= 12 and 1 <= day <= 31 else match[0]
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return match[0]
+    if day <= 12 and day != month:
+        report_guess("3/5 with the month first")
+    return f"{MONTHS[month - 1]} {ordinal(day)}"
 
 
 def _numeric(match: re.Match[str]) -> str:
@@ -267,6 +272,8 @@ def _numeric(match: re.Match[str]) -> str:
     month, day = (second, first) if first > 12 or match[2] == "." else (first, second)
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return match[0]
+    if match[2] != "." and day <= 12 and day != month:
+        report_guess("3/5/2024 with the month first")
     if len(match[4]) == 4:
         return spoken_date(int(match[4]), month, day)
     return f"{MONTHS[month - 1]} {ordinal(day)}, {year_of_century(match[4])}"

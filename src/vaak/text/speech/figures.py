@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import MONTH, year_of_century
+from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.money import MAGNITUDES
 from vaak.text.speech.ratios import ratios
 from vaak.text.speech.words import (
@@ -271,6 +272,10 @@ _ORDINALS = re.compile(r"(?<=\d)(st|nd|rd|th)\s?[-–]\s?(?=\d+(?:st|nd|rd|th)\b
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
 _YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
 _RANGE = re.compile(rf"(?<![\w.,/-])({_FEW}|\d+\.\d+)(?:\s?–\s?|-)({_FEW}|\d+\.\d+)(?![\w/-]|[.,]\d)")
+_OF_RANGES = re.compile(
+    r"\b(?:pages?|ages?|aged|chapters?|verses?|lines?|rows?|years?|numbers?|items?|grades?|levels?|weeks?|days?|from)\s$",
+    re.IGNORECASE,
+)
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:])")
 _NEGATIVE = re.compile(r"(?<![\w.,)\"'-])[-−](?=\.?\d)")
 _CALIBER = re.compile(
@@ -351,7 +356,7 @@ def numerals(text: str) -> str:
     )
     text = _LETTER_AFTER.sub(lambda match: f"{grouped(match[1])} {match[2]}", text)
     text = _YEARS.sub(_years, text)
-    text = _RANGE.sub(r"\1 to \2", text)
+    text = _RANGE.sub(_read_range, text)
     text = _RATIO.sub(r"\1 to \2", text)
     text = _NEGATIVE.sub("minus ", text)
     text = _CODE.sub(lambda match: code(match[1]), text)
@@ -389,6 +394,13 @@ def _read_dialled(match: re.Match[str]) -> str:
     return match[1] + re.sub(r"\d+", lambda number: digits(number[0]), match[2])
 
 
+def _read_range(match: re.Match[str]) -> str:
+    """``3-4``, which could be a score; after "pages" and the like, or with a dash of ranges, it can't."""
+    if "–" not in match[0] and not _OF_RANGES.search(_before(match)):
+        report_guess("3-4 as a range")
+    return f"{match[1]} to {match[2]}"
+
+
 def _years(match: re.Match[str]) -> str:
     ends = year(int(match[2])) if match[2] else year_of_century(match[3])
     return f"{year(int(match[1]))} to {ends}"
@@ -400,14 +412,18 @@ def _year_or_count(match: re.Match[str]) -> str:
     # From 2100 on a count; below 1100 a year only after a cue, such as "in".
     if number >= 2100 or (number < 1100 and not _YEAR_CUE.search(_before(match))):
         return cardinal(number)
+    if _YEAR_CUE.search(_before(match)):
+        return year(number)
     following = _FOLLOWS.match(match.string, match.end())
-    if following is None or _YEAR_CUE.search(_before(match)):
+    if following is None:
+        report_guess("1984 as a year")
         return year(number)
     first, second = following[1], following[2] or ""
     if first in _EVENTS:
         return cardinal(number) if _QUANTITY.search(_before(match)) else year(number)
     # A plural after it, or after one adjective, is counted: 1308 prisoners, 1308 young prisoners.
     counted = _is_plural(first) or (first not in _FUNCTION and _is_plural(second))
+    report_guess("1984 as a count" if counted else "1984 as a year")
     return cardinal(number) if counted else year(number)
 
 

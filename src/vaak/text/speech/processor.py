@@ -23,6 +23,7 @@ from vaak.core.storage.files import compute_fingerprint, write_text
 from vaak.text.speech import languages
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import ACCENTED_LETTERS, cleaned, normalise, shown
+from vaak.text.speech.guesses import count_guesses
 from vaak.text.speech.phonemes.alphabets import (
     BOUNDARY,
     NOISE,
@@ -68,6 +69,8 @@ class Processed:
     is_phoneme: tuple[bool, ...]
     unspoken: tuple[str, ...] = ()
     """Symbols of the text that no rule reads."""
+    guesses: tuple[tuple[str, int], ...] = ()
+    """The kinds of readings that were guessed, of several, and how often."""
 
 
 class PhonemeProcessor:
@@ -187,9 +190,12 @@ class PhonemeProcessor:
                 # Only marks that occur: phonemes that the front end can't read matter only where they are used.
                 given[mark] = (self.symbols_of_phonemes(spoken),)
         unspoken: list[list[str]] = [[] for _ in texts]
-        normalised = [
-            self.normalise(text, given, found, pictures=pictures) for text, found in zip(texts, unspoken, strict=True)
-        ]
+        normalised: list[str] = []
+        guesses: list[tuple[tuple[str, int], ...]] = []
+        for text, lost in zip(texts, unspoken, strict=True):
+            with count_guesses() as counts:
+                normalised.append(self.normalise(text, given, lost, pictures=pictures))
+            guesses.append(tuple(counts.items()))
         if self.config.is_english:
             parts = [with_senses(pieces(text, given)) for text in normalised]
         else:
@@ -204,8 +210,8 @@ class PhonemeProcessor:
             remembered.clear()
         remembered.update(found)
         return [
-            replace(self._assembled(text, plain, part, said), unspoken=tuple(lost))
-            for text, plain, part, lost in zip(texts, normalised, parts, unspoken, strict=True)
+            replace(self._assembled(text, plain, part, said), unspoken=tuple(lost), guesses=guessed)
+            for text, plain, part, lost, guessed in zip(texts, normalised, parts, unspoken, guesses, strict=True)
         ]
 
     def encode(self, text: str) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from math import gcd
 
+from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.words import decimal, fraction, table, whole
 
 VULGAR = table(
@@ -83,11 +84,17 @@ def _ratio(match: re.Match[str]) -> str:
     if _is_bowling(match, above, below):
         return f"{whole(match[1])} for {whole(match[2])}"
     if 0 < above < below and below in DENOMINATORS and gcd(above, below) == 1:
+        # Before "of" it can't be a date, nor one of two.
+        if not match.string.startswith(" of ", match.end()):
+            report_guess("1/2 as a fraction")
         return fraction(above, below)
     if above == 1 and below == THOUSAND:
         return f"{whole(match[1])} {fraction(above, below)[4:]}"
-    between = " for " if _is_innings(match, above, below) else " "
-    return f"{whole(match[1])}{between}{whole(match[2])}"
+    if _is_innings(match, above, below):
+        return f"{whole(match[1])} for {whole(match[2])}"
+    if match[0] != "24/7":
+        report_guess("9/11 as two numbers")
+    return f"{whole(match[1])} {whole(match[2])}"
 
 
 def _say_stroke(match: re.Match[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.abbreviations import sentence_ends
+from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.words import cardinal, ordinal
 
 HEADINGS = (
@@ -100,7 +101,7 @@ def roman_numerals(text: str) -> str:
     text = _FIRST.sub(lambda match: f"{match[1] or match[2]} the first", text)
     text = _NUMBERED_EVENT.sub(lambda match: ordinal(parse_roman(match[1])), text)
     text = _SOVEREIGN.sub(_sovereign, text)
-    text = _NAME.sub(_sovereign, text)
+    text = _NAME.sub(_read_name, text)
     return _LONG.sub(lambda match: cardinal(parse_roman(match[1])), text)
 
 
@@ -119,6 +120,12 @@ def _read_heading(match: re.Match[str]) -> str:
     if match[2] == "I" and not match[1][0].isupper():
         return match[0]
     return f"{match[1]} {cardinal(parse_roman(match[2]))}"
+
+
+def _read_name(match: re.Match[str]) -> str:
+    """A numeral after a name that no list has."""
+    report_guess("Ashoka II as the second")
+    return _sovereign(match)
 
 
 def _sovereign(match: re.Match[str]) -> str:

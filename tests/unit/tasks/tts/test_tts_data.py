@@ -244,6 +244,18 @@ def test_symbols_that_are_not_spoken_are_counted_and_named(corpus: Path, caplog:
     assert about["train"] == {**share, "most_frequent": {"😀": 1, "™": 1}}
 
 
+def test_guessed_readings_are_counted_and_said(corpus: Path, caplog: pytest.LogCaptureFixture):
+    change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} It is 3-4 or 1/2."))
+    task = make_task(corpus, "model.durations=learned")
+    with caplog.at_level(logging.INFO):
+        task.prepare()
+    said = [one.getMessage() for one in caplog.records if "are guesses" in one.getMessage()]
+    assert said == ["train: 2 readings are guesses: 1/2 as a fraction (1), 3-4 as a range (1)"]
+    about = {split: one["guesses"] for split, one in task.prepared.about["statistics"].items()}
+    assert about["train"] == {"3-4 as a range": 1, "1/2 as a fraction": 1}
+    assert about["valid"] == {}
+
+
 def test_words_that_no_front_end_takes_are_refused_or_skipped_and_counted(corpus: Path):
     """Letters of another script: with ``skip`` their utterance is left out, up to data.max_unknown."""
     change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} Москва река Москва"))

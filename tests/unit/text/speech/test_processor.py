@@ -286,3 +286,22 @@ def test_options_that_do_not_fit() -> None:
     for options in ({"phonemizer": "lexicon"}, {"lexicon": "x"}, {"language": "xx"}, {"alphabet": "x"}, {"unknown": 1}):
         with pytest.raises(ValueError, match=r"lexicon|language|alphabet|unknown"):
             FrontEndConfig.model_validate(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "guessed"),
+    [
+        ("It is 3/5/2024, or 25/5/2024, or 5/5/2024.", {"3/5/2024 with the month first": 1}),
+        ("Bake it 3-4 hours, pages 3-4, or 3–4.", {"3-4 as a range": 1}),
+        ("Take 1/2, or 1/2 of it; 9/11 and 24/7.", {"1/2 as a fraction": 1, "9/11 as two numbers": 1}),
+        ("She has 1984 pounds; in 1984.", {"1984 as a count": 1}),
+        ("Ashoka II and George II met on Hill St. John.", {"Ashoka II as the second": 1, "Hill St. John as Saint": 1}),
+        ("No. 5 is alive.", {"No. 5 as Number": 1}),
+        ("Item No. 5 at the FBI.", {}),
+        ("RELAX at WDSU.", {"STOP as a word": 1, "FPCC as letters": 1}),
+    ],
+)
+def test_guesses_between_readings_are_counted(text: str, guessed: dict[str, int]) -> None:
+    one, plain = PhonemeProcessor().process_all([text, "A plain text."])
+    assert dict(one.guesses) == guessed
+    assert plain.guesses == ()
