@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 TORCH := torch==2.13.0
-EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,lilcom,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,test,dev,docs
+EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,m4a,lilcom,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,test,dev,docs
 BIN := .venv/bin
 # What is set up, each a file that says so: the core, with which the quick start trains; what lint reads; all of it
 CORE := .venv/core-ready
@@ -53,7 +53,7 @@ $(LINT): $(CORE)
 # One call of pip: each searches all packages again
 $(READY): pyproject.toml constraints.txt
 	@$(CHECK_PYTHON)
-	@echo "Setting up .venv with all extras and what tests and the site need: 3.2 GB on disk; some minutes, mostly downloads."
+	@echo "Setting up .venv with what tests and the site need, nearly all extras: 3.2 GB on disk; some minutes, mostly downloads."
 	@echo "Where there is no GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares CUDA, several GB on Linux."
 	@$(PYTHON) -m venv .venv
 	@$(NEW_PIP)

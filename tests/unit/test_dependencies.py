@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from vaak.core.extras import FIRST_CHOICES, find_extra
+from vaak.runs.preflight.doctor.packages import OPTIONAL
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vaak"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"].keys() - {"test", "dev", "docs"}
+"""Those for users."""
 PACKAGES = {"google": "protobuf", "ruamel": "ruamel.yaml", "sklearn": "scikit-learn", "umap": "umap-learn"}
 """Packages whose module has another name."""
 UNDECLARED = {
@@ -81,11 +86,28 @@ def test_every_extra_for_users_is_tried_by_its_script():
     )
     assert isinstance(uses, ast.Dict)
     tried = {key.value for key in uses.keys if isinstance(key, ast.Constant)}
-    extras = PROJECT["optional-dependencies"].keys() - {"test", "dev", "docs"}
-    assert tried == {"core", *extras}
+    assert tried == {"core", *EXTRAS}
     page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
     section = page.partition("## What each extra is for")[2].partition("\n## ")[0]
-    assert tried - {*re.findall(r"`([\w-]+)`", section)} == set()
+    assert {*re.findall(r"^\| `([\w-]+)` \|", section, re.MULTILINE)} <= tried
+
+
+def test_the_doctor_knows_a_package_of_every_extra_for_users():
+    assert {find_extra(module) for module in OPTIONAL} == EXTRAS
+
+
+def test_a_package_of_several_extras_has_one_that_is_advised():
+    having: dict[str, list[str]] = {}
+    for extra in EXTRAS:
+        for line in PROJECT["optional-dependencies"][extra]:
+            having.setdefault(name_of(line).replace("_", "-"), []).append(extra)
+    shared = {package: extras for package, extras in having.items() if len(extras) > 1}
+    assert shared.keys() == FIRST_CHOICES.keys()
+    assert [package for package, extra in FIRST_CHOICES.items() if extra not in shared[package]] == []
+    assert (find_extra("matplotlib.pyplot"), find_extra("fastapi")) == (
+        "plot",
+        "serve",
+    )  # not demo, which brings gradio
 
 
 def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():

@@ -16,7 +16,7 @@ from typing import Any
 
 from vaak.callbacks.notebook import NotebookProgress, in_notebook
 from vaak.callbacks.trackers import Tracker
-from vaak.config.metrics import in_words
+from vaak.config.metrics import in_words, split_part
 from vaak.core.console import format_time, hide, is_terminal
 from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.memory import read_memory
@@ -95,8 +95,10 @@ class ConsoleCallback(Callback):
         if record["kind"] == "step":
             log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))), extra=shown_already)
         elif record["kind"] == "evaluation":
-            # without the parts of parts, such as pairs_accuracy/number
-            metrics = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
+            # without those of groups, such as pairs_accuracy/number
+            metrics = {
+                name: value for name, value in record.items() if isinstance(value, float) and not split_part(name)[1]
+            }
             shown = "  ".join(f"{name} {in_words(name, value)}" for name, value in metrics.items())
             log.info("step %d  %s", record["step"], shown, extra=shown_already)
         elif record["kind"] == "epoch":

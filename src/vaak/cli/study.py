@@ -190,10 +190,10 @@ def crossval(
 
 def _fold_lines(report: dict[str, Any]) -> list[str]:
     """A row for each fold, and what they say together."""
-    from vaak.config.metrics import in_words
+    from vaak.config.metrics import in_words, split_part
 
     metrics = report["figures"]
-    others = [name for name in metrics if name != report["metric"] and "/" not in name]
+    others = [name for name in metrics if name != report["metric"] and not split_part(name)[1]]
     names = [*([report["metric"]] if report["metric"] in metrics else []), *others[:NUM_SHOWN_COLUMNS]]
     table = [["fold", "examples", *names]]
     for one in report["folds"]:

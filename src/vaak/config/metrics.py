@@ -35,6 +35,23 @@ def _among(name: str, declared: Mapping[str, Metric]) -> Metric | None:
     return next((declared[end] for end in (*ends, part.partition("/")[0]) if end in declared), None)
 
 
+def split_part(name: str) -> tuple[str, str]:
+    """Return a metric's name and the part of the data that it is of; the part is empty where it is of all.
+
+    A task of several comes first in a name, and its metrics are whole.
+
+    >>> split_part("val_wer"), split_part("val_wer/hi"), split_part("val_unheard_of/hi")
+    (('val_wer', ''), ('val_wer', 'hi'), ('val_unheard_of', 'hi'))
+    >>> split_part("val_rules/accuracy"), split_part("val_rules/accuracy/number")
+    (('val_rules/accuracy', ''), ('val_rules/accuracy', 'number'))
+    """
+    whole, _, rest = name.partition("/")
+    own, _, part = rest.partition("/")
+    if own and find_metric(whole) is None and find_metric(own) is not None:
+        return f"{whole}/{own}", part
+    return whole, rest
+
+
 @cache
 def built_in_metrics() -> dict[str, Metric]:
     """Return the metrics of Vaak's tasks, and the loss that all have, by their names."""

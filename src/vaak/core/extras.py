@@ -12,6 +12,23 @@ from packaging.requirements import Requirement
 OTHER_NAMES = {"google": "protobuf", "sklearn": "scikit-learn", "umap": "umap-learn"}
 """Modules that are called otherwise than the package that has them."""
 
+FIRST_CHOICES = {
+    "espeakng-loader": "audio",
+    "fastapi": "serve",
+    "huggingface-hub": "hf",
+    "jiwer": "asr",
+    "matplotlib": "plot",
+    "peft": "hf",
+    "pyarrow": "hf",
+    "python-multipart": "serve",
+    "scikit-learn": "asr",
+    "scipy": "audio",
+    "starlette": "serve",
+    "transformers": "hf",
+    "uvicorn": "serve",
+}
+"""The extra to advise for a package that several bring: matplotlib alone is no reason to install a web page."""
+
 
 @functools.cache
 def requirements() -> tuple[tuple[str | None, Requirement], ...]:
@@ -37,15 +54,25 @@ def requirements() -> tuple[tuple[str | None, Requirement], ...]:
 def find_extra(name: str, preferred: Collection[str] = ()) -> str | None:
     """Return the extra with a package, which is named as it or as its module; None where none has it.
 
-    Of several, it is one of those preferred, else the first by name.
+    Of several, it is one of those preferred, else the one in ``FIRST_CHOICES``.
 
     >>> find_extra("sklearn.cluster"), find_extra("soundfile"), find_extra("torch")
     ('asr', 'audio', None)
     """
-    package = name.partition(".")[0]
-    package = _normal(OTHER_NAMES.get(package, package))
+    package = find_package(name)
     having = sorted(extra for extra, one in requirements() if extra is not None and _normal(one.name) == package)
+    having.sort(key=lambda extra: extra != FIRST_CHOICES.get(package))  # a stable sort: the others stay by name
     return next((extra for extra in having if extra in preferred), having[0] if having else None)
+
+
+def find_package(module: str) -> str:
+    """Return the name of the package that has a module, as an index writes it.
+
+    >>> find_package("sklearn.cluster"), find_package("lm_eval")
+    ('scikit-learn', 'lm-eval')
+    """
+    root = module.partition(".")[0]
+    return _normal(OTHER_NAMES.get(root, root))
 
 
 def how_to_install(package: str, preferred: Collection[str] = ()) -> str:

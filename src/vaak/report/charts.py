@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vaak.config.metrics import add_unit, find_repeats, get_unit, is_fraction
+from vaak.config.metrics import add_unit, find_repeats, get_unit, is_fraction, split_part
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.links import require_no_link
 from vaak.engine.metrics_file import read_history
@@ -151,7 +151,7 @@ def _choose_panel(name: str) -> tuple[str, str]:
     >>> _choose_panel("val_loss"), _choose_panel("val_wer/hi")
     (('loss', 'valid'), ('val_wer', 'hi'))
     """
-    panel, _, part = name.partition("/")
+    panel, part = split_part(name)
     return ("loss", "valid") if name == "val_loss" else (panel, part or name)
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from vaak.config.metrics import find_metric, get_unit
+from vaak.config.metrics import find_metric, get_unit, split_part
 from vaak.core.significance import Test, compute_mean, paired_bootstrap
 from vaak.report.curves import MACHINE, MOST_GROUPS, Panel, panels
 from vaak.report.examples import Scored, make_metric_title, scored
@@ -43,7 +43,7 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
     found = _overlaid(runs, names)
     chosen = [one.shown_evaluation for one in runs]
     metrics: list[Sequence[object]] = [("metric", *names)]
-    for name in dict.fromkeys(name for _, one, _ in chosen for name in one if "/" not in name):
+    for name in dict.fromkeys(name for _, one, _ in chosen for name in one if not split_part(name)[1]):
         metrics.append((name, *(format_metric(name, one[name]) if name in one else "" for _, one, _ in chosen)))
     metrics.append(("at step", *(f"{step:,}" if one else "" for step, one, _ in chosen)))
     same = element("p", "All options but the name and the folder are the same.")

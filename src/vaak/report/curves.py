@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.config.metrics import get_unit, is_fraction
+from vaak.config.metrics import get_unit, is_fraction, split_part
 from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
@@ -151,7 +151,7 @@ def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]
     kind = record["kind"]
     if kind == "evaluation":
         for name, value in iterate_numbers(record):
-            panel, _, part = name.partition("/")
+            panel, part = split_part(name)
             percent = 100 if value is not None and is_fraction(name) else 1
             if name == "val_loss":
                 yield "loss", "valid", value

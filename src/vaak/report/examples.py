@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vaak.config.metrics import find_metric, get_chance_level, is_fraction
+from vaak.config.metrics import find_metric, get_chance_level, is_fraction, split_part
 from vaak.config.tasks import load_name, spec_by_name
 from vaak.core.summaries import MOST_SCORES
 from vaak.report.html import Html, data_table, element, to_html
@@ -89,7 +89,9 @@ def intervals(facts: RunFacts, step: int) -> dict[str, tuple[float, float]]:
 
 def _names_counted_in(facts: RunFacts, step: int, prefix: str, key: str) -> list[str]:
     """The metrics of the evaluation at a step whose metric is counted from the ``key`` of its summary."""
-    names = (name for name in dict(facts.evaluations).get(step, {}) if name.startswith(prefix) and "/" not in name)
+    names = (
+        name for name in dict(facts.evaluations).get(step, {}) if name.startswith(prefix) and not split_part(name)[1]
+    )
     return [name for name in names if (metric := find_metric(name)) is not None and metric.counts == key]
 
 
@@ -120,11 +122,12 @@ def sections_of_examples(facts: RunFacts, player: PlayerAtStep) -> list[Html]:
     parts: list[Html] = []
     for prefix, steps in summaries(facts).items():
         step, summary = choose_summary(steps, facts.shown_step)
-        split = {"val_": "validation"}.get(prefix, prefix.rstrip("_"))
-        title = f"{split}, step {step:,}" + _name_checkpoint(facts, step)
+        split, _, task = prefix.rstrip("_/").partition("_")
+        of_task = f"{task}, " if task else ""
+        title = of_task + f"{ {'val': 'validation'}.get(split, split) }, step {step:,}" + _name_checkpoint(facts, step)
 
         def play(name: str, prefix: str = prefix, step: int = step) -> Html:
-            return player(prefix + name, step)
+            return player(prefix.replace("/", "_") + name, step)
 
         own = [
             *_samples_by_step(steps, step),

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.config.metrics import find_metric
+from vaak.config.metrics import find_metric, split_part
 from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
 from vaak.report.html import Html, element, pairs
-from vaak.report.model_card import read_json_object
+from vaak.report.model_card import read_json_object, read_statistics
 from vaak.report.run_facts import RunFacts, format_metric, is_own, summaries_at, to_number
 
 MOST_TILES, MOST_REMARKS = 12, 40
@@ -57,7 +57,7 @@ def render_head(facts: RunFacts) -> Html:
 
 
 def _tiles(facts: RunFacts, metrics: Mapping[str, float | None], step: int) -> Html:
-    shown = [(name, value) for name, value in metrics.items() if "/" not in name]
+    shown = [(name, value) for name, value in metrics.items() if not split_part(name)[1]]
     limits, guesses = intervals(facts, step), chances(facts, step)
     tiles = []
     for name, value in shown[:MOST_TILES]:
@@ -89,41 +89,51 @@ def _result(facts: RunFacts) -> str:
 
 
 def _count_examples(facts: RunFacts, step: int) -> str | None:
-    """The result at a step as counts of what was right or wrong, with what a guess has; None where none were kept."""
+    """The result at a step as counts of what was right or wrong, with what a guess has; None where none were kept.
+
+    Of several tasks it has a sentence for each whose examples can be counted.
+    """
     guesses = chances(facts, step)
+    said: dict[str, str] = {}
     for prefix, summary in summaries_at(facts, step):
-        scores, phenomena = scored(summary), read_phenomena(summary)
-        if phenomena:
-            right, number = map(sum, zip(*phenomena.values(), strict=True))
-            return f"{right:,.0f} of {number:,.0f} minimal pairs are right; guessing has {number / 2:,.0f}."
-        if scores is None:
-            continue
-        part, number = (sum(column) for column in zip(*scores.sums, strict=True))
-        guess = guesses.get(prefix + scores.figure)
-        metric = find_metric(scores.figure)
-        if metric is not None and metric.percent and metric.higher:
-            said = f"{part:,.0f} of {number:,.0f} are right"
-            return f"{said}; guessing has {guess * number:,.0f}." if guess is not None else f"{said}."
-        if metric is not None and metric.errors and number:
-            return f"{part:,.4g} of {number:,.4g} {metric.errors} are wrong ({100 * part / number:.1f} %)."
+        task = prefix.partition("_")[2].rstrip("/")
+        counted = None if task in said else _count_summary(summary, prefix, guesses)
+        if counted is not None:
+            said[task] = f"{task}: {counted}" if task else counted
+    return " ".join(said.values()) or None
+
+
+def _count_summary(summary: Mapping[str, Any], prefix: str, guesses: Mapping[str, float]) -> str | None:
+    scores, phenomena = scored(summary), read_phenomena(summary)
+    if phenomena:
+        right, number = map(sum, zip(*phenomena.values(), strict=True))
+        return f"{right:,.0f} of {number:,.0f} minimal pairs are right; guessing has {number / 2:,.0f}."
+    if scores is None:
+        return None
+    part, number = (sum(column) for column in zip(*scores.sums, strict=True))
+    guess = guesses.get(prefix + scores.figure)
+    metric = find_metric(scores.figure)
+    if metric is not None and metric.percent and metric.higher:
+        said = f"{part:,.0f} of {number:,.0f} are right"
+        return f"{said}; guessing has {guess * number:,.0f}." if guess is not None else f"{said}."
+    if metric is not None and metric.errors and number:
+        return f"{part:,.4g} of {number:,.4g} {metric.errors} are wrong ({100 * part / number:.1f} %)."
     return None
 
 
 def _data(facts: RunFacts) -> Iterator[str]:
-    """A line on the data: how much each split has, and which labels, languages and corpora."""
-    statistics = read_json_object(facts.directory / "prepared" / "prepared.json").get("statistics")
-    splits = (
-        {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
-    )
-    said = [f"{name} {', '.join(counts)}" for name, one in splits.items() if (counts := [*_counts(one)])]
-    languages = _named(facts.options, ("language", "languages", "source_language", "target_language"))
-    corpora = _named(facts.options, ("type",), below="corpus") or _named(facts.options, ("name",), below="datasets")
-    more = [
-        *([f"languages: {_listed(languages)}"] if languages else []),
-        *([f"from {_listed(corpora)}"] if corpora else []),
-    ]
-    if said:
-        yield f"Data: {'; '.join([*said, *more])}."
+    """A line on the data, of each task: how much each split has, and which labels, languages and corpora."""
+    for task, splits in read_statistics(facts.directory).items():
+        options = facts.tasks.get(task, facts.options)
+        said = [f"{name} {', '.join(counts)}" for name, one in splits.items() if (counts := [*_counts(one)])]
+        languages = _named(options, ("language", "languages", "source_language", "target_language"))
+        corpora = _named(options, ("type",), below="corpus") or _named(options, ("name",), below="datasets")
+        more = [
+            *([f"languages: {_listed(languages)}"] if languages else []),
+            *([f"from {_listed(corpora)}"] if corpora else []),
+        ]
+        if said:
+            yield f"Data{f' of {task}' if task else ''}: {'; '.join([*said, *more])}."
 
 
 def _counts(split: Mapping[str, Any]) -> Iterator[str]:

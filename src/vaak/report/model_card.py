@@ -107,15 +107,30 @@ def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
 
 def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
     """A table of the prepared data: its head, then the counts of each split; empty where nothing was counted."""
-    statistics = read_json_object(run / "prepared" / "prepared.json").get("statistics")
-    splits = (
-        {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
-    )
+    splits = {
+        f"{task} {split}".lstrip(): one for task, its in read_statistics(run).items() for split, one in its.items()
+    }
     keys = [key for key in COUNTS if any(isinstance(one.get(key), int | float) for one in splits.values())]
     if not keys:
         return []
     head = ("split", *("hours" if key == "seconds" else key for key in keys))
     return [head, *((name, *(_count(key, one.get(key)) for key in keys)) for name, one in splits.items())]
+
+
+def find_prepared(run: Path) -> dict[str, Path]:
+    """Return the folders of a run's prepared data: under an empty name, or by task where several train at once."""
+    apart = {path.parent.name: path for path in sorted(run.glob("tasks/*/prepared"))}
+    return apart or {"": run / "prepared"}
+
+
+def read_statistics(run: Path) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return the counts of each split of the prepared data, by task as in ``find_prepared``."""
+    found = {}
+    for task, folder in find_prepared(run).items():
+        counts = read_json_object(folder / "prepared.json").get("statistics")
+        splits = counts.items() if isinstance(counts, dict) else ()
+        found[task] = {split: one for split, one in splits if isinstance(one, dict)}
+    return found
 
 
 def _count(key: str, value: object) -> str:
@@ -144,7 +159,7 @@ def _results(run: Path, step: int | None) -> str:
         ("metric", "value"),
         *((f"`{_code(name)}`", in_words(name, value)) for name, value in found.items()),
     ]
-    about = f"On the validation data, at step {step:,}. A name after a slash is that of a group."
+    about = f"On the validation data, at step {step:,}. A name after a slash is that of a group, or of a task's metric."
     changes = {} if step is None else {one.name: one for one in compare_with_start(run, step)}
     if changes:
         about += (

@@ -18,7 +18,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vaak.config.metrics import describe_counts
+from vaak.config.metrics import describe_counts, split_part
 from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
@@ -40,7 +40,7 @@ from vaak.report.html import (
     to_html,
     write_page,
 )
-from vaak.report.model_card import read_json_object, rows_of_splits
+from vaak.report.model_card import find_prepared, read_json_object, rows_of_splits
 from vaak.report.run_facts import (
     LOG_LINES,
     Media,
@@ -137,7 +137,7 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
     found: list[Html] = []
     if facts.evaluations:
         newest = facts.evaluations[-MOST_EVALUATIONS:]
-        names = list(dict.fromkeys(name for _, metrics in newest for name in metrics if "/" not in name))
+        names = list(dict.fromkeys(name for _, metrics in newest for name in metrics if not split_part(name)[1]))
         rows: list[Sequence[object]] = [("step", *names)]
         for step, metrics in reversed(newest):
             place = f"{step:,} (best)" if step == facts.best_step else f"{step:,}"
@@ -152,7 +152,7 @@ def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
 def _changes(facts: RunFacts) -> Html:
     """Render what training changed: the metrics before the first step, and those of the checkpoint that is used."""
     step, metrics, _ = facts.shown_evaluation
-    changes = [one for one in compare_with_start(facts.directory, step) if "/" not in one.name]
+    changes = [one for one in compare_with_start(facts.directory, step) if not split_part(one.name)[1]]
     if not changes:
         return Html("")
     rows: list[Sequence[object]] = [("metric", "before", f"step {step:,}", "difference")]
@@ -278,7 +278,12 @@ def _lineage(facts: RunFacts) -> list[Html]:
     base = model.get("base") if isinstance(model, dict) else None
     parent = facts.summary.parent
     fork = f"{parent.get('directory')}, from step {parent.get('step')}" if isinstance(parent, dict) else ""
-    prepared = read_json_object(facts.directory / "prepared" / "prepared.json")
+    prints: list[tuple[str, object]] = []
+    for task, folder in find_prepared(facts.directory).items():
+        about = read_json_object(folder / "prepared.json")
+        if "fingerprint" in about:
+            which = f"the data of {task}" if task else "the data"
+            prints.append((f"fingerprint of {which}", element("code", about["fingerprint"])))
     rows = rows_of_splits(facts.directory)
     whole = list_checkpoints(facts.directory / "checkpoints")
     manifest = read_json_object(whole[-1] / MANIFEST).get("files") if whole else None
@@ -294,7 +299,7 @@ def _lineage(facts: RunFacts) -> list[Html]:
         ("fork of", fork),
         ("weights begin as", begins or ""),
         ("base", base or ""),
-        ("fingerprint of the data", element("code", prepared["fingerprint"]) if "fingerprint" in prepared else ""),
+        *prints,
         *hashes,
     ]
     tokens = rows_of_tokens(facts.directory)

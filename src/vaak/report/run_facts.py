@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.changes import NOT_GIVEN, changes_between
-from vaak.config.metrics import find_repeats, get_unit
+from vaak.config.metrics import find_repeats, get_unit, split_part
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS, list_pipelines, spec_by_name
 from vaak.core.errors import UserError
@@ -25,7 +25,7 @@ from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
 from vaak.engine.checkpoint.names import parse_step
 from vaak.engine.metrics_file import read_history
-from vaak.report.model_card import read_json_object, read_options
+from vaak.report.model_card import find_prepared, read_json_object, read_options, read_statistics
 from vaak.runs.folder.directory import SAMPLES
 from vaak.runs.folder.listing import RunSummary, summarize
 from vaak.runs.use import FORMATS
@@ -81,6 +81,14 @@ class RunFacts:
         return {**(self.sessions[-1] if self.sessions else {}), **read_json_object(self.directory / "environment.json")}
 
     @property
+    def tasks(self) -> dict[str, Mapping[str, Any]]:
+        """The options of the tasks that were trained at once, by name; empty for a run of one task."""
+        data = self.options.get("data")
+        tasks = data.get("tasks") if isinstance(data, dict) else None
+        found = tasks if isinstance(tasks, dict) else {}
+        return {str(name): one for name, one in found.items() if isinstance(one, dict) and "task" in one}
+
+    @property
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
         """The step and the metrics of each evaluation, without those that repeat another (``find_repeats``)."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
@@ -123,12 +131,11 @@ class RunFacts:
     @property
     def splits_to_evaluate(self) -> list[str]:
         """The splits that have prepared examples; valid, too, where it was evaluated."""
-        statistics = read_json_object(self.directory / "prepared" / "prepared.json").get("statistics")
-        counts = statistics if isinstance(statistics, dict) else {}
+        statistics = read_statistics(self.directory)
         there = [
             split
             for split in ("valid", "test")
-            if isinstance(one := counts.get(split), dict) and any(map(to_number, one.values()))
+            if any(any(map(to_number, counts.get(split, {}).values())) for counts in statistics.values())
         ]
         return there or (["valid"] if self.evaluations else [])
 
@@ -196,9 +203,25 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
         return [], "the defaults of a task that isn't installed aren't known here"
     try:
         untouched = resolved_values(default_experiment(str(task), str(options["name"]), str(options["run_dir"])))
-        return differences(untouched, options), ""
+        return [one for change in differences(untouched, options) for one in _inside_tasks(*change)], ""
     except (UserError, ValueError, KeyError, TypeError, AttributeError):
         return [], "config.yml isn't one that this version writes"
+
+
+def _inside_tasks(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """A change; of the tasks that are trained at once, what differs from each task's own defaults."""
+    inner = after if name == "data.tasks" and isinstance(after, Mapping) else {}
+    if not inner or not all(isinstance(one, Mapping) and one.get("task") in TASKS for one in inner.values()):
+        yield name, before, after
+        return
+    for task, values in inner.items():
+        place = {"name": "inner", "run_dir": "inner"}
+        defaults = resolved_values(default_experiment(str(values["task"]), **place))
+        # Of the loop, a task has its loss alone.
+        defaults["training"] = {option: defaults["training"][option] for option in values.get("training", {})}
+        yield f"{name}.{task}.task", NOT_GIVEN, values["task"]
+        for key, old, new in differences({key: defaults[key] for key in (*place, *values)}, {**place, **values}):
+            yield f"{name}.{task}.{key}", old, new
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -318,7 +341,7 @@ def read_samples(facts: RunFacts) -> tuple[int, list[str]]:
 
 
 def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """The step and the summary of each evaluation that kept one, by the prefix of its metrics (``val_``)."""
+    """The steps and summaries of evaluations that kept one, by the prefix of their metrics: ``val_``, ``val_TASK/``."""
     found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     run = facts.directory
     for path in sorted(run.glob(f"pictures/*{SUMMARY}/step-*.json")):
@@ -326,7 +349,7 @@ def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
         if match and is_own(run, path) and path.stat().st_size <= SUMMARY_BYTES:
             summary, prefix = read_json_object(path), path.parent.name.removesuffix(SUMMARY)
             tasks = summary.get("tasks")
-            of_tasks = {f"{prefix}{name}_": one for name, one in tasks.items()} if isinstance(tasks, dict) else {}
+            of_tasks = {f"{prefix}{name}/": one for name, one in tasks.items()} if isinstance(tasks, dict) else {}
             for name, one in (of_tasks or {prefix: summary}).items():
                 if isinstance(one, dict) and one:
                     found.setdefault(name, []).append((int(match[1]), one))
@@ -348,10 +371,10 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
     """Return metrics of groups (``val_wer/GROUP``), one row each, of the shown evaluation or the newest with any."""
     rows: dict[str, dict[str, float | None]] = {}
     candidates = (facts.shown_evaluation[:2], *reversed(facts.evaluations))
-    step, metrics = next((one for one in candidates if any("/" in name for name in one[1])), (0, {}))
+    step, metrics = next((one for one in candidates if any(split_part(name)[1] for name in one[1])), (0, {}))
     for name, value in metrics.items():
-        metric, slash, group = name.partition("/")
-        if slash:
+        metric, group = split_part(name)
+        if group:
             rows.setdefault(group, {})[metric] = value
     if not rows:
         return []
@@ -365,24 +388,32 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
 
 def rows_of_tokens(run: Path) -> list[Sequence[str]]:
     """A table of what the tokenizers make of the prepared texts: its head, then a row for each store of tokens."""
-    prepared = run / "prepared"
-    statistics = read_json_object(prepared / "prepared.json").get("statistics")
+    statistics = read_statistics(run)
     rows: list[Sequence[str]] = [("texts", "tokens", "tokens a word", "bytes a token", "reproduced exactly")]
-    for path in sorted([*prepared.glob("*/store.json"), *prepared.glob("*/*/store.json")])[:MOST_ROWS]:
-        about = read_json_object(path) if is_own(prepared, path) else {}
-        tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
-        if not str(about.get("format")).startswith("vaak tokens") or not tokens:
-            continue
-        parts = path.relative_to(prepared).parent.parts
-        counts = statistics.get(parts[0]) if isinstance(statistics, dict) else None
-        if not isinstance(counts, dict) or len(list(prepared.glob(f"{parts[0]}/*/store.json"))) > 1:
-            # Counts of several stores are of all together.
-            counts = {}
-        words, size = to_number(counts.get("words")), to_number(counts.get("bytes"))
-        shown = (f"{tokens / words:.2f}" if words else "", f"{size / tokens:.2f}" if size else "")
-        reproduced = f"{100 * exact / documents:.1f} %" if exact is not None and documents else ""
-        rows.append((" ".join(parts), f"{tokens:,.0f}", *shown, reproduced))
+    for task, prepared in find_prepared(run).items():
+        found = [_row_of_store(path, prepared, statistics[task]) for path in _list_stores(prepared)]
+        rows += [(f"{task} {name}".lstrip(), *cells) for name, *cells in filter(None, found)]
     return rows if len(rows) > 1 else []
+
+
+def _list_stores(prepared: Path) -> list[Path]:
+    return sorted([*prepared.glob("*/store.json"), *prepared.glob("*/*/store.json")])[:MOST_ROWS]
+
+
+def _row_of_store(path: Path, prepared: Path, statistics: Mapping[str, Mapping[str, Any]]) -> Sequence[str] | None:
+    """The name and the counts of a store of tokens; None where the file is another's, or empty."""
+    about = read_json_object(path) if is_own(prepared, path) else {}
+    tokens, documents, exact = (to_number(about.get(name)) for name in ("tokens", "documents", "reproduced"))
+    if not str(about.get("format")).startswith("vaak tokens") or not tokens:
+        return None
+    parts = path.relative_to(prepared).parent.parts
+    # Counts of several stores are of all together.
+    alone = len(list(prepared.glob(f"{parts[0]}/*/store.json"))) <= 1
+    counts = statistics.get(parts[0], {}) if alone else {}
+    words, size = to_number(counts.get("words")), to_number(counts.get("bytes"))
+    shown = (f"{tokens / words:.2f}" if words else "", f"{size / tokens:.2f}" if size else "")
+    reproduced = f"{100 * exact / documents:.1f} %" if exact is not None and documents else ""
+    return " ".join(parts), f"{tokens:,.0f}", *shown, reproduced
 
 
 def format_metric(name: str, value: float | None) -> str:

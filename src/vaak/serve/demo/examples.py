@@ -37,11 +37,11 @@ def read_examples(served: Served, folder: Path) -> list[Example]:
     except (UserError, OSError):  # a pretrained model, or a folder that has no more than a checkpoint
         return []
     _, _, part = served.name.partition("/")
-    prefix = f"val_{part}_" if f"val_{part}_" in found else "val_"
+    prefix = f"val_{part}/" if f"val_{part}/" in found else "val_"
     if prefix not in found:
         return []
     _, summary = choose_summary(found[prefix], facts.shown_step)
-    kept = _Sounds(prefix, {one.name: one.content for one in media(facts)[0]}, folder)
+    kept = _Sounds(prefix.replace("/", "_"), {one.name: one.content for one in media(facts)[0]}, folder)
     shown = list[Example]()
     rows = summary.get("examples")
     for one in rows if isinstance(rows, list) else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
 from vaak.nn.config import StackConfig
 from vaak.nn.own_network import make_stack
+from vaak.report.curves import panels
+from vaak.report.page import run_page
+from vaak.report.run_facts import read_facts, tables_of_groups
 from vaak.runs.start import train
 from vaak.tasks.multitask.data import Shares
 from vaak.tasks.multitask.model import MultiTaskModel
@@ -247,6 +251,26 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
     (folder / "texts.json").unlink()
     again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=6", "training.checkpoint.resume=auto"]))
     assert again.step == 6 * outcome.step // 5
+
+
+def test_a_report_has_the_metrics_data_and_options_of_each_task(folder, pictures):
+    train(load(["tiny.yml"], ["training.epochs=2"]))
+    log = (folder / "runs/tiny/train.log").read_text()
+    assert re.search("step 7  val_loss .* val_word/accuracy .* val_kind/loss", log)
+    facts = read_facts(folder / "runs/tiny")
+    page = run_page(facts)
+    head = page.partition('<h2 id="examples"')[0]
+    for task in ("word", "kind"):
+        assert re.search(rf"\b{task}: \d+ of \d+ are right; guessing has \d+\.", head)
+        assert f"Data of {task}: train " in head
+        assert re.search(rf"<b>[\d.]+ %</b><span>val_{task}/accuracy</span><span>95 %: [^<]+</span><span>chance", head)
+        assert {f"val_{task}/accuracy", f"val_{task}/loss"} <= {one.title for one in panels(facts)[0]}
+        assert f"fingerprint of the data of {task}" in page
+    assert facts.splits_to_evaluate == ["valid", "test"]
+    changed = {name: value for name, _, value in facts.changed}
+    assert (changed["data.tasks.word.model.embed_size"], changed["data.tasks.kind.task"]) == (8, "classification")
+    assert "data.tasks" not in changed
+    assert tables_of_groups(facts) == []
 
 
 def test_adapters_of_one_task_adapt_the_weights_that_all_begin_with(folder):

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import vaak
-from vaak.core.extras import how_to_install, requirements
+from vaak.core.extras import find_package, how_to_install, requirements
 from vaak.core.progress import progress
 from vaak.runs.preflight.doctor import DoctorFinding
 
@@ -39,19 +39,37 @@ MODULES = {"ruamel-yaml": "ruamel.yaml"}
 
 OPTIONAL = {
     "accelerate": "training.logging.trackers and accelerate launch",
+    "av": "reading M4A, MP4, WebM and other audio by FFmpeg",
     "ctranslate2": "vaak export --format ct2",
     "datasets": "data.corpus.type huggingface and parquet",
     "espeakng_loader": "voices that are synthesised, and phonemes by espeak-ng",
+    "fastapi": "vaak serve",
+    "gguf": "vaak export --format gguf, and bases in GGUF",
+    "gradio": "vaak demo",
     "jiwer": "word error rates of the task asr",
     "lhotse": "the tasks asr, diarization, tts and vocoder",
-    "matplotlib": "pictures of vaak find-lr",
+    "liger_kernel": "training.performance.logits: liger, on CUDA",
+    "lilcom": "storage_type: lilcom",
+    "lm_eval": "vaak lm-eval",
+    "matplotlib": "vaak plot, and pictures of vaak find-lr",
+    "nltk": "data.augmentation.synonyms: wordnet",
+    "num2words": "the task tts",
+    "optuna": "vaak sweep",
+    "pocketsphinx": "the words of vaak score speech",
+    "py3langid": "vaak data clean",
+    "python_calamine": "reading spreadsheets",
+    "ray": "vaak launch ray, and sweeps on it",
     "sacrebleu": "the task seq2seq",
     "scipy": "the task diarization, augmentation of audio, vaak crossval",
+    "sounddevice": "the microphone of vaak transcribe --live",
     "soundfile": "reading audio",
+    "tensorboard": "looking at RUN/tensorboard; writing it needs nothing",
+    "trackio": "training.logging.trackers: [trackio]",
     "transformers": "pretrained models, and reading exported ones",
+    "umap": "clustering.reduce and plot_method: umap",
     "wandb": "training.logging.wandb",
 }
-"""Packages of Vaak's extras, and what they are for."""
+"""Packages of Vaak's extras, at least one of each, and what they are for."""
 
 OTHERS = {
     "bitsandbytes": "8-bit optimizers of other libraries",
@@ -222,7 +240,7 @@ def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
             said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
             yield DoctorFinding(PACKAGES, name, "warning", said, f"{again} again")
         else:
-            yield DoctorFinding(PACKAGES, name, "ok", f"{get_version(name.replace('_', '-'))}, for {purpose}")
+            yield DoctorFinding(PACKAGES, name, "ok", f"{get_version(find_package(name))}, for {purpose}")
 
 
 def _other_than_tested() -> Iterator[DoctorFinding]:
@@ -235,7 +253,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
     tested: dict[str, str] = {canonicalize_name(name): version for name, version in pinned}
     other = [
         f"{name} {version} (tested: {last})"
-        for name in (*required(), *OPTIONAL)
+        for name in (*required(), *map(find_package, OPTIONAL))
         if (last := tested.get(canonicalize_name(name))) and (version := get_version(name)) and version != last
     ]
     if other:
