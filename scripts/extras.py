@@ -48,7 +48,7 @@ metric_list: [{metric: acc}]
 PAIR = json.dumps({"sentence_good": "The dogs bark.", "sentence_bad": "The dogs barks."}) + "\n"
 FILES = {
     "pairs.jsonl": PAIR * 4,
-    **dict.fromkeys(("recorded/one.wav", "spoken/one.wav"), ""),
+    **dict.fromkeys(("recorded/one.wav", "spoken/one.wav", "corpus/Train/one.wav"), ""),
     "agreement.yaml": TASK,
     "texts.csv": "one|So it is.\n",
     "lines.txt": "".join(f"Sentence number {number} is not like any other of these.\n" for number in range(50)),
@@ -92,7 +92,7 @@ USES = {
         program="tensorboard",
     ),
     "lilcom": Use(("train diarization/quickstart --try global_config.storage_type=lilcom",), r"vaak\[audio\]"),
-    "umap": Use(("pipeline moe-asr --dataset-root recorded --reduce umap",), r"vaak\[asr\]"),
+    "umap": Use(("pipeline moe-asr --dataset-root corpus --reduce umap",), r"vaak\[asr\]"),
     "live": Use((f"train training_minimal {SHORT}", f"transcribe {RUN} --live"), "requires a run of task asr"),
     "serve": Use((f"train training_minimal {SHORT}", f"serve {RUN} --port 0"), asks="/v1/models"),
     "demo": Use((f"train training_minimal {SHORT}", f"demo {RUN} --port 0"), asks="/"),
@@ -205,7 +205,7 @@ def main() -> None:
             place = folder / "tried"
             shutil.copytree(core, place / "venv", symlinks=True)
             for path, text in FILES.items():
-                (place / path).parent.mkdir(exist_ok=True)
+                (place / path).parent.mkdir(parents=True, exist_ok=True)
                 (place / path).write_text(text, encoding="utf-8")
             write_spreadsheet(place / "table.xlsx", [("text", "label"), *(("so it is", name) for name in "abab")])
             python, begun = place / "venv/bin/python", time.monotonic()
