@@ -37,6 +37,8 @@ PlayerAtStep = Callable[[str, int], Html]
 PHENOMENA = "phenomena"
 """The key of counts by phenomenon in a summary."""
 MOST_SHOWN, MOST_CELLS, MOST_LANES = 60, 40, 12
+MOST_UNFOLDED = 10
+"""The translations that a reader sees at once: a folded table hides what the model does."""
 
 
 class Scored(NamedTuple):
@@ -315,7 +317,10 @@ def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
         score = to_number(one.get("chrf"))
         shown = "" if score is None else f"{score:.1f}"
         table.append((one.get("source", ""), one.get("hypothesis", ""), Html(references), shown))
-    yield data_table(table, "Translations: the first ones, and the worst")
+    head, *entries = table
+    yield data_table([head, *entries[:MOST_UNFOLDED]], "Translations: the first ones, and the worst")
+    if more := entries[MOST_UNFOLDED:]:
+        yield data_table([head, *more], "More translations", folded=0)
 
 
 def _transcripts(

@@ -393,7 +393,9 @@ def rows_of_tokens(run: Path) -> list[Sequence[str]]:
     for task, prepared in find_prepared(run).items():
         found = [_row_of_store(path, prepared, statistics[task]) for path in _list_stores(prepared)]
         rows += [(f"{task} {name}".lstrip(), *cells) for name, *cells in filter(None, found)]
-    return rows if len(rows) > 1 else []
+    # Not every task counts words and bytes.
+    kept = [place for place in range(len(rows[0])) if any(row[place] for row in rows[1:])]
+    return [tuple(row[place] for place in kept) for row in rows] if len(rows) > 1 else []
 
 
 def _list_stores(prepared: Path) -> list[Path]:

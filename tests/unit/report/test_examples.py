@@ -20,7 +20,7 @@ from vaak.report.comparison import comparison_page, find_best
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
-from vaak.report.run_facts import read_facts
+from vaak.report.run_facts import read_facts, rows_of_tokens
 from vaak.scoring.word_errors import rate_with_interval
 
 WAV = b"RIFF" + bytes(40)
@@ -118,6 +118,28 @@ def test_a_translator_and_its_attention(tmp_path: Path):
     assert "the sourcea < bref oneref two40.0" in get_text(page)
     assert "Cross-attention" in page
     assert "--share:33.3%" in page
+
+
+def test_the_first_ten_translations_are_seen_at_once(tmp_path: Path):
+    rows = [
+        {"index": [one], "error": 1, "source": f"s{one}.", "hypothesis": "h", "references": ["r"]} for one in range(12)
+    ]
+    page = run_page(read_facts(write_run(tmp_path / "t", "seq2seq", {"examples": rows}, {"val_chrf": 41.0})))
+    seen, _, folded = page.partition("<summary>More translations (2 rows)</summary>")
+    assert [one for one in range(12) if f"s{one}." in seen.rpartition("<details>")[0]] == [*range(10)]
+    assert "s10." in folded
+
+
+def test_a_table_of_tokens_has_no_empty_columns(tmp_path: Path):
+    store = tmp_path / "prepared" / "train" / "source"
+    store.mkdir(parents=True)
+    about = {"format": "vaak tokens 1", "tokens": 1200, "documents": 10, "reproduced": 10}
+    (store / "store.json").write_text(json.dumps(about))
+    (tmp_path / "prepared" / "prepared.json").write_text(json.dumps({"statistics": {"train": {"pairs": 10}}}))
+    assert rows_of_tokens(tmp_path) == [
+        ("texts", "tokens", "reproduced exactly"),
+        ("train source", "1,200", "100.0 %"),
+    ]
 
 
 def test_a_language_model_step_by_step_and_by_phenomenon(tmp_path: Path):
