@@ -125,7 +125,7 @@ def find_prepared(run: Path) -> dict[str, Path]:
 
 def read_statistics(run: Path) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Return the counts of each split of the prepared data, by task as in ``find_prepared``."""
-    found = {}
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for task, folder in find_prepared(run).items():
         counts = read_json_object(folder / "prepared.json").get("statistics")
         splits = counts.items() if isinstance(counts, dict) else ()
