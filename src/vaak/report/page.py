@@ -280,10 +280,10 @@ def _lineage(facts: RunFacts) -> list[Html]:
     fork = f"{parent.get('directory')}, from step {parent.get('step')}" if isinstance(parent, dict) else ""
     prints: list[tuple[str, object]] = []
     for task, folder in find_prepared(facts.directory).items():
-        about = read_json_object(folder / "prepared.json")
-        if "fingerprint" in about:
+        prepared = read_json_object(folder / "prepared.json")
+        if "fingerprint" in prepared:
             which = f"the data of {task}" if task else "the data"
-            prints.append((f"fingerprint of {which}", element("code", about["fingerprint"])))
+            prints.append((f"fingerprint of {which}", element("code", prepared["fingerprint"])))
     rows = rows_of_splits(facts.directory)
     whole = list_checkpoints(facts.directory / "checkpoints")
     manifest = read_json_object(whole[-1] / MANIFEST).get("files") if whole else None
