@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -34,6 +35,8 @@ OPEN = ("/health", "/ready")
 """Paths that need no token: monitors poll them, and they reveal nothing."""
 BODY_SECONDS = 60.0
 """How long a client may be silent while it sends a body."""
+READING_SECONDS = 60.0
+"""How long a client may leave what it is sent unread, once the buffers of its connection are full."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
 """Seconds and bytes for which a refused body is read and thrown away, so that the client gets to read the answer."""
 MEBIBYTE = 2**20
@@ -92,7 +95,7 @@ class Gate:
             self.require_room(headers)
             self.metrics.in_flight += 1
             try:
-                await self.app(scope, receive, send)
+                await self.app(scope, receive, partial(send_in_time, send))
             finally:
                 self.metrics.in_flight -= 1
         except ApiError as error:
@@ -146,6 +149,12 @@ class Gate:
         return ApiError(413, f"the body is larger than {most:g} MiB (--max-upload)", code="request_too_large")
 
 
+async def send_in_time(send: Send, message: Message) -> None:
+    """Send a message. Raises TimeoutError for a client that reads nothing: it would keep its place for ever."""
+    async with asyncio.timeout(READING_SECONDS):
+        await send(message)
+
+
 def read_password(authorization: bytes) -> bytes:
     """Return the password that a browser sends; empty where it sends none.
 
@@ -162,7 +171,8 @@ class _Exchange:
     """One request and its answer."""
 
     def __init__(self, gate: Gate, scope: Any, receive: Receive, send: Send) -> None:
-        self.gate, self.scope, self._receive, self._send = gate, scope, receive, send
+        self.gate, self.scope, self._receive, self._send = gate, scope, receive, partial(send_in_time, send)
+        self.is_unread = False
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.begun, self.status, self.received = time.perf_counter(), 0, 0
         has_body = self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
@@ -174,6 +184,9 @@ class _Exchange:
         except ApiError as error:
             await self._refuse(error)
         except Exception as error:
+            if self.is_unread:
+                log.info("%s: the client reads nothing, its answer ends here", self._route)
+                return
             said = f": {error}" if self.gate.log_texts else ""
             frames = "".join(traceback.format_tb(error.__traceback__)).rstrip()
             log.error("%s failed, %s%s\n%s", self._route, type(error).__name__, said, frames)
@@ -228,7 +241,11 @@ class _Exchange:
             await self._send({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b""}
-        await self._send(message)
+        try:
+            await self._send(message)
+        except TimeoutError:
+            self.is_unread = True
+            raise
 
     async def _refuse(self, error: ApiError) -> None:
         if self.status:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=5,
-)
-"""What no schema foresees; it may be what JSON can't hold, such as NaN, which Python's writes all the same."""
+from json_values import ANYTHING
+
 LENGTHS = {"max_tokens": 3, "max_completion_tokens": 3, "max_new_tokens": 3}
 KEPT_SMALL = {**LENGTHS, "n": 2, "beam_size": 3, "num_samples": 2}
 """Numbers that would make a request long, and the largest that are drawn."""
+SERVED = ("lm", "classification", "seq2seq", "asr", "tts", "diarization")
 TEXTS = st.sampled_from(["ab ba", "", "लड़की", "a\x00b", "😀", "<speak>", "x" * 50]) | st.text(max_size=12)
 
 
@@ -65,16 +65,24 @@ def test_no_request_is_a_fault_of_the_server(client_of_all, data):
         name = data.draw(st.sampled_from([*asked, "other"]), label="field")
         asked = {**asked, name: data.draw(ANYTHING, label="value")}
     if "model" in schemas.get(content["schema"].get("$ref", "").rpartition("/")[2], content["schema"])["properties"]:
-        names = st.sampled_from(["lm", "classification", "seq2seq", "asr", "none"])
+        names = st.sampled_from([*SERVED, "none"])
         asked |= {"model": data.draw(names, label="model")}
     if kind == "application/json":
         answer = client_of_all.post(path, json=None if not asked else without_infinities(asked))
     else:
         form = {key: str(without_infinities(value)) for key, value in asked.items() if key != "file"}
-        answer = client_of_all.post(path, data=form, files={"file": ("a.wav", data.draw(st.binary(max_size=60)))})
+        sent = data.draw(st.binary(max_size=60) | st.sampled_from([make_wav(0), make_wav(1), make_wav(4_000)]))
+        answer = client_of_all.post(path, data=form, files={"file": ("a.wav", sent)})
     assert answer.status_code < 500, answer.text
     if answer.status_code != 200:
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def make_wav(num_samples: int) -> bytes:
+    """A recording of a tone."""
+    file = io.BytesIO()
+    soundfile.write(file, np.sin(np.arange(num_samples) / 9) / 4, 16_000, format="WAV", subtype="PCM_16")
+    return file.getvalue()
 
 
 def without_infinities(value: Any) -> Any:
@@ -90,7 +98,7 @@ def without_infinities(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def client_of_all(client_of, run_of):
-    return client_of(*(run_of(task).folder for task in ("lm", "classification", "seq2seq", "asr")))
+    return client_of(*(run_of(task).folder for task in SERVED))
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import socket
 import time
@@ -105,6 +106,20 @@ def test_a_body_that_never_comes_frees_its_place(live, run_of, monkeypatch):
     server = live(run_of("lm").folder)
     assert raw_answer(server.port, BEGUN).startswith("HTTP/1.1 408 ")
     wait_until(lambda: server.gate.metrics.in_flight == 0, 10)
+
+
+def test_a_client_that_never_reads_its_answer_frees_its_place(live, run_of, monkeypatch):
+    """It kept its place for ever."""
+    monkeypatch.setattr(gates, "READING_SECONDS", 0.5)
+    server = live(run_of("lm").folder, limits=Limits(max_requests=1))
+    body = json.dumps({"prompt": ["a" * 100_000] * 200, "max_tokens": 1, "echo": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+        deaf.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_until(lambda: server.gate.metrics.in_flight == 1)
+        wait_until(lambda: server.gate.metrics.in_flight == 0)
+        with httpx.Client(base_url=server.address, timeout=60) as client:
+            assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
 def test_a_long_recording_is_not_decoded(client_of, run_of, tmp_path):

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
+from transformers import Wav2Vec2CTCTokenizer
+
+from tiny_wav2vec2 import write_base
 
 WEIGHTS = Path(os.environ.get("VAAK_WEIGHTS", "nowhere"))
 SPEECH = Path(os.environ.get("VAAK_DATA", "nowhere")) / "read_speech"
@@ -35,6 +39,28 @@ def test_a_whisper_transcribes(client_of, vaak):
     refused = client.post("/v1/audio/translations", files=files)
     assert refused.status_code == 400
     assert "can't translate" in refused.json()["error"]["message"]
+
+
+def test_a_ctc_model_transcribes(client_of, vaak, tmp_path):
+    folder = write_base(tmp_path / "ctc", "wav2vec2", "layer")
+    letters = {name: place for place, name in enumerate(("<pad>", "<unk>", "|", *"abdeimosu"))}
+    (folder / "vocab.json").write_text(json.dumps(letters))
+    Wav2Vec2CTCTokenizer(str(folder / "vocab.json"), bos_token=None, eos_token=None).save_pretrained(folder)
+    recording = tmp_path / "noise.wav"
+    soundfile.write(recording, np.random.default_rng(0).uniform(-0.5, 0.5, 16_000), 16_000)
+    code, out, err = vaak("transcribe", folder, recording, "--json")
+    assert code == 0, err
+    client, files = client_of(folder), {"file": (recording.name, recording.read_bytes())}
+    assert client.get("/v1/models").json()["data"][0]["endpoints"] == ["predict", "transcriptions"]
+    answer = client.post("/v1/audio/transcriptions", files=files, data={"response_format": "verbose_json"}).json()
+    said = json.loads(out)
+    assert answer["text"] == said["text"]
+    assert len(answer["text"]) > 3
+    assert [one["text"] for one in answer["segments"]] == [one["text"] for one in said["segments"]]
+    refused = client.post("/v1/audio/transcriptions", files=files, data={"include[]": "logprobs"})
+    assert (
+        refused.json()["error"]["message"] == "include: ctc: it has no log-probabilities of tokens; only a Whisper has"
+    )
 
 
 @pytest.mark.slow
