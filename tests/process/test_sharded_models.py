@@ -248,7 +248,10 @@ training:
 
 
 @pytest.mark.slow
-def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(tmp_path: Path, commands: Commands):
+@pytest.mark.parametrize("base_dtype", ["fp32", "nf4"])
+def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(
+    base_dtype: str, tmp_path: Path, commands: Commands
+):
     """Both those that are read and those that are scored, of a base that isn't tied; as in a whole model."""
     transformers = pytest.importorskip("transformers")
     num_rows = tiny_decoder.write_folder(tmp_path / "base", "llama").config.vocab_size
@@ -258,12 +261,12 @@ def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(tm
     tokenizer.save_pretrained(tmp_path / "base")
     (tmp_path / "texts.txt").write_text("\n\n".join(f"one zig and {n} zag more" for n in range(80)))
     (tmp_path / "new.yml").write_text(NEW_TOKENS)
-    runs = {"whole": "ddp", "divided": "fsdp"}
+    runs, dtype = {"whole": "ddp", "divided": "fsdp"}, f"model.lora.base_dtype={base_dtype}"
     for name, strategy in runs.items():
-        how = ["train", "new.yml", f"run_dir=runs/{name}", f"training.distributed.strategy={strategy}"]
+        how = ["train", "new.yml", f"run_dir=runs/{name}", f"training.distributed.strategy={strategy}", dtype]
         ended = [rank.wait() for rank in commands.start_ranks(2, how, tmp_path)]
         assert [one.status for one in ended] == [0, 0], ended[0].errors
-    again = ["train", "new.yml", "run_dir=runs/again", "training.distributed.strategy=fsdp"]
+    again = ["train", "new.yml", "run_dir=runs/again", "training.distributed.strategy=fsdp", dtype]
     again.append(f"training.checkpoint.resume={tmp_path / 'runs/divided/checkpoints/step-00000002'}")
     ended = [rank.wait() for rank in commands.start_ranks(2, again, tmp_path)]
     assert [one.status for one in ended] == [0, 0], ended[0].errors
