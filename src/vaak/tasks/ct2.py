@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,11 @@ def write_ct2(
             if self.config.model_type == "whisper":
                 # The converter names its times.
                 return tokenizer
-            size = self.config.get_text_config().vocab_size
-            tokenizer.add_tokens([f"<|unused {number}|>" for number in range(len(tokenizer), size)])
+            size, names = self.config.get_text_config().vocab_size, tokenizer.get_vocab()
+            # CTranslate2 numbers the names that it finds: without one for each number, all after it would be others'.
+            free = {*range(size)} - {*names.values()}
+            whole = {**names, **{f"<|unused {number}|>": number for number in free}}
+            tokenizer.get_vocab = lambda: dict(sorted(whole.items(), key=itemgetter(1)))
             tokenizer.unk_token = tokenizer.unk_token or tokenizer.eos_token
             return tokenizer
 

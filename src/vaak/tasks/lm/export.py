@@ -31,6 +31,7 @@ from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.core.storage.files import (
     read_json,
     scratch_folder,
@@ -539,6 +540,21 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         model = _network_alone(model)
         check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
         write_ct2(partial(self.export_hf, model), folder, quantization, check)
+        self._tell_of_ends(folder)
+
+    def _tell_of_ends(self, folder: Path) -> None:
+        """Log which tokens end a text that CTranslate2's configuration, which has one, doesn't name."""
+        named = read_json(folder / "config.json").get("eos_token")
+        stops = read_json(folder / "generation_config.json").get("eos_token_id", [])
+        names = self.tokenizer.token_names()
+        others = [
+            name for name in (names[one] for one in (stops if isinstance(stops, list) else [stops])) if name != named
+        ]
+        if others:
+            log.warning(
+                "CTranslate2 stops at one token by itself, %s: have it stop at %s, too: end_token=%s",
+                *(named, list_names(others), [named, *others]),
+            )
 
     def export_gguf(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a file that llama.cpp runs, with the tokenizer."""

@@ -385,6 +385,31 @@ def test_llama_cpp_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Pat
     assert found["text"].strip() == answer.strip()
 
 
+@pytest.mark.slow
+def test_ctranslate2_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Path):
+    """It stops at the single token of its config.json, unless it is given others."""
+    ctranslate2, transformers = pytest.importorskip("ctranslate2"), pytest.importorskip("transformers")
+    code, _, err = vaak("export", stopping, "--format", "ct2", "--output", tmp_path / "out")
+    assert code == 0, err
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "<|done|>"
+    auto: Any = transformers.AutoTokenizer
+    tokenizer = auto.from_pretrained(tmp_path / "out")
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "train 0: कौन?"}], add_generation_prompt=True, tokenize=False
+    )
+    generator = ctranslate2.Generator(str(tmp_path / "out"), device="cpu")
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode(asked, add_special_tokens=False))
+    options = {"max_length": 60, "include_prompt_in_result": False, "sampling_topk": 1}
+    (found,) = generator.generate_batch([tokens], **options)
+    written = tokenizer.convert_tokens_to_ids(found.sequences[0])
+    assert len(written) < 60
+    answer = vaak("generate", stopping, "train 0: कौन?", "--chat", "--temperature", 0)[1]
+    assert tokenizer.decode(written, skip_special_tokens=True).strip() == answer.strip()
+    assert "<|endoftext|>" in err, "what it doesn't stop at is said"
+    (again,) = generator.generate_batch([tokens], **options, end_token=["<|done|>", "<|endoftext|>"])
+    assert again.sequences == found.sequences
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 def test_an_adapter_has_what_ends_a_turn_and_stops_after_it_in_peft(
     stopping: Path, chats: Path, vaak: Any, tmp_path: Path

@@ -393,6 +393,22 @@ NOT_CONVERTED = {
 }
 
 
+def test_each_number_has_its_token_in_ctranslate2_also_after_one_without(tmp_path: Path):
+    """All names after a number that no token has were those of others: what was read and written was another text."""
+    pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    write_folder(tmp_path / "theirs", "llama")
+    file = tmp_path / "theirs" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    free = len(content["model"]["vocab"]) + len(content["added_tokens"])
+    content["model"]["vocab"]["th"], content["model"]["merges"] = free + 2, [["t", "h"]]
+    file.write_text(json.dumps(content))
+    write_ct2(lambda to: shutil.copytree(tmp_path / "theirs", to), tmp_path / "ct2", None)
+    names = json.loads((tmp_path / "ct2" / "vocabulary.json").read_text())
+    known = transformers.AutoTokenizer.from_pretrained(tmp_path / "ct2").get_vocab()
+    assert len(names) == VOCAB_SIZE
+    assert {name: names.index(name) for name in known} == known
+
+
 @pytest.mark.parametrize(
     ("kind", "quantization"),
     [
