@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 import tiny_runs
 from vaak.core.errors import CheckpointError
@@ -115,6 +116,23 @@ def test_a_damaged_companion_of_a_checkpoint_used_alone_is_a_warning(
     with caplog.at_level(logging.WARNING, "vaak"):
         assert open_run(alone).directory == alone
     assert f"{alone / 'config.yml'} changed after it was saved" in caplog.text
+
+
+def test_a_full_disk_is_not_taken_for_another_base(
+    with_frozen: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """safetensors has an error of its own for it, which meant: the base has other weights."""
+    run = shutil.copytree(with_frozen, tmp_path / "run")
+    for path in list_checkpoints(run / "checkpoints"):
+        (path / FROZEN).unlink()
+
+    def fail(*_: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("vaak.engine.checkpoint.bundled_files.save_file", fail)
+    with pytest.raises(CheckpointError, match=r"it can't be restored: .*No space left on device"):
+        tiny_runs.train(text, run, *WITH_FROZEN, *LATER)
+    assert not list(run.rglob("*.tmp*"))
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["changed", "lost"])

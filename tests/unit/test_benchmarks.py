@@ -44,7 +44,7 @@ ALONE = {
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
     "plans": ("2000", "stratified-curriculum"),
     "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),
-    "qlora_memory": ("128 1", "read as kept: "),
+    "qlora_memory": ("asr 128 1", "asr, read as kept: "),
     "ranks": ("--ranks 1 2 --rounds 1 --steps 30 --exact --strategies zero1 fsdp", "64 ranks, 1e9 parameters"),
     "scoring": ("--hours 0.01 --rounds 1", "pyannote"),
     "startup": ("1", "data prepared before"),

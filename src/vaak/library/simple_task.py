@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import require_known
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
@@ -105,7 +106,9 @@ def as_tensor(value: Any) -> Tensor | None:
         return None
     try:
         tensor = torch.as_tensor(np.asarray(value) if isinstance(value, list | tuple) else value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        if is_host_error(error):
+            raise
         return None
     if tensor.dtype is torch.float64:
         return tensor.to(torch.get_default_dtype())

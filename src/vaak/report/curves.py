@@ -13,6 +13,7 @@ from vaak.config.metrics import get_unit, is_fraction, split_part
 from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
+from vaak.core.storage.files import warn_unread
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.names import list_checkpoints, parse_step
 from vaak.report.run_facts import LARGEST_STEP, RunFacts, differences, is_own, iterate_numbers, read_log_tail, to_number
@@ -253,7 +254,8 @@ def _changes_of_session(run: Path, before: int, number: int) -> list[str]:
         path = run / "sessions" / f"{one:04d}.yml"
         try:
             sides.append(read_yaml(path) if is_own(run, path) else {})
-        except (OSError, ValueError, UserError, RecursionError):
+        except (OSError, ValueError, UserError, RecursionError) as error:
+            warn_unread(path, error)
             return []
     try:
         return [f"{name} {old} → {new}" for name, old, new in differences(*sides)] if all(sides) else []

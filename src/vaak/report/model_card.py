@@ -22,7 +22,7 @@ from vaak.config.tasks import ExportedFolder, ExportFormat, TaskSpec, spec_by_na
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.core.errors import UserError
 from vaak.core.secrets import OWN_PREFIX, is_secret, refer
-from vaak.core.storage.files import read_json
+from vaak.core.storage.files import read_json, warn_unread
 from vaak.report.start import compare_with_start
 from vaak.report.tables import format_hours, markdown_table
 
@@ -204,12 +204,18 @@ def _code(name: str) -> str:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one where the file is missing or has no object."""
+    """Return the object in a JSON file; an empty one where it is missing, and, with a warning, where it is damaged."""
     try:
         found = read_json(path)
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except (OSError, ValueError) as error:
+        warn_unread(path, error)
+        return {}
+    if not isinstance(found, dict):
+        warn_unread(path, "it has no object")
+        return {}
+    return found
 
 
 def read_options(run: Path) -> dict[str, Any]:
@@ -225,7 +231,10 @@ def read_options(run: Path) -> dict[str, Any]:
         if re.search(r"(?<!\$)\$\{", text):
             return {}
         found = read_yaml(path)
-    except (OSError, ValueError, UserError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, UserError) as error:
+        warn_unread(path, error)
         return {}
     return refer(found) if isinstance(found, dict) else {}
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from vaak.config.metrics import is_fraction
 from vaak.core.significance import compute_mean, paired_bootstrap
+from vaak.core.storage.files import warn_unread
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import MOST_SCORES, SUMMARY
 
@@ -113,7 +114,10 @@ def _read_summary(run: Path, path: Path) -> Mapping[str, Any]:
         if not path.resolve().is_relative_to(run.resolve()) or path.stat().st_size > LARGEST_SUMMARY:
             return {}
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RuntimeError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RuntimeError) as error:
+        warn_unread(path, error)
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import huggingface_hub
@@ -88,6 +89,20 @@ def test_a_strangers_configuration_shows_nothing_of_the_environment(run: Path, m
     assert "private" not in model_card(run, AboutExport("hf", 4, "out"))
 
 
-def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path):
+def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     text = model_card(tmp_path, AboutExport("hf", 1, "out", spec=load_spec("lm")))
     assert text.startswith("---\nlibrary_name: transformers\n")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("content", ['{"torch": "2', '["torch"]'])
+def test_what_a_damaged_file_of_the_run_would_say_is_missing_with_a_warning(
+    content: str, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """It was as if there were no such file."""
+    damaged = shutil.copytree(run, tmp_path / "damaged")
+    (damaged / "environment.json").write_text(content)
+    with caplog.at_level("WARNING", "vaak"):
+        model_card(damaged, AboutExport("hf", 4, "out"))
+        model_card(damaged, AboutExport("hf", 4, "out"))
+    assert caplog.text.count(f"{damaged / 'environment.json'} can't be read, and is left out: ") == 1

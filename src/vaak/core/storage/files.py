@@ -393,6 +393,16 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is nested too deeply") from error
 
 
+def warn_unread(path: Path, why: object) -> None:
+    """Warn, once in a process, of a file that is there and can't be read, so that what it says is missing."""
+    _warn_once(path, str(getattr(why, "strerror", None) or why))
+
+
+@functools.cache
+def _warn_once(path: Path, why: str) -> None:
+    log.warning("%s can't be read, and is left out: %s", path, why)
+
+
 def require_file(path: Path) -> None:
     """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
     mode = os.stat(path).st_mode

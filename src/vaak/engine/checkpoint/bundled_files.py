@@ -110,7 +110,7 @@ def restore_bundled_files(path: Path, run: Path, base: nn.Module) -> None:
         if name in OF_THE_STATE or entry.describes(path / name):
             continue
         copy = whole_copy(path, name, entry, run)
-        problem = "it has no other copy"
+        problem, remedy = "it has no other copy", "nor does its base give it: put that back where it was"
         try:
             if copy is not None:
                 _put(path / name, lambda file, copy=copy: files.copy_file(copy, file))  # type: ignore[misc]
@@ -120,9 +120,9 @@ def restore_bundled_files(path: Path, run: Path, base: nn.Module) -> None:
                 log.warning("%s was damaged or missing: it is restored from its base", path / name)
                 continue
         except OSError as error:
-            problem = f"it can't be restored: {error.strerror or error}"
+            problem = remedy = f"it can't be restored: {error.strerror or error}"
         if name == FROZEN:
-            raise _lost(path, "nor does its base give it: put that back where it was")
+            raise _lost(path, remedy)
         log.warning(
             "%s is damaged or missing, and %s; the run doesn't need it, but this checkpoint alone does",
             path / name,
@@ -203,16 +203,24 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _restore_from(base: nn.Module, path: Path, entry: Entry) -> bool:
-    """Write a checkpoint's frozen weights as ``base`` has them, if they are the right ones; return whether they are."""
+    """Write a checkpoint's frozen weights as ``base`` has them, if they are the right ones; return whether they are.
+
+    Raises OSError where they can't be written.
+    """
     made = files.name_temporary(path / FROZEN)
     try:
+        frozen = _load_frozen(base, path)
+    except SafetensorError:
+        return False
+    try:
         with files.usual_mode(made):
-            save_file(_load_frozen(base, path), made)
+            save_file(frozen, made)
         if right := entry.describes(made):
             files.sync_file(made)
             made.replace(path / FROZEN)
-    except SafetensorError:
-        return False
+    except SafetensorError as error:
+        # Its own kind for what the system says, such as of a full disk.
+        raise OSError(str(error)) from error
     finally:
         made.unlink(missing_ok=True)
     return right

@@ -43,6 +43,7 @@ from torch.utils.checkpoint import checkpoint
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import UserError
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.torch_internals import is_watching, unwatched
 from vaak.engine.distributed.exchange import GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
@@ -145,6 +146,9 @@ def made_in_parts(
         parts = drawing.slice_parameters(model)
     except Exception as error:
         # This includes exceptions of the user's code, which then come again.
+        if is_host_error(error):
+            # Whole, it needs even more.
+            raise
         why = drawing.refusal or str(error)
     else:
         if drawing.refusal is None:

@@ -36,6 +36,7 @@ from vaak.config.components import check_options, resolve_component
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGroupConfig
 from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
+from vaak.core.out_of_memory import is_out_of_memory
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.sharding import is_sharded
 from vaak.engine.optim.schedules import compile_pattern
@@ -253,7 +254,10 @@ def _has_fused(rule: Callable[..., Optimizer], device: torch.device, dtype: torc
     number.grad = torch.zeros_like(number)
     try:
         uncompiled(rule)([number], lr=0.1, fused=True).step()
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            # It would be taken for an answer until the process ends.
+            raise
         return False
     return True
 

@@ -232,7 +232,10 @@ def read_status(path: Path) -> dict[str, Any]:
     """Return the content that ``write_status`` wrote; empty if the run never ended in any way."""
     try:
         status = files.read_json(path / "status.json")
-    except (OSError, ValueError):
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        files.warn_unread(path / "status.json", error)
         return {}
     return status if isinstance(status, dict) else {}
 

@@ -182,7 +182,8 @@ def _task(run: Path) -> str:
         return "-"
     try:
         found = re.search(r"^task: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        files.warn_unread(path, error)
         return "-"
     return found[1] if found else "-"
 
@@ -226,12 +227,17 @@ def _best(whole: dict[int, Path]) -> dict[str, Any]:
 
     Where there was an evaluation at its step, that is included.
     """
-    for name in ("completed.json", "state.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+    for name in ("completed.json", "state.json") if whole else ():
+        try:
             content = files.read_json(whole[max(whole)] / name)
             best = content.get("state", content)["best"]
             value = None if best["value"] is None else float(best["value"])
             return {"metric": str(best["metric"]), "value": value, "mode": str(best.get("mode", "min"))}
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            missing = f"it lacks {error}" if isinstance(error, KeyError) else error
+            files.warn_unread(whole[max(whole)] / name, missing)
     return {"value": None}
 
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.torch_internals import unwatched
 from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
@@ -278,7 +279,10 @@ class TransformersDecoder(MixedDecoder):
                     one.shape == other.shape and float((one - other).abs().max()) <= CLOSE * float(other.abs().max())
                     for one, other in ways()
                 )
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            if is_host_error(error):
+                # It says nothing about what the model can do.
+                raise
             return False
 
     def _logits_by_hand(self) -> Iterator[tuple[Tensor, Tensor]]:

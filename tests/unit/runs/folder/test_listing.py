@@ -77,15 +77,20 @@ def test_states_of_processes_that_end_in_every_way(commands: Commands, tiny_text
 @pytest.mark.parametrize(
     "content", [b"", b"\xff\xfe\x00", b"[]", b"7\nnull\n", b'{"step": "x"}\n', b'{"step": 3}\n{"ki']
 )
-def test_broken_files_break_no_list(tiny_run: Path, tmp_path: Path, content: bytes):
+def test_broken_files_break_no_list(tiny_run: Path, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture):
     for name in ("metrics.jsonl", "status.json", "config.yml", ".lock", "checkpoints/step-00000008/state.json"):
         run = shutil.copytree(tiny_run, tmp_path / name.replace("/", "_"))
         (run / name).write_bytes(content)
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "config.yml").write_bytes(content)
-    found = {run.name: run for run in list_runs(tmp_path)}
+    with caplog.at_level("WARNING", "vaak"):
+        found = {run.name: run for run in list_runs(tmp_path)}
     assert len(found) == 6
+    if content in (b"", b"\xff\xfe\x00", b'{"step": 3}\n{"ki'):
+        assert f"{tmp_path / 'status.json' / 'status.json'} can't be read, and is left out: " in caplog.text
+    if content[:1] == b"\xff":
+        assert f"{tmp_path / 'config.yml' / 'config.yml'} can't be read, and is left out: " in caplog.text
     assert found["bare"].state == "not begun"
     assert found["config.yml"].state == "finished"
     assert found["status.json"].state == "crashed"

@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -381,6 +382,20 @@ def test_a_base_in_four_bits_that_lacks_a_tensor_is_named(tmp_path: Path):
     save_file({name: one.contiguous() for name, one in narrow.items()}, file, metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"has shape \(48, 16\), expected \(48, 32\)"):
         ours(tmp_path / "theirs", tmp_path / "prepared", lora=LoraConfig(base_dtype="nf4"))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_memory_that_runs_out_says_nothing_about_what_a_model_can_do(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was said to need all its weights in fp32, and to be slower than it is."""
+    write_folder(tmp_path / "theirs", "opt")
+    model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
+    with monkeypatch.context() as full:
+        full.setattr(model.network, "forward", Mock(side_effect=error))
+        with pytest.raises(type(error)):
+            model.require_dtype("base_dtype is nf4")
+    model.require_dtype("base_dtype is nf4")
 
 
 CONVERTED = ("llama", "qwen3", "qwen2", "mistral", "gpt2", "gpt2, erf", "llama, biases", "gemma", "opt", "bloom")
