@@ -30,7 +30,7 @@ import readers_data
 from served_runs import serving
 from vaak.cli import arguments, table
 from vaak.config import tasks
-from vaak.config.components import PREFIX
+from vaak.config.components import USER_MODULE_PREFIX
 from vaak.config.load import load
 from vaak.config.yaml.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
@@ -143,7 +143,7 @@ def _modules_of_documents_are_forgotten() -> Iterator[None]:
     before = {*sys.modules}
     yield
     for name in {*sys.modules} - before:
-        if name.startswith(PREFIX):
+        if name.startswith(USER_MODULE_PREFIX):
             del sys.modules[name]
 
 

@@ -34,7 +34,7 @@ from vaak.core.storage.files import replacing, require_file
 
 BLOCK_SECONDS = 2
 """Seconds that are resampled at once."""
-MARGIN = 0.05
+BLOCK_MARGIN_SECONDS = 0.05
 """Seconds around a block. soxr's filter is shorter: blocks agree with a whole file to 2e-7."""
 MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
@@ -136,7 +136,7 @@ class AudioFile:
         period, result_period = native // divisor, wanted // divisor
         # A whole number of periods, so that ``begin`` falls on a sample of the result too, and the slice below is
         # exact.
-        margin = math.ceil(MARGIN * divisor)
+        margin = math.ceil(BLOCK_MARGIN_SECONDS * divisor)
         begin = max(0, block * BLOCK_SECONDS * native - margin * period)
         end = min(self.header.num_samples, (block + 1) * BLOCK_SECONDS * native + margin * period)
         resampled: np.ndarray = soxr.resample(self._native(begin, end), native, wanted)
@@ -399,7 +399,7 @@ def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[Speech
         raise UserError(f"{path} can't be written: {getattr(error, 'strerror', None) or error}") from error
 
 
-AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
+AUDIO_ENDINGS = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
 """Suffixes of files that libsndfile reads."""
 NOT_READ = frozenset(
     {".m4a", ".m4b", ".aac", ".mp4", ".3gp", ".amr", ".wma", ".webm", ".mka", ".weba", ".ac3", ".ape", ".wv", ".tta"}
@@ -409,7 +409,7 @@ NOT_READ = frozenset(
 
 def is_audio(path: Path) -> bool:
     """Whether the suffix belongs to a format that can be read."""
-    return path.suffix.lower() in AUDIO
+    return path.suffix.lower() in AUDIO_ENDINGS
 
 
 def not_read(files: Iterable[Path]) -> list[Path]:
@@ -471,7 +471,7 @@ def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]
     reasons = {one: why for one, why in reasons.items() if one.suffix.lower() not in also_read}
     # ``rglob`` doesn't follow links to folders, so recordings in linked ones would be missing silently: report them.
     left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
-    others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
+    others = [one for one in visible if one.suffix.lower() not in (*AUDIO_ENDINGS, *NOT_READ, *also_read)]
     # Without any, the caller raises an error that lists the files.
     if files:
         report_files(folder, len(files), {str(one.relative_to(folder)): why for one, why in left_out.items()}, others)
@@ -492,7 +492,7 @@ def _has_no_audio(folder: Path) -> DataError:
     unread = not_read(visible)
     others = [f"{number:,} {ending}" for ending, number in count_endings(set(visible) - set(unread)).items()]
     there = "; ".join(filter(None, (in_words(unread), ", ".join(others))))
-    formats = " ".join(sorted(AUDIO))
+    formats = " ".join(sorted(AUDIO_ENDINGS))
     return DataError(f"{folder}: no audio in this folder ({formats}){there and '; there are '}{there}")
 
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.archives import ByteRange, DeflatedRange, PackedRange
 
-PART = "part"
+EMBEDDED_TYPE = "part"
 """The type of such a source, where that of a whole file is ``file``."""
 ROWS_AT_ONCE = 8
 """Rows of Parquet that are in memory at once."""
@@ -79,7 +79,7 @@ def _is_count(text: str) -> bool:
 
 def place_of_source(kind: str, source: str) -> Path | Part:
     """Return where a cut's source is: a file, or a part of one."""
-    return parse_part(source) if kind == PART else Path(source)
+    return parse_part(source) if kind == EMBEDDED_TYPE else Path(source)
 
 
 def open_parquet(path: Path) -> Any:

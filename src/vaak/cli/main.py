@@ -24,7 +24,7 @@ from vaak.runs.launching import join_slurm_step
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 DELETED = "the working folder was deleted; go to another one (cd)"
-LIMITS = {
+LIMIT_ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n 65536), or lower training.performance.num_workers",
     errno.ENFILE: "end other processes: the whole machine has too many files open",
     errno.EAGAIN: "raise the limit of processes (ulimit -u), or lower training.performance.num_workers",
@@ -182,8 +182,8 @@ def _message_of_system(error: OSError) -> str | None:
     if error.errno in CANT_WRITE:
         where = _shown(error.filename) if error.filename else "standard output or the disk"
         return f"{where} can't be written: {error.strerror}; free some space or write elsewhere, then run this again"
-    if error.errno in LIMITS:
-        return f"{_shown(error.filename or 'this')}: {error.strerror}; {LIMITS[error.errno]}"
+    if error.errno in LIMIT_ADVICE:
+        return f"{_shown(error.filename or 'this')}: {error.strerror}; {LIMIT_ADVICE[error.errno]}"
     if error.errno is None or error.filename is None:
         return None
     remedy = "check the path and its permissions"

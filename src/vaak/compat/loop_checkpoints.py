@@ -23,7 +23,7 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint import files
 from vaak.engine.snapshot import Snapshot, copy_to_cpu, load_weights, model_tensors
 
-FOLDER = "checkpoints"
+DEFAULT_FOLDER = "checkpoints"
 """Where checkpoints go if neither a folder nor a configuration with ``checkpoint_dir`` says it."""
 PARTS = "parts"
 
@@ -74,7 +74,7 @@ def save_checkpoint(  # noqa: PLR0913 (the original's)
         "config": options,
         PARTS: packed,
     }
-    folder = output_dir or (options or {}).get("checkpoint_dir") or FOLDER
+    folder = output_dir or (options or {}).get("checkpoint_dir") or DEFAULT_FOLDER
     weights = copy_to_cpu(model_tensors(model))
     return files.save_checkpoint(Path(folder), Snapshot(int(epoch), weights, copy_to_cpu(tensors), state))
 

@@ -200,7 +200,7 @@ def files_being_imported() -> tuple[Path, ...]:
 
 
 _BEING_IMPORTED: list[Path] = []
-PREFIX = "vaak_user_"
+USER_MODULE_PREFIX = "vaak_user_"
 
 
 def users_files() -> tuple[Path, ...]:
@@ -208,14 +208,14 @@ def users_files() -> tuple[Path, ...]:
 
     Other processes import them to unpickle objects of their classes.
     """
-    modules = [module for name, module in [*sys.modules.items()] if name.startswith(PREFIX)]
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith(USER_MODULE_PREFIX)]
     return tuple(file for file in (Path(str(module.__file__)) for module in modules) if file.is_file())
 
 
 def _module_name(file: Path) -> str:
     """The name of the module in a user's file, made from its path."""
     real = file.resolve()
-    return f"{PREFIX}{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
+    return f"{USER_MODULE_PREFIX}{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
 
 
 class _NoBytecode(SourceFileLoader):

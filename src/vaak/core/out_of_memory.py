@@ -11,7 +11,7 @@ from vaak.core.errors import HostMemoryError
 
 # Sources, in torch 2.13: CUDA, HIP, XPU and MPS ("MPS backend out of memory"); the CPU's allocator on Linux and
 # macOS ("can't allocate"), on Windows ("not enough"); C++; MPS where one tensor is too large; CUDA's libraries.
-TEXTS = re.compile(
+OUT_OF_MEMORY_TEXTS = re.compile(
     r"out of memory"
     r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
     r"|std::bad_alloc"
@@ -35,7 +35,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         # A file that can't be mapped.
         return error.errno == errno.ENOMEM
     text = str(error)
-    return isinstance(error, RuntimeError) and TEXTS.search(text) is not None and "NCCL" not in text
+    return isinstance(error, RuntimeError) and OUT_OF_MEMORY_TEXTS.search(text) is not None and "NCCL" not in text
 
 
 OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE)

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.config.components import PREFIX, import_file
+from vaak.config.components import USER_MODULE_PREFIX, import_file
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import HostMemoryError, UserError
 from vaak.core.interrupts import STOPPING
@@ -119,7 +119,7 @@ class _Pickler(pickle.Pickler):
     def _note_module(self, module: str, name: str) -> None:
         """Note what the receiver needs of the module in which ``name`` is. Raises NotSendableError if it has none."""
         root = module.partition(".")[0]
-        if module.startswith(PREFIX) and module in sys.modules:
+        if module.startswith(USER_MODULE_PREFIX) and module in sys.modules:
             self.files.add(Path(str(sys.modules[module].__file__)))
         elif root in PRELOADED:
             self.modules.add(module)

@@ -23,7 +23,7 @@ from vaak.engine.training_data import StepData
 
 log = logging.getLogger("vaak")
 
-FOLDER = "non_finite"
+NON_FINITE_FOLDER = "non_finite"
 NAMED_EXAMPLES = 3
 
 
@@ -129,7 +129,7 @@ class Diagnosis:
 def record_path(directory: Path, step: int, rank: int) -> Path:
     """Return the path in a run's directory of the record of a step's non-finite values."""
     name = f"step-{step:08d}.json" if rank == 0 else f"step-{step:08d}.rank{rank}.json"
-    return directory / FOLDER / name
+    return directory / NON_FINITE_FOLDER / name
 
 
 def _inspected(plain: GradientPass, step: int, chunk: MicrobatchChunk, batch: Batch) -> Inspection:

@@ -182,7 +182,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
 ROW_UNIT = "row"
 MEAN_TOLERANCE = 0.02
 """Relative to a term: sums in 16 bits differ by less, and a mean's halves add up to about twice the whole."""
-CLOSE = 1e-3
+UNIT_TOLERANCE = 1e-3
 """Within this, the mean over a unit is told from that over another one."""
 
 
@@ -259,7 +259,7 @@ def _reason_for_mean(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]
     relative = [_value(part) / total for part in parts]
     if adds_up(1.0, relative, MEAN_TOLERANCE):
         return ""
-    unit, ratio = averaged_over(1.0, relative, measure_sizes(halves), CLOSE), sum(relative)
+    unit, ratio = averaged_over(1.0, relative, measure_sizes(halves), UNIT_TOLERANCE), sum(relative)
     if unit is not None:
         return f"it is the mean over each {unit} of its batch"
     return f"those of a batch's two halves add up to {ratio:.2f} times that of the batch" if 1.8 < ratio < 2.2 else ""

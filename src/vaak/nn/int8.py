@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
-from vaak.nn.lora import HEADS
+from vaak.nn.lora import HEAD_NAMES
 
 LARGEST = 127
 
@@ -77,7 +77,7 @@ def compute_in_int8(model: nn.Module) -> tuple[int, int]:
                 continue
             total += 1
             is_plain = type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
-            if is_plain and name not in HEADS:
+            if is_plain and name not in HEAD_NAMES:
                 setattr(parent, name, Int8Linear(layer))
                 replaced += 1
     return replaced, total

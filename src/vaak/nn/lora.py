@@ -200,7 +200,7 @@ def follow_stored_types(model: nn.Module, tensors: Mapping[str, Tensor]) -> None
             one.data = torch.empty_like(one, dtype=torch.float32)
 
 
-HEADS = ("head", "lm_head")
+HEAD_NAMES = ("head", "lm_head")
 """Names of the output layer, in models of ours and of transformers."""
 
 
@@ -229,10 +229,10 @@ def _layers_to_keep(dtype: Kept, model: nn.Module) -> Iterator[tuple[nn.Module, 
         return
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
     # An adapted head has its own weight one level further down.
-    in_heads = [one for name, one in model.named_modules() if name.rpartition(".")[2] in HEADS]
+    in_heads = [one for name, one in model.named_modules() if name.rpartition(".")[2] in HEAD_NAMES]
     for parent in model.modules():
         for name, layer in parent.named_children():
-            if type(layer) is not nn.Linear or name in HEADS or owners[id(layer.weight)] > 1 or parent in in_heads:
+            if type(layer) is not nn.Linear or name in HEAD_NAMES or owners[id(layer.weight)] > 1 or parent in in_heads:
                 continue
             if dtype != "nf4" or not layer.weight.numel() % NF4_BLOCK:
                 yield parent, name, layer

@@ -29,7 +29,7 @@ from vaak.core.process_pool import in_processes
 from vaak.core.storage.files import read_json, write_json
 
 log = logging.getLogger("vaak")
-ORDERS = ".orders"
+ORDERS_FOLDER = ".orders"
 LOOK_AGAIN_SECONDS = 0.1
 LEAVING_SECONDS = 10.0
 """How long rank 0 waits at the end for the others to have read that it is the end."""
@@ -42,10 +42,10 @@ class Helpers:
         """Begin a folder of orders. Raises UserError where the processes don't meet."""
         from vaak.engine.distributed.ranks import START_SECONDS, common_word
 
-        shutil.rmtree(directory / ORDERS, ignore_errors=True)
+        shutil.rmtree(directory / ORDERS_FOLDER, ignore_errors=True)
         self.world_size, self.number = world_size, 0
         word = os.urandom(8).hex()
-        self.folder = directory / ORDERS / word
+        self.folder = directory / ORDERS_FOLDER / word
         self.folder.mkdir(parents=True)
         common_word(word)
         deadline = time.monotonic() + START_SECONDS
@@ -99,7 +99,7 @@ def help_rank_0(directory: Path) -> None:
             "what came as rank 0's word isn't one: another program sends to the ports of this pipeline; start it again "
             "in a network that others can't reach (docs/security.md)"
         )
-    rank, folder = int(os.environ["RANK"]), directory / ORDERS / word
+    rank, folder = int(os.environ["RANK"]), directory / ORDERS_FOLDER / word
     write_json(own := folder / f"rank-{rank}.json", own_place())
     number = 0
     while True:

@@ -308,7 +308,7 @@ def _logged(directory: Path, request: Request) -> Iterator[Path]:
         yield path
 
 
-COLUMNS = ("stage", "state", "time", "disk", "memory", "figures")
+STAGE_COLUMNS = ("stage", "state", "time", "disk", "memory", "figures")
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
     return [
-        *aligned([COLUMNS, *(row.cells for row in rows)]),
+        *aligned([STAGE_COLUMNS, *(row.cells for row in rows)]),
         f"in all: {format_time(seconds)}",
         *_report_lines(rows),
     ]
@@ -388,6 +388,5 @@ def markdown_report(pipeline: Pipeline, options: Options, rows: Sequence[Pipelin
     """The table of results as Markdown, with the options."""
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
     reported = "".join(f"    {line}".rstrip() + "\n" for line in _report_lines(rows))
-    return (
-        f"# {pipeline.name}\n\n{markdown_table([COLUMNS, *(row.cells for row in rows)])}{reported}\nOptions:\n\n{given}"
-    )
+    table = markdown_table([STAGE_COLUMNS, *(row.cells for row in rows)])
+    return f"# {pipeline.name}\n\n{table}{reported}\nOptions:\n\n{given}"

@@ -26,7 +26,7 @@ MOST_PANELS, MOST_LABELLED = 9, 6
 """Panels of a picture; curves of a panel whose legend is in it."""
 MOST_MARKED = 40
 """The points of a curve that are marked one by one."""
-RATE = "learning_rate"
+LEARNING_RATE = "learning_rate"
 
 
 def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
@@ -130,7 +130,7 @@ def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str
     for record in records:
         shown: dict[tuple[str, str], Any] = {}
         if record["kind"] == "step":
-            shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
+            shown = {("loss", "train"): record.get("loss"), (LEARNING_RATE, LEARNING_RATE): record.get(LEARNING_RATE)}
         elif record["kind"] == "evaluation":
             shown = {
                 _choose_panel(name): 100 * value if is_fraction(name) else value

@@ -18,7 +18,7 @@ import numpy as np
 
 from vaak.config.metrics import find_metric, get_unit, split_part
 from vaak.core.significance import Test, compute_mean, paired_bootstrap
-from vaak.report.curves import MACHINE, MOST_GROUPS, Panel, panels
+from vaak.report.curves import MACHINE_CHARTS, MOST_GROUPS, Panel, panels
 from vaak.report.examples import Scored, make_metric_title, scored
 from vaak.report.head import about_run
 from vaak.report.html import Html, code, data_table, element, option_text, render_charts
@@ -192,7 +192,7 @@ def _overlaid(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Panel]:
             whole = [one for one in panel.curves if panel.title in KEPT or one.label == panel.title]
             for curve in whole:
                 title = panel.title if curve.label == panel.title else f"{panel.title}: {curve.label}"
-                title = f"{title} ({run.summary.task})" if has_tasks and panel.title not in MACHINE else title
+                title = f"{title} ({run.summary.task})" if has_tasks and panel.title not in MACHINE_CHARTS else title
                 chart = charts.setdefault(title, panel._replace(title=title, curves=[]))
                 if len(chart.curves) < 2 * MOST_GROUPS:
                     chart.curves.append(curve._replace(label=name, colour=colour))

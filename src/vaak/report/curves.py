@@ -48,7 +48,7 @@ class Panel(NamedTuple):
     @property
     def is_machine(self) -> bool:
         """Whether it is about the machine, not the model."""
-        return self.title.partition(":")[0] in MACHINE
+        return self.title.partition(":")[0] in MACHINE_CHARTS
 
     @property
     def is_table(self) -> bool:
@@ -56,7 +56,7 @@ class Panel(NamedTuple):
         return all(len(curve.steps) <= FEW_POINTS for curve in self.curves)
 
 
-MACHINE = ("throughput", "gap between batches", "memory", "memory pressure", "processors", "loss scale")
+MACHINE_CHARTS = ("throughput", "gap between batches", "memory", "memory pressure", "processors", "loss scale")
 """Charts that are folded: of interest where a run is slow or fails."""
 FEW_POINTS = 2
 """The points of a curve that say more as numbers."""

@@ -24,7 +24,7 @@ from vaak.runs.folder.directory import RUNS, suggest_run
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OF_A_RUN = ("config.yml", "run.json", "owner.json", "MANIFEST.json", "checkpoints")
-CONFIGS = ("config.json", "config.yaml")
+CONFIG_FILES = ("config.json", "config.yaml")
 UNTOLD = ("empty", "nested", "unknown")
 """What ``recognise`` calls paths that hold nothing like a model."""
 
@@ -39,7 +39,7 @@ def is_base(path: Path) -> bool:
     if not path.exists():
         owner = path.parts[0] if path.parts else ""
         return HUB_NAME.fullmatch(str(path)) is not None and owner != RUNS and not Path(owner).exists()
-    if path.is_dir() and (_is_of_a_run(path) or any((path / name).is_file() for name in CONFIGS)):
+    if path.is_dir() and (_is_of_a_run(path) or any((path / name).is_file() for name in CONFIG_FILES)):
         return not _is_of_a_run(path)
     try:
         return recognise(path).name not in UNTOLD

@@ -13,14 +13,14 @@ NAMES_BASE = ("adapter_config.json", "mixture.json")
 """Files that may name a base by a folder of this machine."""
 
 
-EXPORTED = ("config.json", "adapter_config.json", "mixture.json", "*.onnx", "*.gguf")
+EXPORTED_FILES = ("config.json", "adapter_config.json", "mixture.json", "*.onnx", "*.gguf")
 """Files of exports, besides the card; a folder of any format has one of them."""
 
 
 def is_exported(folder: Path) -> bool:
     """Whether ``vaak export`` wrote a folder: it isn't a run, and has a card and a model."""
     is_run = (folder / "config.yml").exists()
-    return not is_run and (folder / "README.md").is_file() and any(any(folder.glob(name)) for name in EXPORTED)
+    return not is_run and (folder / "README.md").is_file() and any(any(folder.glob(name)) for name in EXPORTED_FILES)
 
 
 def require_name(name: str) -> None:

@@ -54,7 +54,7 @@ from vaak.nn.int8 import compute_in_int8, require_int8
 from vaak.nn.lora import follow_stored_types, keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
 from vaak.runs.base import Base, is_base
-from vaak.runs.folder.directory import TASKS, owner_at_home, require_known_format, require_own_run
+from vaak.runs.folder.directory import TASKS_FOLDER, owner_at_home, require_known_format, require_own_run
 from vaak.runs.folder.user_code import require_secrets, require_trust, require_trust_to_use
 from vaak.runs.prepared import LEFT_OUT, PREPARED_FILE, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
@@ -466,7 +466,7 @@ def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:
     """The files that each checkpoint of a run is to have, by their path in it: texts, or files to copy."""
     found: dict[str, str | Path] = {"config.yml": configuration}
     found |= {path.relative_to(directory).as_posix(): path for path in _files_below(directory / CODE)}
-    for folder in (directory, *sorted((directory / TASKS).glob("*"))):
+    for folder in (directory, *sorted((directory / TASKS_FOLDER).glob("*"))):
         if is_prepared(folder):
             prepared = prepared_folder(folder)
             about = artifact_in(prepared).read()

@@ -373,7 +373,7 @@ def _warn_of_self_overlap(segments: Sequence[Segment], whose: str, recording: st
 
 Segments = Sequence[Stretch] | Mapping[str, Sequence[Stretch]] | str | PathLike[str]
 """The segments of one recording, those of several by name, or an RTTM file or folder."""
-ONE = "recording"
+UNNAMED_RECORDING = "recording"
 """The name of a recording that has none."""
 
 
@@ -449,14 +449,14 @@ def der(
     if isinstance(uem, str | PathLike):
         uem = read_scored_regions(Path(uem))
     elif uem is not None and not isinstance(uem, Mapping):
-        uem = {ONE: uem}
+        uem = {UNNAMED_RECORDING: uem}
     return DiarizationRates(score_recordings(ours, theirs, uem, collar, skip_overlap))
 
 
 def _recordings(segments: Segments, whose: str) -> Mapping[str, Sequence[Segment]]:
     if isinstance(segments, str | PathLike):
         return (read_reference if whose == "reference" else read_rttm)(Path(segments))
-    by_name = segments if isinstance(segments, Mapping) else {ONE: segments}
+    by_name = segments if isinstance(segments, Mapping) else {UNNAMED_RECORDING: segments}
     return {name: [_segment(one, whose) for one in several] for name, several in by_name.items()}
 
 

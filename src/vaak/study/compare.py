@@ -276,7 +276,7 @@ def _format_counts(counts: dict[str, float]) -> str:
     return ", ".join(f"{unit} {value:g}" for unit, value in counts.items())
 
 
-FOLDERS = re.compile(r"[^\s:]*/")
+FOLDER_PARTS = re.compile(r"[^\s:]*/")
 AS_READ = "position"
 """The unit that counts how a model reads an example, which another may read otherwise."""
 
@@ -299,7 +299,7 @@ class ByExample(Meters):
             before = dict(self.meters.sums())
             self.meters.update(model, row)
             # without folders, which two runs may have elsewhere; numbered where there are several of a name
-            name = FOLDERS.sub("", ", ".join(map(self._dataset.describe, row.indices[0])))
+            name = FOLDER_PARTS.sub("", ", ".join(map(self._dataset.describe, row.indices[0])))
             others = sum(there == name or there.startswith(f"{name} #") for there in self.rows)
             name = f"{name} #{others + 1}" if others else name
             self.rows[name] = {key: value - before.get(key, 0.0) for key, value in self.meters.sums().items()}

@@ -237,7 +237,7 @@ def saved_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-NEW_TOKENS = "new_tokens.json"
+NEW_TOKENS_FILE = "new_tokens.json"
 
 
 def save_new_tokens(found: Any, tokens: NewTokens, num_rows: int, folder: Path) -> None:
@@ -283,7 +283,7 @@ def write_new_tokens(new: NewIds, folder: Path) -> None:
     """Say in prepared data which tokens the base lacks."""
     (folder / BASE_FOLDER).mkdir(exist_ok=True)
     about = {"first": new.ids.start, "stop": new.ids.stop, "like": new.like}
-    write_json(folder / BASE_FOLDER / NEW_TOKENS, about)
+    write_json(folder / BASE_FOLDER / NEW_TOKENS_FILE, about)
 
 
 def note_missing_rows(num_rows: int, vocab_size: int, source: str, folder: Path, key: str = PRETRAINED_KEY) -> None:
@@ -296,7 +296,7 @@ def note_missing_rows(num_rows: int, vocab_size: int, source: str, folder: Path,
 
 def read_new_tokens(folder: Path) -> NewIds:
     """Return the tokens that the base in prepared data lacks; none where it has a row for each."""
-    file = folder / BASE_FOLDER / NEW_TOKENS
+    file = folder / BASE_FOLDER / NEW_TOKENS_FILE
     if not file.is_file():
         return NewIds()
     about = read_json(file)

@@ -47,7 +47,7 @@ _THOUGHTS, _SAID = "\ufdd3\ufdd4", "\ufdd5\ufdd6"
 """Further ones, around an answer's thoughts, and around what another role says that is learned."""
 _NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN + _THOUGHTS + _SAID)
 _AROUND = re.compile(f"[{_THOUGHTS}{_SAID}]")
-MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+GENERATION_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
 _TOOL = {"type": "function", "function": {"name": "f", "description": "?", "parameters": {"type": "object"}}}
 _CALL = (
@@ -281,7 +281,7 @@ class ChatTemplate:
         outside = next((end.token for end in self._ends if end.token and not end.is_learned), None)
         if outside is None:
             return f"{OPTION} writes no special token after an answer, such as {{{{ eos_token }}}}"
-        if MARKS.search(self.content):
+        if GENERATION_MARK.search(self.content):
             return f"{OPTION} has {outside} after {{% endgeneration %}}; put it before, so that it is learned"
         return f"{OPTION} has {outside} after an answer, but as a part of what comes next"
 
@@ -313,7 +313,7 @@ class ChatTemplate:
         """Return the text, with the marks around thoughts and other turns, and the spans of answers in it."""
         protected = self._protected(messages)
         rendered = self._rendered(protected, where, given)
-        if not MARKS.search(self.content):
+        if not GENERATION_MARK.search(self.content):
             return rendered, self._answers(protected, rendered, where, given)
         # The marks are taken out, so positions count the characters before each mark only.
         outside, *marked = rendered.split(BEGIN)

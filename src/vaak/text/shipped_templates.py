@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.chat_template import MARKS, OPTION, ChatTemplate, Messages, Tools
+from vaak.text.chat_template import GENERATION_MARK, OPTION, ChatTemplate, Messages, Tools
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -57,7 +57,7 @@ def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> st
         if name != CHATML:
             log.info("%s: %s, chosen by the tokens of the base, which has no template", OPTION, name)
         return _shipped(name, tokenizer)
-    if not MARKS.search(own):
+    if not GENERATION_MARK.search(own):
         theirs = ChatTemplate(own, tokenizer)
         for name in fitting:
             ours = _shipped(name, tokenizer)

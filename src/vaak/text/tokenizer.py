@@ -317,7 +317,7 @@ def _difference(index: int, text: str, returned: str) -> str:
 
 TOKENIZER_KEY = "data.tokenizer"
 USERS_FILE = "users_tokenizer.json"
-METHODS = ("train", "encode", "decode", "__len__", "state_dict", "load_state_dict")
+TOKENIZER_METHODS = ("train", "encode", "decode", "__len__", "state_dict", "load_state_dict")
 
 
 class UsersOptions(Protocol):
@@ -462,11 +462,11 @@ def _make_users_object(options: UsersOptions, folder: Path) -> Any:
     if not isinstance(found, type):
         raise UserError(f"{TOKENIZER_KEY}: {options.type} is not a class")
     # Before an object is made, so that the error lists everything that the class lacks.
-    lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
+    lacking = [name for name in TOKENIZER_METHODS if not callable(getattr(found, name, None))]
     if lacking:
         raise UserError(
             f"{TOKENIZER_KEY}: {options.type} lacks {', '.join(lacking)}; a tokenizer's methods "
-            f"are {', '.join(METHODS)}"
+            f"are {', '.join(TOKENIZER_METHODS)}"
         )
     check_options(TOKENIZER_KEY, options.type, found, options.options)
     try:

@@ -10,7 +10,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import write_json
 from vaak.engine.distributed import ranks
 from vaak.engine.distributed.launcher import own_place
-from vaak.pipeline.jobs import ORDERS, help_rank_0
+from vaak.pipeline.jobs import ORDERS_FOLDER, help_rank_0
 
 
 @pytest.mark.parametrize(("word", "is_rank_0s"), [("0123456789abcdef", True), ("/FOLDER", False), ("../..", False)])
@@ -18,8 +18,8 @@ def test_a_word_names_no_folder_elsewhere(
     word: str, is_rank_0s: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     word, directory = word.replace("/FOLDER", str(tmp_path / "elsewhere")), tmp_path / "deep" / "pipeline"
-    (directory / ORDERS).mkdir(parents=True)
-    orders = directory / ORDERS / word
+    (directory / ORDERS_FOLDER).mkdir(parents=True)
+    orders = directory / ORDERS_FOLDER / word
     orders.mkdir(exist_ok=True)
     write_json(orders / "000001.json", {"call": "os:mkdir", "values": {"path": str(tmp_path / "made")}})
     write_json(orders / "000002.json", {"end": False})

@@ -18,14 +18,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vaak.audio.audio_file import AUDIO
+from vaak.audio.audio_file import AUDIO_ENDINGS
 from vaak.audio.corpora.entries import ManifestLine, manifest_lines, require_columns
-from vaak.audio.corpora.json_manifest import TEXTS
+from vaak.audio.corpora.json_manifest import TEXT_COLUMNS
 from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import lhotse_object, require_harmless
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
-from vaak.audio.embedded import PART, ParquetCell, open_parquet, read_rows, value_in
+from vaak.audio.embedded import EMBEDDED_TYPE, ParquetCell, open_parquet, read_rows, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.names import nearest_name
@@ -76,7 +76,9 @@ class WebDatasetReader(_ArchiveReader):
             # Members of a recording, by their endings.
             members = {one.name[len(key) + 1 :].lower(): one for one in group}
             where = f"{part}, {key}"
-            audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
+            audio = next(
+                (one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO_ENDINGS), None
+            )
             # Samples without audio, such as images, are skipped: a tar may mix kinds.
             if audio is None:
                 continue
@@ -160,7 +162,7 @@ class ParquetReader(_ArchiveReader):
     def require_texts(self) -> None:
         for path in self.files:
             names = open_parquet(path).schema_arrow.names
-            if not {*LABEL_NAMES["text"], *TEXTS} & {*names} and "text" not in self.dataset.columns:
+            if not {*LABEL_NAMES["text"], *TEXT_COLUMNS} & {*names} and "text" not in self.dataset.columns:
                 there = ", ".join(names)
                 raise DataError(f"{path}: no column has the transcripts; there are {there} (columns: {{text: …}})")
 
@@ -253,7 +255,7 @@ class SharReader(LayoutReader):
         absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
         # Absolute, because the manifest is read later from another folder. Written before the check, which allows only
         # files.
-        sources[0] |= {"type": PART, "source": str(absolute)}
+        sources[0] |= {"type": EMBEDDED_TYPE, "source": str(absolute)}
         require_harmless(entry, where)
         name, cut = str(entry["id"]), lhotse_object(entry, where)
         return ReadRecording(name, cut, tuple(drop_bad_labels(cut, where)))

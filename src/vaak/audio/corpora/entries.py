@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.audio.audio_file import AUDIO
+from vaak.audio.audio_file import AUDIO_ENDINGS
 from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.config.base import given_dialect
@@ -126,7 +126,7 @@ def resolve_path(folders: Sequence[Path], name: str) -> Path:
     A name may lack the extension of its audio: ``a`` is ``a.wav`` where ``a`` doesn't exist.
     """
     try:
-        endings = ("",) if Path(name).suffix.lower() in AUDIO else ("", *sorted(AUDIO))
+        endings = ("",) if Path(name).suffix.lower() in AUDIO_ENDINGS else ("", *sorted(AUDIO_ENDINGS))
         possible = (folder / f"{name}{ending}" for ending in endings for folder in folders)
         return next((path for path in possible if path.exists()), folders[0] / name)
     except (OSError, ValueError):

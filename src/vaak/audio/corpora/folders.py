@@ -26,7 +26,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.audio.audio_file import AUDIO, NOT_READ, audio_in_folder, in_words, is_audio, not_read, read_header, why_not
+from vaak.audio.audio_file import (
+    AUDIO_ENDINGS,
+    NOT_READ,
+    audio_in_folder,
+    in_words,
+    is_audio,
+    not_read,
+    read_header,
+    why_not,
+)
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, list_entries, named_file, resolve_path
 from vaak.audio.cuts.reading import NO_TIMES
@@ -102,7 +111,7 @@ class FolderReader(CorpusReader):
         splits: dict[Path, str] = {}
         for split, found in self._found.items():
             if not found.audio:
-                formats, others = " ".join(sorted(AUDIO)), in_words(found.not_read)
+                formats, others = " ".join(sorted(AUDIO_ENDINGS)), in_words(found.not_read)
                 where = f"datasets, {dataset.name}, {split} (type: {dataset.type})"
                 raise DataError(f"{where}: no audio found ({formats}){others and '; there are '}{others}")
             for path in found.audio:

@@ -80,7 +80,7 @@ DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
 NOTHING_SAID = "lines without speaker, text, segments or rttm"
-TEXTS = frozenset({"text", *ALIGNMENTS})
+TEXT_COLUMNS = frozenset({"text", *ALIGNMENTS})
 """Columns of a table from which texts come."""
 
 
@@ -154,7 +154,7 @@ class JsonReader(CorpusReader):
                 if problem is not None:
                     continue
                 entry = rename_columns(given, self._columns, where)
-                if "audio" in entry and not TEXTS & entry.keys():
+                if "audio" in entry and not TEXT_COLUMNS & entry.keys():
                     there = ", ".join(given)
                     raise DataError(f"{where}: the column text is missing, the transcript; there are {there} (columns)")
 

@@ -39,7 +39,7 @@ from vaak.audio.cuts.reading import (
     require_harmless,
 )
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels, name_left_out
-from vaak.audio.embedded import PART, parse_part
+from vaak.audio.embedded import EMBEDDED_TYPE, parse_part
 from vaak.audio.formats.alignments import LeftOutLabels
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 CUTS_FILE = "cuts.json"
 CORPUS = "corpus.json"
-PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
+FILE_PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
 MANIFEST_NAME = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
 
 
@@ -216,7 +216,7 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
                 [label] = cut.supervisions
                 label.custom = {**(label.custom or {}), NO_TIMES: True}
             for source in cut.recording.sources:
-                if source.type != PART:
+                if source.type != EMBEDDED_TYPE:
                     # Those have absolute paths.
                     source.source = os.path.abspath(source.source)
             lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
@@ -257,7 +257,7 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
     if len(parts) == 1:
         return {"train": parts}
     # By usual prefixes: train-clean-100 and train-other-500 together are train.
-    called = {split: [part for part in parts if part.lower().startswith(PREFIXES[split])] for split in SPLITS}
+    called = {split: [part for part in parts if part.lower().startswith(FILE_PREFIXES[split])] for split in SPLITS}
     chosen = {split: own for split, own in called.items() if own}
     if not chosen:
         raise DataError(f"datasets, {dataset.name}: name the parts of train, valid and test: {', '.join(parts)}")
@@ -363,7 +363,7 @@ class ManifestReader(CorpusReader):
         require_harmless(entry, where)
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"]:
-                part = parse_part(source["source"]) if source["type"] == PART else None
+                part = parse_part(source["source"]) if source["type"] == EMBEDDED_TYPE else None
                 path = _find_file(Path(source["source"]) if part is None else part.path, (folder, *self.roots))
                 # Only with audio_root are files limited to folders: a plain manifest names audio anywhere, as Lhotse
                 # writes it.
@@ -522,4 +522,4 @@ def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
     with contextlib.suppress(KeyError, TypeError, DataError):
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"] if is_read else ():
-                yield str(parse_part(source["source"]).path if source["type"] == PART else source["source"])
+                yield str(parse_part(source["source"]).path if source["type"] == EMBEDDED_TYPE else source["source"])

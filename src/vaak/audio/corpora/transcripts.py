@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
-from vaak.audio.audio_file import AUDIO
+from vaak.audio.audio_file import AUDIO_ENDINGS
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.archives import LABEL_NAMES
 from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
@@ -147,7 +147,9 @@ class TranscriptsReader(LayoutReader):
 
     def list_files(self, part: Path) -> list[Path]:
         found = [
-            one.place for one in files_in(part, self.root) if isinstance(one.place, Path) and one.ending not in AUDIO
+            one.place
+            for one in files_in(part, self.root)
+            if isinstance(one.place, Path) and one.ending not in AUDIO_ENDINGS
         ]
         return list(dict.fromkeys([part, *found])) if part.is_file() else found
 
@@ -178,7 +180,7 @@ class TranscriptsReader(LayoutReader):
 
 def _has_both(folder: Path) -> bool:
     """Whether a folder has audio and texts."""
-    endings = [{*AUDIO}, {*TRANSCRIPTS, *LISTS}]
+    endings = [{*AUDIO_ENDINGS}, {*TRANSCRIPTS, *LISTS}]
     return all(any(path.suffix.lower() in own for path in folder.rglob("*")) for own in endings)
 
 
@@ -188,14 +190,14 @@ def _is_in(path: Path, folders: list[Path]) -> bool:
 
 def _name_others(root: Path, folders: list[Path]) -> None:
     """Name the recordings that are in no folder of a split."""
-    left = [path for path in root.rglob("*") if path.suffix.lower() in AUDIO and not _is_in(path, folders)]
+    left = [path for path in root.rglob("*") if path.suffix.lower() in AUDIO_ENDINGS and not _is_in(path, folders)]
     if left:
         log.warning("%s: recordings in no folder of a split, left out: %s", root, list_names(map(str, left)))
 
 
 def _split_files(listing: Path, root: Path) -> tuple[list[File], list[File]]:
     """The recordings below a root, and a list of some."""
-    audio = [one for one in files_in(root, root) if one.ending in AUDIO]
+    audio = [one for one in files_in(root, root) if one.ending in AUDIO_ENDINGS]
     return audio, [File(PurePosixPath(listing.name), listing)]
 
 
@@ -207,7 +209,7 @@ def files_in(part: Path, root: Path) -> list[File]:
     if part.suffix.lower() in LISTS and part.is_file():
         audio, lists = _split_files(part, root)
         return [*audio, *lists]
-    if part.suffix.lower() in AUDIO and part.is_file():
+    if part.suffix.lower() in AUDIO_ENDINGS and part.is_file():
         # Alone: with what is of its name.
         near = [one for one in part.parent.iterdir() if one == part or one.suffix.lower() in TRANSCRIPTS]
         named = [File(PurePosixPath(one.name), one) for one in near if one.is_file()]
@@ -226,7 +228,7 @@ def pair(files: list[File], root: Path, given: GivenDialect = AS_FOUND) -> Itera
 
     ``given`` are the known parts of the lists' dialect.
     """
-    audio = [one for one in files if one.ending in AUDIO]
+    audio = [one for one in files if one.ending in AUDIO_ENDINGS]
     own, used = _texts_by_name(audio, files), set[File]()
     # Lists are only considered if no recording has a text file: a README could look like a list.
     listed = {} if own else _texts_of_lists(audio, files, given)

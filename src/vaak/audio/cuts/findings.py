@@ -34,7 +34,7 @@ MOST_FLAT_PEAKS = 2
 """More of them are clipping."""
 LEAST_CLIPPED = 0.1
 """A maximum below is that of noise: its peaks are flat because of few bits."""
-ROUNDING = 1.5 / 2**15
+SAMPLE_ROUNDING = 1.5 / 2**15
 LONGEST_GAP = 1.0
 """Seconds of zeros, in the middle of other audio, that recordings don't have."""
 
@@ -111,7 +111,7 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
         # Samples at the peak are only looked at if it is loud: peaks of quiet noise are flat because of few bits.
-        for start, end in find_runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
+        for start, end in find_runs(samples >= peak - SAMPLE_ROUNDING) if peak >= LEAST_CLIPPED else ():
             if end - start >= FLAT_SAMPLES:
                 found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate
                 found.flat_peaks += 1

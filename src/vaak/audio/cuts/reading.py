@@ -21,7 +21,7 @@ import numpy as np
 
 from vaak.audio.audio_file import TOLERATED_SECONDS, AudioFile, Header, read_header, report_once, samples_in
 from vaak.audio.config import AudioConfig
-from vaak.audio.embedded import PART, place_of_source
+from vaak.audio.embedded import EMBEDDED_TYPE, place_of_source
 from vaak.audio.segments import Alignment, Interval, LabelledAudio, Segment, merged
 from vaak.core.errors import DataError, optional_import
 
@@ -322,7 +322,7 @@ def _backend() -> Any:
     return VaakBackend()
 
 
-SOURCES = frozenset({"file", PART})
+SOURCES = frozenset({"file", EMBEDDED_TYPE})
 """Where audio may come from: a file, or a part of one (``vaak.audio.embedded``). Not from a ``command``, a ``url``,
 ``memory`` or what is filled in later (``shar``)."""
 TRANSFORMS = frozenset({

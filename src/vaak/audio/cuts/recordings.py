@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vaak.audio.audio_file import Header
 from vaak.audio.cuts.reading import EMPTY_TEXT, get_file, get_text
-from vaak.audio.embedded import PART, Part
+from vaak.audio.embedded import EMBEDDED_TYPE, Part
 from vaak.audio.formats.annotation_lines import Word
 from vaak.audio.segments import Alignment, Interval, Region, Segment
 from vaak.core.errors import DataError
@@ -117,7 +117,9 @@ def recording_cut(name: str, path: Path | Part, header: Header, recording_id: st
     if isinstance(path, Path):
         source = AudioSource(type="file", channels=channels, source=str(path.absolute()))
     else:
-        source = AudioSource(type=PART, channels=channels, source=str(path._replace(path=path.path.absolute())))
+        source = AudioSource(
+            type=EMBEDDED_TYPE, channels=channels, source=str(path._replace(path=path.path.absolute()))
+        )
     recording = Recording(recording_id or name, [source], header.sampling_rate, header.num_samples, header.duration)
     cut = recording.to_cut()
     cut.id = name

@@ -30,9 +30,9 @@ from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
 __all__ = ["Interval", "read_textgrid", "side_by_side", "to_segments", "to_tiers", "write_textgrid"]
-TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
+TEXTGRID_TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
-NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
+TIMES_BY_TIER = {"IntervalTier": 2, "TextTier": 1}
 
 
 def read_textgrid(path: str | Path, *, keep_empty: bool = False, keep_bad: bool = False) -> dict[str, list[Interval]]:
@@ -61,14 +61,14 @@ def read_textgrid(path: str | Path, *, keep_empty: bool = False, keep_bad: bool 
 
 def _tier(values: _Values, keep_bad: bool) -> tuple[str, list[Interval]]:
     kind = values.text("tier's class")
-    if kind not in NUM_TIMES:
+    if kind not in TIMES_BY_TIER:
         raise DataError(f"{values.where}: a tier is an IntervalTier or a TextTier, not {kind!r}")
     name = values.text("tier's name")
     values.seconds("tier's start"), values.seconds("tier's end")
     intervals: list[Interval] = []
     for _ in range(values.count("number of intervals")):
         (start, problem), where = values.time("start", keep_bad), values.where
-        end, later = values.time("end", keep_bad) if NUM_TIMES[kind] == 2 else (start, "")
+        end, later = values.time("end", keep_bad) if TIMES_BY_TIER[kind] == 2 else (start, "")
         if end < start and not keep_bad:
             raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
         interval = PlacedInterval(start, end, values.text("text").strip())
@@ -117,7 +117,7 @@ class _Values:
 def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
     """Each value and its position: text in quotes or ``<>``, a number, after ``=``, or alone on its line."""
     line, counted, is_behind_equals = 1, 0, False
-    for token in TOKEN.finditer(text):
+    for token in TEXTGRID_TOKEN.finditer(text):
         word, start = token[0], token.start()
         # Count newlines from the last token on, so that long files stay linear.
         line, counted = line + text.count("\n", counted, start), start

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE = "transformers", "gguf", "openai-whisper", "pyannote"
-READ = (GGUF, WHISPER_PT, PYANNOTE)
+WHOLE_MODELS = (GGUF, WHISPER_PT, PYANNOTE)
 """Single files that are a whole model, and are read."""
 SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARDS = "model-*-of-*.safetensors"
@@ -263,13 +263,13 @@ def _find_ctranslate2(folder: Path, files: Sequence[Path]) -> ModelFormat | None
 def _find_single_file(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
     """A folder around one file that is a model by itself."""
     found = [(path, _recognise_file(path)) for path in files if path.suffix in (".gguf", ".pt", ".bin", ".nemo")]
-    single = [(path, one) for path, one in found if one.name in (*READ, "ggml", "nemo")]
+    single = [(path, one) for path, one in found if one.name in (*WHOLE_MODELS, "ggml", "nemo")]
     models = {list_gguf_parts(path)[0]: (path, one) for path, one in reversed(single)}
     single = sorted(models.values(), key=lambda found: found[0])
     if not single:
         return None
     path, one = single[0]
-    if one.name in READ and len(single) > 1:
+    if one.name in WHOLE_MODELS and len(single) > 1:
         names = ", ".join(other.name for other, _ in single[:4])
         return ModelFormat("several", f"has {len(single)} models: {names}", "name one of these files", None)
     return ModelFormat(one.name, f"has {path.name}, which {one.what}", one.remedy, path)

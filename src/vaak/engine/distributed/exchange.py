@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from vaak.core.batch import send
 
 BUCKET_BYTES = 128 * 2**20
-ALIGNMENT = 16
+ALIGNED_ELEMENTS = 16
 """Elements: the alignment of each gradient, for vector instructions."""
 TERMS = 16
 """Number of terms that fit into a row of the tail; a task with more sends them by name, in every step."""
@@ -327,7 +327,7 @@ class GradientBuckets(OwnGradients):
 
 def _room(parameter: nn.Parameter) -> int:
     """The elements that a gradient takes in its bucket."""
-    return -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+    return -(-parameter.numel() // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
 
 
 SLOTS = 16

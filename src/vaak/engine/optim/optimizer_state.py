@@ -29,7 +29,7 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.distributed.sharding import slice_for_rank
 
 WITHOUT_STATE = "without_state"
-GROUPS = "groups"
+GROUP_PREFIX = "groups"
 """The prefix of the names of a group's values, as in ``groups.0.1.k``: of optimizer 0, its second group."""
 _GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
 """The keys that Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
@@ -79,7 +79,7 @@ class GroupValues:
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._groups = {
-            f"{GROUPS}.{number}.{index}": group
+            f"{GROUP_PREFIX}.{number}.{index}": group
             for number, optimizer in enumerate(optimizers)
             for index, group in enumerate(optimizer.param_groups)
         }
@@ -183,7 +183,7 @@ def load_optimizer_tensors(
     Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers. What
     those ``of_user`` remember of a parameter isn't known, so of these only the parameters' names are checked.
     """
-    others = (WITHOUT_STATE, f"{GROUPS}.")
+    others = (WITHOUT_STATE, f"{GROUP_PREFIX}.")
     content = {name: value for name, value in state.items() if not name.startswith(others)}
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
     for entry in content:

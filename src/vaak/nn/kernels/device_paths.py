@@ -49,13 +49,15 @@ PATHS: dict[str, DevicePaths] = {
         row_kernels=True,
     ),
 }
-OTHERS = DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=False, features_at_once=2**26)
+PATHS_OF_OTHER_DEVICES = DevicePaths(
+    toeplitz_convolution=True, explicit_bfloat16_attention=False, features_at_once=2**26
+)
 """MPS and the like, on which the convolutions were not compared."""
 
 
 def paths_on(device: torch.device) -> DevicePaths:
     """The paths that computations on a device take."""
-    return PATHS.get(device.type, OTHERS)
+    return PATHS.get(device.type, PATHS_OF_OTHER_DEVICES)
 
 
 FEWEST_TOKENS = 256

@@ -81,7 +81,7 @@ def attention_weights(
 
 SMALLEST_BLOCK = 32
 """Smaller blocks would waste less on invisible keys, and more on being many."""
-OUTSIDE = -2
+OUTSIDE_DOCUMENT = -2
 """The document of places beyond the row, which fill up blocks: no token sees them, and each sees itself."""
 
 
@@ -122,8 +122,8 @@ def local_attention(
     span = block + (window if visibility.causal else 2 * window)
     query_blocks = _blocks(query, (0, filled), block, block)
     key_blocks, value_blocks = (_blocks(x, sides, span, block) for x in (key, value))
-    block_documents = F.pad(documents, (0, filled), value=OUTSIDE).unfold(1, block, block).flatten(0, 1)
-    span_documents = F.pad(key_documents, sides, value=OUTSIDE).unfold(1, span, block).flatten(0, 1)
+    block_documents = F.pad(documents, (0, filled), value=OUTSIDE_DOCUMENT).unfold(1, block, block).flatten(0, 1)
+    span_documents = F.pad(key_documents, sides, value=OUTSIDE_DOCUMENT).unfold(1, span, block).flatten(0, 1)
     mask = _visible(visibility, block_documents, span_documents, window, window, query.dtype)
     mixed = attend(query_blocks, key_blocks, value_blocks, mask=mask, is_causal=False, dropout=dropout)
     joined: Tensor = mixed.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]

@@ -23,7 +23,7 @@ from vaak.engine.snapshot import FROZEN
 from vaak.engine.state import ChunkRule
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.sessions import list_spans
-from vaak.runs.folder.directory import OWNER, RUN, TASKS, read_status
+from vaak.runs.folder.directory import OWNER, RUN, TASKS_FOLDER, read_status
 from vaak.runs.prepared import LEFT_OUT, PREPARED_FILE, artifact_in, is_prepared, prepared_folder
 
 CHANGED_BY_AN_EVALUATION = ("best", "metrics", "plateau", "callbacks", "metrics_bytes", "splits", "position")
@@ -149,7 +149,7 @@ def _check_data(found: Inventory) -> None:
 
     Checkpoints have a copy of this record, which their manifest covers.
     """
-    for own in (found.directory, *sorted((found.directory / TASKS).glob("*"))):
+    for own in (found.directory, *sorted((found.directory / TASKS_FOLDER).glob("*"))):
         folder = prepared_folder(own)
         if not is_prepared(own):
             if folder.exists():

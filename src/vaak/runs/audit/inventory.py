@@ -16,9 +16,9 @@ from typing import Any
 from vaak.core.artifact import LOCK
 from vaak.core.storage.files import read_json
 from vaak.engine.checkpoint.bundled_files import SET_ASIDE
-from vaak.runs.folder.directory import TASKS
+from vaak.runs.folder.directory import TASKS_FOLDER
 
-ONE_BY_ONE = ("checkpoints", "prepared", "code", "sessions", TASKS)
+ONE_BY_ONE = ("checkpoints", "prepared", "code", "sessions", TASKS_FOLDER)
 """Folders whose files that nothing covers are named singly: hardly any are expected there."""
 MOST_NAMED = 8
 

@@ -40,7 +40,7 @@ from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, parse_
 
 RUNS = "runs"
 """The folder that has the runs, unless run_dir names another."""
-TASKS = "tasks"
+TASKS_FOLDER = "tasks"
 PREPARED = "prepared"
 SAMPLES = "samples.json"
 PREPROCESSED = "preprocessed.json"
@@ -113,7 +113,7 @@ def require_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool =
         aim, name = link.resolve(), link.relative_to(path).parts
         if name == ("checkpoints",):
             return _leads_to_own_checkpoints(path, aim, checkpoints)
-        if name == (PREPARED,) or (name[0], name[2:]) == (TASKS, (PREPARED,)):
+        if name == (PREPARED,) or (name[0], name[2:]) == (TASKS_FOLDER, (PREPARED,)):
             return _is_in_a_cache(aim)
         if len(name) == 4 and (name[0], name[2]) == ("wandb", "logs") and link.suffix == ".log":
             return not aim.is_dir()
@@ -159,7 +159,7 @@ def holds_a_run(path: Path) -> bool:
 
 def runs_at(path: Path) -> tuple[Path, ...]:
     """Return the directories that may be a directory's run: itself and, of RUN/tasks/NAME, a task of a run, RUN."""
-    return (path, path.parent.parent) if path.parent.name == TASKS else (path,)
+    return (path, path.parent.parent) if path.parent.name == TASKS_FOLDER else (path,)
 
 
 def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:

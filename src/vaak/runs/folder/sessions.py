@@ -33,7 +33,7 @@ from vaak.runs.use import FORMATS, formats_to_record
 
 log = logging.getLogger("vaak")
 SESSIONS = "sessions.jsonl"
-LAST = 1 << 62
+AFTER_ALL_STEPS = 1 << 62
 """A step that no run comes to."""
 
 
@@ -87,7 +87,7 @@ def configuration_of_step(directory: Path, step: int) -> Path:
 
 def sessions_of_run(directory: Path) -> list[dict[str, Any]]:
     """The sessions that lead to a run's newest state, oldest first."""
-    return _sessions_of_steps(directory, 1, LAST)[::-1]
+    return _sessions_of_steps(directory, 1, AFTER_ALL_STEPS)[::-1]
 
 
 def conditions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:

@@ -37,7 +37,7 @@ BEFORE = "<|startofprev|>"
 """The token before a text that is read as if it had been said before."""
 LONG_PROMPT = 3
 """Tokens of a prompt that has a language and a task."""
-NUM_TIMES = 1501
+NUM_TIME_TOKENS = 1501
 """Tokens of times, <|0.00|> to <|30.00|> in steps of 0.02 s."""
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 _NAMED = ("<|endoftext|>", START, "<|translate|>", "<|transcribe|>", "<|startoflm|>", BEFORE, *NO_SPEECH, NO_TIMES)
@@ -78,7 +78,7 @@ def _find_times(backend: Backend, size: int) -> range:
 
     Older tokenizers have no names for times: there, the model's first tokens after <|notimestamps|> without a name.
     """
-    names = [f"<|{place / 50:.2f}|>" for place in range(NUM_TIMES)]
+    names = [f"<|{place / 50:.2f}|>" for place in range(NUM_TIME_TOKENS)]
     first, before = backend.token_to_id(names[0]), backend.token_to_id(NO_TIMES)
     if first is not None:
         begin = first
@@ -87,7 +87,7 @@ def _find_times(backend: Backend, size: int) -> range:
     else:
         return range(0)
     last = begin
-    while last < min(size, begin + NUM_TIMES):
+    while last < min(size, begin + NUM_TIME_TOKENS):
         if backend.id_to_token(last) != (None if first is None else names[last - begin]):
             break
         last += 1

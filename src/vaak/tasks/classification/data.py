@@ -60,7 +60,7 @@ Classes = dict[str, list[str]]
 """The classes of each label column."""
 
 
-CLASSES = "classes.json"
+CLASSES_FILE = "classes.json"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class PreparedLabels(PreparedFolder):
     @cached_property
     def classes(self) -> Classes:
         """The classes of each label column."""
-        found: Classes = read_json(self.folder / CLASSES)
+        found: Classes = read_json(self.folder / CLASSES_FILE)
         return found
 
     def stores(self, split: str) -> LabelStores:
@@ -164,7 +164,7 @@ def read_classes_of_run(directory: Path) -> Classes | None:
         return None
     for checkpoint in reversed(list_checkpoints(directory / "checkpoints")):
         with contextlib.suppress(OSError, ValueError):
-            found: Classes = read_json(prepared_folder(checkpoint) / CLASSES)
+            found: Classes = read_json(prepared_folder(checkpoint) / CLASSES_FILE)
             return found
     return None
 
@@ -187,7 +187,7 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     statistics = {split: corpus.statistics[split].to_json() for split in known}
     classes = sources.classes or sources.begun
     classes = classes or _collect_classes(data.corpus.label_columns, stores["train"], model.num_labels)
-    write_json(folder / CLASSES, classes)
+    write_json(folder / CLASSES_FILE, classes)
     _report_overlap({split: stores[split] for split in known if split not in corpus.cut_splits})
     if OUT_OF_SCOPE in wanted:
         stores[OUT_OF_SCOPE] = TextStore.write(folder / OUT_OF_SCOPE, corpus.out_of_scope())

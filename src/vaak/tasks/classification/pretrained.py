@@ -251,13 +251,13 @@ HEADS = {
     "modernbert": Head("head.dense", "classifier", True, "head.norm", {"first": "cls", "mean": "mean"}),
 }
 """The heads, by the kind of encoder."""
-OPTIONS = {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}
+HEAD_OPTIONS = {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}
 """Options of a configuration, where it has them and the head is of pairs."""
 
 
 def configure_head(config: Any, head: Head, pooling: str) -> Any:
     """The configuration of a classifier with such a head."""
-    given = {"classifier_pooling": head.poolings[pooling], **(OPTIONS if head.pairs else {})}
+    given = {"classifier_pooling": head.poolings[pooling], **(HEAD_OPTIONS if head.pairs else {})}
     config.update({name: value for name, value in given.items() if hasattr(config, name)})
     return config
 

@@ -34,7 +34,7 @@ ENROL_OPTION = "--enrol"
 GIVE_ENCODER = "give --speaker-encoder, or data.inference.speaker_encoder in the YAML of a run"
 MOST_SECONDS = 60.0
 """Of the speech that an embedding is of."""
-UNKNOWN_SPEAKER = re.compile(r"speaker_\d+")
+UNKNOWN_SPEAKER_NAME = re.compile(r"speaker_\d+")
 """How speakers without a name are called."""
 
 
@@ -56,8 +56,8 @@ def parse_enrolled(given: Sequence[str]) -> dict[str, list[Path]]:
 
 def require_speaker_name(name: str, given: str) -> None:
     """Raise UserError, which begins with what was ``given``, for what can't be the name of a known speaker."""
-    if name.split() != [name] or UNKNOWN_SPEAKER.fullmatch(name):
-        is_of_unknown = UNKNOWN_SPEAKER.fullmatch(name)
+    if name.split() != [name] or UNKNOWN_SPEAKER_NAME.fullmatch(name):
+        is_of_unknown = UNKNOWN_SPEAKER_NAME.fullmatch(name)
         reason = "unknown speakers are called so" if is_of_unknown else "RTTM separates its columns by it"
         raise UserError(f"{given}: {name!r} can't be a name: {reason}")
 

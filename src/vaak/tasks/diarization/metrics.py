@@ -80,8 +80,8 @@ SUMS = (
 )
 MOST_COUNTED = 8
 """Recordings with more speakers are in speaker_error alone."""
-COUNTS = range(1, MOST_COUNTED + 1)
-BY_COUNT = tuple(f"{name}_{count}" for count in COUNTS for name in ("recordings", "miscounted"))
+SPEAKER_COUNTS = range(1, MOST_COUNTED + 1)
+BY_COUNT = tuple(f"{name}_{count}" for count in SPEAKER_COUNTS for name in ("recordings", "miscounted"))
 
 
 class DiarizationMeters(Meters):
@@ -170,7 +170,7 @@ class DiarizationMeters(Meters):
         counts = [len({segment.speaker for segment in segments}) for segments in (reference, hypothesis)]
         found["miscounted"] += abs(counts[0] - counts[1])
         found["at_ceiling"] += diarizer.at_ceiling(outputs)
-        if counts[0] in COUNTS:
+        if counts[0] in SPEAKER_COUNTS:
             found[f"miscounted_{counts[0]}"] += abs(counts[0] - counts[1])
             found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
@@ -215,7 +215,7 @@ class DiarizationMeters(Meters):
         if sums["recordings"]:
             results["speaker_error"] = sums["miscounted"] / sums["recordings"]
             results["speaker_ceiling"] = sums["at_ceiling"] / sums["recordings"]
-        for count in COUNTS:
+        for count in SPEAKER_COUNTS:
             if sums[f"recordings_{count}"]:
                 results[f"speaker_error/{count}"] = sums[f"miscounted_{count}"] / sums[f"recordings_{count}"]
         return results

@@ -165,7 +165,7 @@ def frame_mask(feature_mask: Tensor, subsampling: int) -> Tensor:
     return feature_mask[:, ::subsampling]
 
 
-BELOW = -1
+BELOW_ENCODER = -1
 """For rates by layer (``layer_decay``): all of a front end, its own layers too, is below the encoder's."""
 
 
@@ -191,7 +191,7 @@ class StackedFrames(nn.Module):
     because labels are those of the middle.
     """
 
-    layer_number = BELOW
+    layer_number = BELOW_ENCODER
 
     def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ class StackedFrames(nn.Module):
 class Convolutions(nn.Module):
     """Convolutions over time at the features' rate, then one that subsamples."""
 
-    layer_number = BELOW
+    layer_number = BELOW_ENCODER
 
     def __init__(self, num_bins: int, config: DiarizationModelConfig) -> None:
         super().__init__()

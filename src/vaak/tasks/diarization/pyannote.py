@@ -37,7 +37,7 @@ from vaak.tasks.diarization.labels import DiarizationCollator
 from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 
 BASE_KEY = "model.base"
-RATE = 16000
+RATE_HZ = 16000
 """Samples a second that the network reads."""
 FRAME_SAMPLES, RECEPTIVE_SAMPLES = 270, 991
 """Samples from one output of SincNet to the next, and those that one output sees, at a stride of 10."""
@@ -120,9 +120,9 @@ def _read_sizes(found: Mapping[str, Any]) -> Sizes:
         raise UserError(
             f"{BASE_KEY}: a {kind} with sincnet {sincnet} and lstm {lstm} isn't read; only PyanNet's usual form"
         )
-    if (rate := given.get("sample_rate", RATE)) != RATE or given.get("num_channels", 1) != 1:
+    if (rate := given.get("sample_rate", RATE_HZ)) != RATE_HZ or given.get("num_channels", 1) != 1:
         raise UserError(
-            f"{BASE_KEY}: it reads {given.get('num_channels', 1)} channels at {rate} Hz; expected one at {RATE}"
+            f"{BASE_KEY}: it reads {given.get('num_channels', 1)} channels at {rate} Hz; expected one at {RATE_HZ}"
         )
     specifications = about["specifications"]
     outputs = len(found["state_dict"]["classifier.bias"])
@@ -147,13 +147,13 @@ class SampleFrames:
 
     def __init__(self, config: AudioConfig) -> None:
         """Raises UserError for another sampling rate than the network's."""
-        if config.sampling_rate != RATE:
-            raise UserError(f"global_config.sampling_rate is {config.sampling_rate}, but {BASE_KEY} reads {RATE} Hz")
+        if config.sampling_rate != RATE_HZ:
+            raise UserError(f"global_config.sampling_rate is {config.sampling_rate}, but {BASE_KEY} reads {RATE_HZ} Hz")
         self.config = config
 
     @property
     def frame_shift(self) -> float:
-        return FRAME_SAMPLES / RATE
+        return FRAME_SAMPLES / RATE_HZ
 
     def num_frames(self, num_samples: int) -> int:
         return -(-num_samples // FRAME_SAMPLES)
@@ -174,17 +174,17 @@ class SincFilters(nn.Module):
         super().__init__()
         half, count = KERNEL_SIZE // 2, NUM_FILTERS // 2
         # Edges are evenly spaced on the mel scale until they are learned.
-        lowest, highest = (2595 * np.log10(1 + hz / 700) for hz in (30.0, RATE / 2 - 2 * LEAST_HZ))
+        lowest, highest = (2595 * np.log10(1 + hz / 700) for hz in (30.0, RATE_HZ / 2 - 2 * LEAST_HZ))
         mels = np.linspace(lowest, highest, count + 1)
         edges = torch.from_numpy(700 * (10 ** (mels / 2595) - 1)).float()[:, None]
         self.low_hz_, self.band_hz_ = nn.Parameter(edges[:-1].clone()), nn.Parameter(edges.diff(dim=0))
         self.register_buffer("window_", torch.from_numpy(np.hamming(KERNEL_SIZE)[:half]).float())
-        self.register_buffer("n_", 2 * torch.pi * torch.arange(-half, 0.0)[None] / RATE)
+        self.register_buffer("n_", 2 * torch.pi * torch.arange(-half, 0.0)[None] / RATE_HZ)
 
     def filters(self) -> Tensor:
         """Return the impulse responses ``(filter, 1, sample)``: sin and cos of the band's edges, over time."""
         low = LEAST_HZ + self.low_hz_.abs()
-        high = (low + LEAST_HZ + self.band_hz_.abs()).clamp(LEAST_HZ, RATE / 2)
+        high = (low + LEAST_HZ + self.band_hz_.abs()).clamp(LEAST_HZ, RATE_HZ / 2)
         band = high - low
         before = 2 * self.window_ / self.n_
         even = (torch.sin(high @ self.n_) - torch.sin(low @ self.n_)) * before

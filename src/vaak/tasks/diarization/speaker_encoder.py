@@ -38,7 +38,7 @@ from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 
 SPEAKER_ENCODER_KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
-RATE = 16000
+RATE_HZ = 16000
 """Samples a second that encoders read."""
 Embed = Callable[[np.ndarray], np.ndarray]
 """From samples ``(time,)`` at 16 kHz to an embedding ``(dim,)``."""
@@ -69,7 +69,7 @@ class SpeakerEncoder:
             self._embed = make(source, device)
         # Tried at once, so that a wrong file is reported before any recording is read. What comes back also has the
         # size of embeddings.
-        noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE).astype(np.float32)
+        noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE_HZ).astype(np.float32)
         try:
             tried = self._embed(noise)
         except Exception as error:
@@ -82,12 +82,12 @@ class SpeakerEncoder:
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """The embedding of samples ``(time,)``."""
-        if self.sampling_rate != RATE:
+        if self.sampling_rate != RATE_HZ:
             with optional_import("resampling requires soxr", "audio"):
                 import soxr
-            samples = soxr.resample(samples, self.sampling_rate, RATE)
+            samples = soxr.resample(samples, self.sampling_rate, RATE_HZ)
         # an encoder would have little to pool over, or no frame at all
-        found = self._embed(_at_least(samples.astype(np.float32, copy=False), round(LEAST_SECONDS * RATE)))
+        found = self._embed(_at_least(samples.astype(np.float32, copy=False), round(LEAST_SECONDS * RATE_HZ)))
         unit: np.ndarray = found / max(float(np.linalg.norm(found)), 1e-12)
         return unit
 
@@ -136,7 +136,7 @@ def _xvector_encoder(source: str, device: torch.device) -> Embed:
     model = model.to(device).eval()
 
     def embed(samples: np.ndarray) -> np.ndarray:
-        inputs = extractor(samples, sampling_rate=RATE, return_tensors="pt").to(device)
+        inputs = extractor(samples, sampling_rate=RATE_HZ, return_tensors="pt").to(device)
         with torch.inference_mode(), warnings.catch_warnings():
             # WavLM's own masks cause the warning.
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")
@@ -154,7 +154,7 @@ class GE2E(nn.Module):
     """
 
     MEL = MelConfig(
-        sampling_rate=RATE,
+        sampling_rate=RATE_HZ,
         n_fft=400,
         hop_length=160,
         win_length=400,
@@ -200,7 +200,7 @@ class GE2E(nn.Module):
         ([0], [0, 77, 154])
         """
         hop = cls.MEL.hop_length
-        step = round(RATE / cls.PIECES_PER_SECOND / hop)
+        step = round(RATE_HZ / cls.PIECES_PER_SECOND / hop)
         num_frames = -(-(num_samples + 1) // hop)
         firsts = list(range(0, max(1, num_frames - cls.PIECE_FRAMES + step + 1), step))
         covered = (num_samples - firsts[-1] * hop) / (cls.PIECE_FRAMES * hop)
@@ -291,10 +291,10 @@ def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callabl
     """
     kaldi: dict[str, Any] = {"num_mel_bins": num_bins, "window_type": "hamming", "high_freq": 0.0, "snip_edges": True}
     make = Features(from_options(AudioConfig, {**({} if "mel" in options else kaldi), **options}, FEATURES_KEY))
-    if make.dims != num_bins or make.config.sampling_rate != RATE:
+    if make.dims != num_bins or make.config.sampling_rate != RATE_HZ:
         raise UserError(
             f"{FEATURES_KEY}: {make.dims} numbers a frame, at {make.config.sampling_rate} Hz; {source} reads "
-            f"{num_bins}, at {RATE} Hz"
+            f"{num_bins}, at {RATE_HZ} Hz"
         )
     # A channel and a level are constants in logarithms.
     subtracts = make.config.mel is None

@@ -40,7 +40,7 @@ _PATTERNS = {"gemma2": 2, "gemma3": 6}
 """Of as many layers, all but the last attend within a window."""
 _LARGEST = {"gemma2": 46, "gemma3": 62}
 """The number of layers of the 27B, by which llama.cpp knows that it scales attention otherwise."""
-TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
+GGUF_TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 
 
 def write_gguf(
@@ -52,10 +52,10 @@ def write_gguf(
 ) -> None:
     """Write ``model.gguf`` in ``folder``, completely or not at all, of what ``write_hf`` writes for transformers.
 
-    ``quantization`` is the type of matrices, one of ``TYPES``; None is f16. Vectors stay in 32 bits, and a matrix whose
-    rows q8_0 can't divide by 32 has 16. ``turn_ends`` end an answer, ``document_end`` a text; without it, that is the
-    tokenizer's end. Raises UserError without the package, for a tokenizer or options that llama.cpp
-    hasn't, and for a folder that has something in it.
+    ``quantization`` is the type of matrices, one of ``GGUF_TYPES``; None is f16. Vectors stay in 32 bits, and a matrix
+    whose rows q8_0 can't divide by 32 has 16. ``turn_ends`` end an answer, ``document_end`` a text; without it, that
+    is the tokenizer's end. Raises UserError without the package, for a tokenizer or options that llama.cpp hasn't, and
+    for a folder that has something in it.
     """
     with optional_import("--format gguf requires gguf", "gguf"):
         import gguf
@@ -65,7 +65,7 @@ def write_gguf(
         config = read_json(source / "config.json")
         _require_known(config)
         writer = gguf.GGUFWriter(file, ARCHITECTURES[config["model_type"]])
-        kind = TYPES[quantization or "f16"]
+        kind = GGUF_TYPES[quantization or "f16"]
         writer.add_type("model")
         writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)

@@ -23,7 +23,7 @@ log = logging.getLogger("vaak")
 
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-SPLITS = {
+SPLIT_PATTERNS = {
     rf"{_ENDINGS}\p{{N}}{{1,3}}{_OTHERS}": "llama-bpe",
     rf"{_ENDINGS}\p{{N}}{_OTHERS}": "qwen2",
     "GPT-2": "gpt-2",
@@ -226,8 +226,8 @@ def _detect_splitting(content: Mapping[str, Any]) -> str:
     patterns = [one["pattern"]["Regex"] for one in parts if one.get("type") == "Split" and "Regex" in one["pattern"]]
     # ByteLevel splits by GPT-2's expression, unless another splitter comes before it.
     if not patterns and parts[-1].get("type") == "ByteLevel" and parts[-1].get("use_regex", True) and len(parts) == 1:
-        return SPLITS["GPT-2"]
-    known = SPLITS.get(patterns[0]) if len(patterns) == 1 else None
+        return SPLIT_PATTERNS["GPT-2"]
+    known = SPLIT_PATTERNS.get(patterns[0]) if len(patterns) == 1 else None
     if known is None:
         log.warning(
             "llama.cpp can't split texts as this tokenizer does; its nearest rule (%s) gives the same tokens for "

@@ -33,7 +33,7 @@ from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.lm.data import TokenSequence, answers_within, collate, token_padding
 from vaak.text.corpora.stores import TokenStore
 
-REFERENCE = "reference.bin"
+REFERENCE_FILE = "reference.bin"
 REFERENCE_ROWS = 8
 """Pairs that the reference reads together."""
 
@@ -65,7 +65,7 @@ class PreferenceDataset(Dataset):
         self.lengths = sizes[self.pairs].max(1)
         self.reference = np.zeros(sizes.shape, np.float32)
         if reference:
-            self.reference = np.fromfile(store.folder / REFERENCE, np.float32).reshape(-1, 2)
+            self.reference = np.fromfile(store.folder / REFERENCE_FILE, np.float32).reshape(-1, 2)
         self.fingerprint = f"{store.fingerprint}-{max_length}-{longer}-pairs"
 
     def example(self, index: int, rng: np.random.Generator) -> PreferencePair:
@@ -126,7 +126,7 @@ def preference_losses(loss: Loss, model: nn.Module, batch: Batch) -> dict[str, T
     return terms
 
 
-ROUNDING = 1e-6
+REWARD_ROUNDING = 1e-6
 """Rewards whose difference is less than this share of what they are made of differ by rounding alone."""
 
 
@@ -144,7 +144,7 @@ def _terms(loss: Loss, model: nn.Module, batch: Batch) -> tuple[dict[str, Term],
         compared = log_probabilities / counts
         found = {loss.name: Term(module(compared, reference).sum(), "pair")}
         found["cross_entropy"] = Term(-log_probabilities[:, 0].sum(), "token")
-    rounding = ROUNDING * module.rewards(compared, torch.zeros_like(reference)).abs().amax(1)
+    rounding = REWARD_ROUNDING * module.rewards(compared, torch.zeros_like(reference)).abs().amax(1)
     return found, module.rewards(compared, reference), rounding
 
 
@@ -226,6 +226,6 @@ def write_reference(model: nn.Module, dataset: PreferenceDataset, device: torch.
             advance(len(chosen))
     if not np.isfinite(found[dataset.pairs]).all():
         raise DataError(f"{dataset.store.folder}: the model that training begins with gives an answer no finite score")
-    path: Path = dataset.store.folder / REFERENCE
+    path: Path = dataset.store.folder / REFERENCE_FILE
     found.tofile(path)
     sync_file(path)

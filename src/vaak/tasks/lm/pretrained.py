@@ -188,7 +188,7 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     return model
 
 
-IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
+IGNORED_TENSORS = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 """Buffers that older folders hold: masks and wavelengths, which are computed."""
 
 
@@ -264,7 +264,7 @@ class DecoderFamily:
         for theirs, tensor in tensors:
             own = theirs.removeprefix(self.prefix)
             # Files of tied embeddings may hold the head as well; ours is the embedding.
-            if own.endswith(IGNORED) or (own == "lm_head.weight" and own not in wanted):
+            if own.endswith(IGNORED_TENSORS) or (own == "lm_head.weight" and own not in wanted):
                 continue
             tensor = self._turned(own, tensor)
             for name, piece in wanted[own]:

@@ -35,7 +35,7 @@ from vaak.engine.dry_pass import numberless
 from vaak.engine.precision import keeping_generators
 from vaak.nn.lora import merged
 from vaak.nn.losses import auxiliary_losses
-from vaak.runs.folder.directory import TASKS
+from vaak.runs.folder.directory import TASKS_FOLDER
 from vaak.runs.prepared import prepared_folder
 from vaak.runs.use import available_formats, declared_formats, explain_refusal, find_writer
 from vaak.tasks.base import Task
@@ -316,10 +316,10 @@ class MultiTask(JointTask):
         if cache is not None and getattr(data, "cache_dir", cache) is None:
             data = data.model_copy(update={"cache_dir": cache})
         if tokenizer not in (None, name) and getattr(data, "tokenizer", None) is not None:
-            trained = prepared_folder(self.directory / TASKS / str(tokenizer)).resolve() / "tokenizer"
+            trained = prepared_folder(self.directory / TASKS_FOLDER / str(tokenizer)).resolve() / "tokenizer"
             data = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"path": str(trained)})})
         own = own.model_copy(update={"training": own.training.model_copy(update=loop), "data": data})
-        task: AnyTask = task_class(own.reference)(own, self.directory / TASKS / name, self.folder)
+        task: AnyTask = task_class(own.reference)(own, self.directory / TASKS_FOLDER / name, self.folder)
         return task
 
     def prepare(self) -> None:

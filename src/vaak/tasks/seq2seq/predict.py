@@ -294,7 +294,7 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     return DecodingSettings(**(options | {"max_new_tokens": min(longest, max_target_length)}))
 
 
-ORDERS = range(1, 7)
+NGRAM_LENGTHS = range(1, 7)
 """Lengths of the runs of characters that chrF counts."""
 RECALL_WEIGHT = 2.0
 """chrF's beta: recall counts so much more than precision."""
@@ -307,7 +307,7 @@ def expected_chrf(texts: Sequence[str]) -> np.ndarray:
     np.int64(0)
     """
     precision, recall, orders = (np.zeros((len(texts), len(texts))) for _ in range(3))
-    for order in ORDERS:
+    for order in NGRAM_LENGTHS:
         counts = _counts(texts, order)
         matches = np.stack([np.minimum(own, counts).sum(1) for own in counts])
         lengths = counts.sum(1)

@@ -56,7 +56,7 @@ LARGEST_NUMBER = 100
 """The lexicon has the numbers in figures up to this one."""
 MOST_AFFIXES = 2
 """Marks at the beginning of words, and as many at their end, with which the lexicon has every word of the texts."""
-LAST = 1 << 40
+AFTER_ALL_PLACES = 1 << 40
 """A place after all others."""
 WORDS_AT_ONCE = 500
 """Texts that are pronounced together."""
@@ -140,7 +140,7 @@ class SpokenFunction(nn.Module):
         # The neighbours are two places away, as sherpa-onnx puts padding between symbols.
         before, after = F.pad(x, (2, 0))[:, :-2], F.pad(x, (0, 2))[:, 2:]
         is_real = (x != self.pad_id) & ~((x == self.boundary_id) & (self.parts_words[before] | self.parts_words[after]))
-        places = torch.arange(x.shape[1]).where(is_real, LAST)
+        places = torch.arange(x.shape[1]).where(is_real, AFTER_ALL_PLACES)
         # What is real comes to the front, as in a padded batch.
         symbols = x.gather(1, places.argsort(1))
         speakers = rest[1] if len(rest) > 1 else torch.zeros_like(x_length)

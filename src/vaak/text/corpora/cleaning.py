@@ -48,7 +48,7 @@ from vaak.text.tokenizer import normalise
 log = logging.getLogger("vaak")
 CLEANING_FILE = "cleaning.json"
 HUB = "hf:"
-TYPES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+TYPE_BY_ENDING = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
 NUM_HASHES, NUM_BANDS = 128, 16
 DOCUMENTS_AT_ONCE = 256
 """Documents whose signatures are computed together."""
@@ -153,7 +153,7 @@ def _find_texts(name: str) -> list[Path]:
 
 def _why_not_text(path: Path) -> str:
     """Why a file isn't read as text; empty where it is."""
-    if path.suffix.lower() in TYPES:
+    if path.suffix.lower() in TYPE_BY_ENDING:
         return ""
     with open_file(path) as file:
         start = file.read(2**12)
@@ -166,7 +166,7 @@ def _why_not_text(path: Path) -> str:
 
 def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator[str]:
     for path in files:
-        kind = TYPES.get(path.suffix.lower(), "text")
+        kind = TYPE_BY_ENDING.get(path.suffix.lower(), "text")
         own = CleaningOptions(**{**asdict(options), "type": kind})
         yield from (document.text for document in read_documents([path], own))
 

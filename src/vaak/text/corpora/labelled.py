@@ -52,7 +52,7 @@ from vaak.text.tokenizer import normalise
 UNREADABLE = "a row can't be read"
 NAMED = ("folders", "lines", "fasttext")
 """Types whose labels are names of folders or files, or in the lines."""
-PREFIX = "__label__"
+FASTTEXT_PREFIX = "__label__"
 """Of fastText's labels."""
 SEPARATOR = "|"
 """Between several labels in one cell."""
@@ -300,14 +300,16 @@ def read_named(
 
 
 def _split_labels(line: str, where: str, multi_label: bool) -> LabelledText:
-    """The text of a line without its labels, which begin with ``PREFIX``. Raises DataError where they can't be used."""
+    """The text of a line without its labels, each after ``FASTTEXT_PREFIX``. Raises DataError for unusable ones."""
     words = line.split()
-    labels = sorted({word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX)})
+    labels = sorted({word.removeprefix(FASTTEXT_PREFIX) for word in words if word.startswith(FASTTEXT_PREFIX)})
     if not all(labels) or not (labels or multi_label):
-        raise DataError(f"{where}: no word is a label, such as {PREFIX}good: every text needs one; label or remove it")
+        raise DataError(
+            f"{where}: no word is a label, such as {FASTTEXT_PREFIX}good: every text needs one; label or remove it"
+        )
     if len(labels) > 1 and not multi_label:
         raise DataError(f"{where}: {len(labels)} labels; set multi_label: true, or give one label")
-    text = " ".join(word for word in words if not word.startswith(PREFIX))
+    text = " ".join(word for word in words if not word.startswith(FASTTEXT_PREFIX))
     return LabelledText(text, (tuple(unicodedata.normalize("NFC", one) for one in labels),), where)
 
 

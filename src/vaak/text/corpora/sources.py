@@ -23,7 +23,7 @@ Given = TypeVar("Given", covariant=True)
 ROWS_AT_ONCE = 1000
 """Rows of a dataset that are read at a time."""
 
-COLUMNS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
+TABLE_ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 """The endings of files with columns."""
 
 # Names of splits in datasets, by our names.
@@ -99,9 +99,9 @@ class FileSource(Generic[Entry]):
 
     def column(self, split: str, name: str) -> Iterator[Any]:
         paths, options = [path for path, *_ in self._files[split]], _ReplacedBytes()
-        if any(path.suffix not in COLUMNS for path in paths):
+        if any(path.suffix not in TABLE_ENDINGS for path in paths):
             raise UserError(
-                f"{self.describe(split)} has no columns, so {name} is missing; expected {', '.join(COLUMNS)}"
+                f"{self.describe(split)} has no columns, so {name} is missing; expected {', '.join(TABLE_ENDINGS)}"
             )
         for record in read_records(paths, {name: "another column"}, options):
             yield record.values[name]

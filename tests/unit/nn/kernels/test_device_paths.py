@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vaak.nn.kernels.device_paths import OTHERS, PATHS, paths_on
+from vaak.nn.kernels.device_paths import PATHS, PATHS_OF_OTHER_DEVICES, paths_on
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
 from vaak.nn.kernels.softmax_attention import attend
@@ -38,7 +38,7 @@ def test_each_device_has_its_paths():
     assert paths_on(torch.device("cpu")).explicit_bfloat16_attention
     assert not paths_on(torch.device("cuda", 0)).toeplitz_convolution
     assert not paths_on(torch.device("cuda")).explicit_bfloat16_attention
-    assert paths_on(torch.device("mps")) is OTHERS
+    assert paths_on(torch.device("mps")) is PATHS_OF_OTHER_DEVICES
 
 
 @pytest.mark.parametrize("documents", [False, True])

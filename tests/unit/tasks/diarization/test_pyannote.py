@@ -22,7 +22,7 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.tasks.diarization.pyannote import (
     FRAME_SAMPLES,
-    RATE,
+    RATE_HZ,
     RECEPTIVE_SAMPLES,
     PyanNet,
     SampleFrames,
@@ -38,7 +38,7 @@ def test_filters_are_the_difference_of_two_low_passes_under_a_hamming_window():
     found = filters.filters().detach().numpy()[:, 0]
     low = 50 + np.abs(filters.low_hz_.detach().numpy())
     high = low + 50 + np.abs(filters.band_hz_.detach().numpy())
-    times, window = np.arange(-125, 126) / RATE, np.hamming(251)
+    times, window = np.arange(-125, 126) / RATE_HZ, np.hamming(251)
     even = (2 * high * np.sinc(2 * high * times) - 2 * low * np.sinc(2 * low * times)) * window
     with np.errstate(invalid="ignore"):
         odd = (np.cos(2 * np.pi * low * times) - np.cos(2 * np.pi * high * times)) / (np.pi * times) * window

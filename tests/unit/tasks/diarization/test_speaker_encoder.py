@@ -19,18 +19,20 @@ from vaak.audio.features.extractors import Features
 from vaak.core.errors import UserError
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.speaker_encoder import RATE, SpeakerEncoder
+from vaak.tasks.diarization.speaker_encoder import RATE_HZ, SpeakerEncoder
 
 CPU = torch.device("cpu")
-MEL: dict[str, Any] = {"mel": {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160, "win_length": 400, "n_mels": 40}}
+MEL: dict[str, Any] = {
+    "mel": {"sampling_rate": RATE_HZ, "n_fft": 400, "hop_length": 160, "win_length": 400, "n_mels": 40}
+}
 
 
-def encoder(path: Path, features: dict[str, Any] | None = None, rate: int = RATE) -> SpeakerEncoder:
+def encoder(path: Path, features: dict[str, Any] | None = None, rate: int = RATE_HZ) -> SpeakerEncoder:
     return SpeakerEncoder(str(path), features or {}, rate, CPU)
 
 
 def noise(seconds: float, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 0.1, round(seconds * RATE)).astype(np.float32)
+    return np.random.default_rng(seed).normal(0, 0.1, round(seconds * RATE_HZ)).astype(np.float32)
 
 
 def pooled(x: np.ndarray) -> np.ndarray:
@@ -45,7 +47,7 @@ def test_a_file_that_reads_waveforms_gets_the_samples(tmp_path: Path, shape: tup
     own = encoder(save_onnx(tmp_path / "e.onnx", shape, len(shape) - 1))
     np.testing.assert_allclose(own(noise(1.3)), pooled(noise(1.3)), atol=1e-6)
     short = noise(0.2)  # is repeated up to half a second
-    np.testing.assert_allclose(own(short), pooled(np.resize(short, RATE // 2)), atol=1e-6)
+    np.testing.assert_allclose(own(short), pooled(np.resize(short, RATE_HZ // 2)), atol=1e-6)
 
 
 @pytest.mark.parametrize("bins_last", [True, False])
@@ -59,13 +61,13 @@ def test_a_file_that_reads_frames_gets_kaldi_s_filterbank(tmp_path: Path, bins_l
 
     def expected(samples: np.ndarray) -> np.ndarray:
         made = knf.OnlineFbank(options)
-        made.accept_waveform(RATE, samples.tolist())
+        made.accept_waveform(RATE_HZ, samples.tolist())
         frames = np.stack([made.get_frame(number) for number in range(made.num_frames_ready)])
         return pooled(frames - frames.mean(0))
 
     np.testing.assert_allclose(encoder(path)(noise(1.3)), expected(noise(1.3)), atol=1e-4)
-    slow = soxr.resample(noise(1.3), RATE, 8000)
-    np.testing.assert_allclose(encoder(path, rate=8000)(slow), expected(soxr.resample(slow, 8000, RATE)), atol=1e-4)
+    slow = soxr.resample(noise(1.3), RATE_HZ, 8000)
+    np.testing.assert_allclose(encoder(path, rate=8000)(slow), expected(soxr.resample(slow, 8000, RATE_HZ)), atol=1e-4)
 
 
 def test_of_a_fixed_number_of_frames_it_is_the_mean_over_pieces(tmp_path: Path):
@@ -123,7 +125,7 @@ def test_a_speaker_of_a_window_is_heard_alone_where_possible(tmp_path: Path):
     speaks[:50, 3] = 0.4
     found, seconds = own.of_window(speaks, samples)
     np.testing.assert_allclose(seconds, [2.0, 0.5, 0.0, 0.0])
-    second = RATE // 50
+    second = RATE_HZ // 50
     alone = np.concatenate([samples[: 50 * second], samples[75 * second : 125 * second]])
     np.testing.assert_allclose(found[0], own(alone), atol=1e-12)
     np.testing.assert_allclose(found[1], own(samples[150 * second : 175 * second]), atol=1e-12)
@@ -135,7 +137,7 @@ def test_a_file_is_heard_as_it_is_in_memory(tmp_path: Path):
     """Windows of a file, a few at a time, give what a recording in memory gives; another encoder, something else."""
     audio = AudioConfig(num_mel_bins=NUM_BINS)
     path, samples = tmp_path / "talk.wav", noise(9.0)
-    soundfile.write(path, samples, RATE, subtype="FLOAT")
+    soundfile.write(path, samples, RATE_HZ, subtype="FLOAT")
     own = encoder(save_onnx(tmp_path / "e.onnx", ("row", "frame", 80), 1))
     inference = InferenceConfig(window=2.0, clustering_threshold=0.02)
     diarizer = Diarizer(small_diarizer(), inference, FRAME_SHIFT, own)
@@ -162,7 +164,7 @@ def test_a_ge2e_encoder_is_that_of_resemblyzer(tmp_path: Path):
         louder = samples * 10 ** ((-30 - 10 * np.log10(np.mean(samples**2))) / 20)
         firsts = [first for first in range(0, 10_000, 77) if first == 0 or len(samples) >= (first + 120) * 160]
         padded = np.pad(louder, (0, max(0, (firsts[-1] + 160) * 160 - len(louder))))
-        mels = librosa.feature.melspectrogram(y=padded, sr=RATE, n_fft=400, hop_length=160, n_mels=40).T
+        mels = librosa.feature.melspectrogram(y=padded, sr=RATE_HZ, n_fft=400, hop_length=160, n_mels=40).T
         rows = torch.stack([torch.from_numpy(mels[first : first + 160].astype(np.float32)) for first in firsts])
         with torch.inference_mode():
             found = linear(lstm(rows)[1][0][-1]).relu()

@@ -19,7 +19,7 @@ from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.library.trained_run import open as opened
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.preferences import DirectPreference, OddsRatio
-from vaak.tasks.lm.preferences import REFERENCE
+from vaak.tasks.lm.preferences import REFERENCE_FILE
 
 PAIRS = torch.tensor([[-3.0, -9.0], [-20.0, -4.0], [-0.5, -0.75], [-700.0, -2.0]], dtype=torch.float64)
 REFERENCES = torch.tensor([[-4.0, -8.5], [-21.0, -6.0], [-0.4, -0.9], [-650.0, -3.0]], dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_dpo_prefers_what_it_is_shown_and_resumes_to_the_same_bits(
     task: Any = opened("runs/preferred", device="cpu").task
     pairs = task.dataset("train")
     assert len(pairs.lengths) == 24
-    kept = np.fromfile(f"runs/preferred/prepared/train/{REFERENCE}", np.float32).reshape(-1, 2)
+    kept = np.fromfile(f"runs/preferred/prepared/train/{REFERENCE_FILE}", np.float32).reshape(-1, 2)
     for index in (0, 1, 2):  # what the reference said is what transformers' own module says of the answers alone
         example = pairs.example(index, np.random.default_rng(0))
         texts = []
@@ -213,7 +213,7 @@ def test_orpo_needs_no_reference_and_dpo_one_to_begin_with(vaak: Any, folder: Pa
     assert code == 0, err
     last = logged("scratch", "evaluation")[-1]
     assert last["val_loss"] == pytest.approx(last["val_orpo"] + last["val_cross_entropy"])
-    assert not list(Path("runs/scratch/prepared").rglob(REFERENCE))
+    assert not list(Path("runs/scratch/prepared").rglob(REFERENCE_FILE))
 
     begins = ["training.checkpoint.init_from=runs/scratch", "name=after", "training.max_steps=2"]
     path = "data.tokenizer={path: runs/scratch/prepared/tokenizer, type: character}"

@@ -16,7 +16,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.storage.archives import is_archive, read_state
 from vaak.core.storage.text_lines import open_utf8
 from vaak.runs.preflight.doctor.columns import plain_name, rank_of_name
-from vaak.text.corpora.labelled import PREFIX
+from vaak.text.corpora.labelled import FASTTEXT_PREFIX
 
 LANGUAGES: dict[str, str] = {
     "en": "eng english अंग्रेज़ी अंग्रेजी", "hi": "hin hindi हिन्दी हिंदी", "de": "deu ger german deutsch",
@@ -135,7 +135,7 @@ def are_files_of_classes(files: Sequence[Path]) -> bool:
 def is_fasttext(path: Path) -> bool:
     """Whether lines have their labels as fastText has them: ``__label__good it was``."""
     lines = _first_lines(path)
-    return bool(lines) and sum(PREFIX in line for line in lines) > len(lines) / 2
+    return bool(lines) and sum(FASTTEXT_PREFIX in line for line in lines) > len(lines) / 2
 
 
 def is_token_list(path: Path) -> bool:

@@ -47,7 +47,7 @@ KIND_BY_ENDING = {
     **dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
     ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv"),
 }  # fmt: skip
-CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
+CONVERSATION_READERS = {"chat": read_chats, "preferences": read_preferences}
 SAMPLE_ROWS = 1000
 Dialect = Mapping[str, str]
 """The dialect of tables as given by options, under the names of ``DialectConfig``."""
@@ -128,7 +128,7 @@ def _find_by_ending(
     corpus |= {"dialect": {**dialect}} if dialect and is_table(files[0]) else {}
     named = [corpus[key] for key in ("text_column", "source_column", "target_column") if key in corpus]
     used = {*(named or ["text"]), *corpus.get("label_columns", ())}
-    whole = corpus["type"] in CONVERSATIONS
+    whole = corpus["type"] in CONVERSATION_READERS
     return corpus | _name_files(files, root, ending), [] if whole else [one for one in sample.names if one not in used]
 
 
@@ -328,8 +328,8 @@ def read_texts(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     text = corpus.get("text_column", "text")
     if recognize_texts(corpus) == "pairs":
         yield from _pairs(corpus, split, files)
-    elif corpus["type"] in CONVERSATIONS:
-        read = partial(CONVERSATIONS[corpus["type"]], options=AsTheyAre(), skip_bad=True)
+    elif corpus["type"] in CONVERSATION_READERS:
+        read = partial(CONVERSATION_READERS[corpus["type"]], options=AsTheyAre(), skip_bad=True)
         yield from (ReadText(one.text, problem=one.problem) for path in files for one in read(path))
     elif corpus["type"] in NAMED:
         labelled = (one for path in files for one in read_named(path, corpus["type"], AsTheyAre()))

@@ -6,7 +6,7 @@ ctc.onnx         inputs: features (row, bin, frame) float32, as global_config sa
 tokenizer.json   vocabulary.json: the tokens; the blank is ``pad``, and those of ``never`` aren't text
 features.json    the options of features (Kaldi's names, of samples within 1), and how many of the encoder's frames
 
-sherpa-onnx      as icefall's Zipformers, whose features have ``SHERPA``'s options
+sherpa-onnx      as icefall's Zipformers, whose features have ``SHERPA_FEATURES``'s options
 model.onnx       inputs: x (row, frame, bin) float32; x_lens (row,) int64
                  outputs: log_probs (row, frame, vocab), log_probs_len (row,); what is never said has
                  less by ``MASKED_LOGIT``
@@ -94,7 +94,7 @@ def write_ctc_onnx(model: CtcModel, vocabulary: Vocabulary, features: FrameFeatu
     return difference
 
 
-SHERPA = {
+SHERPA_FEATURES = {
     "feature_type": "fbank",
     "frame_length": 0.025,
     "frame_shift": 0.01,
@@ -115,7 +115,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 def refused_by_sherpa(audio: AudioConfig) -> str | None:
     """Why sherpa-onnx can't make the features of a model; None where it can."""
-    for name, value in SHERPA.items():
+    for name, value in SHERPA_FEATURES.items():
         if getattr(audio, name) != value:
             return f"sherpa-onnx has features with global_config.{name} {value}, not {getattr(audio, name)}"
     return None

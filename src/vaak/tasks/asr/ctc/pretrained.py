@@ -57,7 +57,7 @@ BYTE = re.compile("<0x[0-9A-F]{2}>")
 ADAPTER = "adapter.{}.safetensors"
 """The adapter of a language and its output layer, next to a base."""
 PREPROCESSOR, WORDS = "preprocessor_config.json", "|"
-BELOW = ("feature_extractor", "feature_projection", "subsampling", "subsampler")
+MODULES_BELOW = ("feature_extractor", "feature_projection", "subsampling", "subsampler")
 """Modules below the layers of an encoder, by the names of any family."""
 
 
@@ -271,7 +271,7 @@ class PretrainedCtc(CtcNetwork):
             for weight in base._get_adapters().values():
                 weight.requires_grad_(True)
         inner = self.inner
-        for name in BELOW:
+        for name in MODULES_BELOW:
             if hasattr(inner, name):
                 # Learning rates by layer read the number.
                 getattr(inner, name).layer_number = -1

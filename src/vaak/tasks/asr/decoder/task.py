@@ -59,7 +59,7 @@ from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 
 PREPROCESSOR = "preprocessor_config.json"
-MARGIN = 16
+MARGIN_TOKENS = 16
 """Tokens beyond the longest reference that a text may have in a rehearsal."""
 
 
@@ -161,7 +161,7 @@ class DecoderMeters(AsrMeters):
         self._is_rehearsal = True
 
     def transcripts(self, model: nn.Module, encoded: Any, batch: Batch) -> list[str]:
-        longest = (batch["targets"].shape[1] + MARGIN,) if self._is_rehearsal else ()
+        longest = (batch["targets"].shape[1] + MARGIN_TOKENS,) if self._is_rehearsal else ()
         return self._transcribe(model, encoded, *longest)
 
     def update(self, model: nn.Module, batch: Batch) -> None:

@@ -45,7 +45,7 @@ FEWEST = 6
 """Fewest speakers for a claim about others: five all differ in one direction by chance in 2/2⁵ of cases."""
 ALL = ""
 """All utterances, where a name of a group would be."""
-KEYS = ("reference", "text", "group")
+LINE_KEYS = ("reference", "text", "group")
 Lines = Mapping[str, Mapping[str, Any]]
 """The lines of transcripts.jsonl, by the names of utterances."""
 HELP, DONT, UNKNOWN = "help", "don't help", "can't be told apart"
@@ -90,7 +90,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
     Raises DataError where systems weren't given the same utterances.
     """
     about = {name: read_json(folder / TRANSCRIPTS_FILE) for name, folder in folders.items()}
-    lines = {name: {line["id"]: line for line in _read_lines(folder / TEXTS)} for name, folder in folders.items()}
+    lines = {name: {line["id"]: line for line in _read_lines(folder / TEXTS_FILE)} for name, folder in folders.items()}
     own, conditions = lines[MIXTURE], {key: about[MIXTURE][key] for key in ("split", "normaliser", "decoding")}
     for name, others in lines.items():
         if about[name]["split"] != conditions["split"] or _without_text(others) != _without_text(own):
@@ -139,7 +139,7 @@ def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
 def _scores(lines: Lines, normalise: Normaliser, speakers: Mapping[str, str] | None) -> dict[str, Any]:
     from vaak.scoring.word_errors import score_texts
 
-    references, texts, groups = ({name: line[key] for name, line in lines.items()} for key in KEYS)
+    references, texts, groups = ({name: line[key] for name, line in lines.items()} for key in LINE_KEYS)
     return score_texts(references, texts, groups, normalise, speakers).to_json()
 
 
@@ -274,7 +274,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(make_rows(found))}\n{about}"
 
 
-TEXTS, TRANSCRIPTS_FILE, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"
+TEXTS_FILE, TRANSCRIPTS_FILE, PART_FILE = "transcripts.jsonl", "transcripts.json", "part.jsonl"
 SYSTEM = "system"
 
 
@@ -290,10 +290,10 @@ def transcripts(work: StageWork) -> dict[str, Any]:
         log.warning("%s can't be read and is left out: %s", line["id"], line["reason"])
     kept = [line for line in lines if "reason" not in line]
     about = {"split": split, "normaliser": task.normalise.name, "decoding": task.data.decoding.method, **trained}
-    write_text(work.folder / TEXTS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+    write_text(work.folder / TEXTS_FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
     write_json(work.folder / TRANSCRIPTS_FILE, about)
     # Last, after the files that replace it: a stage that is killed before resumes from it.
-    (work.folder / PART).unlink(missing_ok=True)
+    (work.folder / PART_FILE).unlink(missing_ok=True)
     references, texts = ({line["id"]: line[key] for line in kept} for key in ("reference", "text"))
     scores = score_texts(references, texts, normalise=task.normalise)
     return {"wer": scores.total.wer, "utterances": len(kept)}
@@ -330,7 +330,7 @@ def _steps(run: Path) -> int:
 
 def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator[Values]:
     """A line for each utterance of a split; one that can't be read has a ``reason``, where it may be skipped."""
-    dataset, transcriber, part = task.dataset(split), task.transcriber(model), work.folder / PART
+    dataset, transcriber, part = task.dataset(split), task.transcriber(model), work.folder / PART_FILE
     done, size = _read_lines(part), transcriber.decoding.batch_size
     # Texts of a batch are computed together, so a batch that was written in part is recomputed whole: its rows are then
     # padded as they would have been without the interruption.

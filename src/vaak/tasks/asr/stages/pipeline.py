@@ -80,12 +80,12 @@ OVERRIDES = {
 """Keys of data_config_override, and the options that they are."""
 KEYS_WITHOUT_OPTION = ("data_config_path", "data_mode", "mapping_path", "overwrite")
 """Keys that no option stands for: extract_embeddings reads the last two."""
-KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method", "base": "whisper_model"}
+KEYS_BY_OPTION = {"clustering_algorithm": "algorithm", "plot": "plot_method", "base": "whisper_model"}
 
 
 def translate_options(values: dict[str, Any]) -> dict[str, Any]:
     """The options in a file, under the keys of either pipeline. Raises UserError for an unsupported one."""
-    found = {KEYS.get(name, name): value for name, value in values.items() if name not in KEYS_WITHOUT_OPTION}
+    found = {KEYS_BY_OPTION.get(name, name): value for name, value in values.items() if name not in KEYS_WITHOUT_OPTION}
     override = found.pop("data_config_override", None) or {}
     if override.get("sampling", "stratified") != "stratified":
         raise UserError("data_config_override.sampling: samples are stratified here; leave it out")
@@ -157,7 +157,7 @@ EXPERTS = (*RECOGNITION, *OF_EXPERT_TRAINING)
 OF_GATE_TRAINING = ("gate_lr_scale", "num_experts", "top_k", "gate_width", "load_balancing", "balancing_bias")
 OF_JOINT_TRAINING = ("asr_percent", "asr_samples", "asr_batch_size", "asr_epochs", "asr_lr", "asr_config")
 JOINT = (*RECOGNITION, *OF_JOINT_TRAINING, "skip_pretraining", *OF_GATE_TRAINING)
-MIXTURE = (
+MIXTURE_STAGES = (
     Stage(
         "base",
         base,
@@ -246,7 +246,7 @@ OF_TRANSCRIPTS = {
 
 def _random_clusters_stage(name: str) -> Stage:
     """A stage of the mixture, with the same body, that reads what follows from random clusters."""
-    stage = next(one for one in MIXTURE if one.name == name)
+    stage = next(one for one in MIXTURE_STAGES if one.name == name)
     return replace(
         stage,
         name=OF_RANDOM[name],
@@ -337,7 +337,7 @@ PIPELINE = Pipeline(
     name="moe-asr",
     about="Train a mixture of low-rank experts on a recogniser: embeddings, clusters, gate, experts, all together.",
     options=MoeOptions,
-    stages=(*MIXTURE, *CONTROLS),
+    stages=(*MIXTURE_STAGES, *CONTROLS),
     directory=lambda options: Path("Runs") / options.mode,
     flags={
         "algorithm": ("--clustering-algorithm", "--algorithm"),
