@@ -24,7 +24,7 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import Pipeline, Stage
 from vaak.tasks.asr.stages.clusters import clusters
 from vaak.tasks.asr.stages.comparison import RESULTS as OF_COMPARISON
-from vaak.tasks.asr.stages.comparison import SYSTEM, SYSTEMS, TABLE, TEXTS, comparison, transcripts
+from vaak.tasks.asr.stages.comparison import SYSTEM, SYSTEMS, TABLE, TEXTS_FILE, comparison, transcripts
 from vaak.tasks.asr.stages.comparison import TRANSCRIPTS_FILE as OF_TEXTS
 from vaak.tasks.asr.stages.controls import (
     PARAMETERS,
@@ -265,7 +265,7 @@ def _transcripts(name: str, after: tuple[str, ...], roles: dict[str, str], rando
         f"Transcripts of the compared utterances by {SYSTEMS[OF_TRANSCRIPTS[name]]}.",
         MEASURING,
         after=after,
-        outputs=(TEXTS, OF_TEXTS),
+        outputs=(TEXTS_FILE, OF_TEXTS),
         settings=training_settings,
         sources=data_digest,
         wanted=has_random_clusters if random else is_compared,
