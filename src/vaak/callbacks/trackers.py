@@ -38,7 +38,7 @@ from vaak.core.storage.links import require_no_link
 from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
-from vaak.engine.metrics_file import Record, read_newest_records, read_records
+from vaak.engine.metrics_file import Record, iterate_records, read_newest_records
 
 log = logging.getLogger("vaak")
 GROUPS = {"step": "train", "evaluation": "evaluation", "epoch": "epoch", "learning_rates": "learning_rates"}
@@ -258,7 +258,7 @@ class TrackioCallback(Tracker):
             config = {**self.config, DIRECTORY: directory}
             self.run = trackio.init(about["project"], name=about["run"], config=config, **options)
         if trainer.records.path is not None and trainer.records.path.exists():
-            for record in read_records(trainer.records.path):
+            for record in iterate_records(trainer.records.path):
                 self.write(record)
         for step in trainer.pictures.steps():
             self.write_pictures(step, trainer.pictures.of_step(step))

@@ -24,7 +24,7 @@ from vaak.core.storage.files import write_text
 from vaak.core.storage.links import require_no_link
 from vaak.engine.callback import Run, StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
-from vaak.engine.metrics_file import Record, read_records
+from vaak.engine.metrics_file import Record, iterate_records
 
 log = logging.getLogger("vaak")
 
@@ -149,7 +149,7 @@ class WandbCallback(Tracker):
             if file.parent != Path(self.run.dir).parent and not marker.exists():
                 write_text(marker, SUPERSEDED)
         if trainer.records.path is not None and trainer.records.path.exists():
-            for record in read_records(trainer.records.path):
+            for record in iterate_records(trainer.records.path):
                 self.write(record)
         self.uploads.begin(self.run, trainer)
 

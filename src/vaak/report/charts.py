@@ -19,11 +19,14 @@ import numpy as np
 from vaak.config.metrics import add_unit, find_repeats, get_unit, is_fraction, split_part
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.links import require_no_link
-from vaak.engine.metrics_file import read_history
+from vaak.engine.metrics_file import iterate_history
+from vaak.report.history import LongCurve
 from vaak.report.tables import short_rate, shown_losses
 
 MOST_PANELS, MOST_LABELLED = 9, 6
 """Panels of a picture; curves of a panel whose legend is in it."""
+MOST_POINTS = 4000
+"""The points of a curve that are drawn; of more, the lowest and the highest of each stretch."""
 MOST_MARKED = 40
 """The points of a curve that are marked one by one."""
 LEARNING_RATE = "learning_rate"
@@ -63,10 +66,10 @@ def render_png(figure: Any, dpi: int = 100) -> bytes:
     return content.getvalue()
 
 
-Points = tuple[list[int], list[float]]
+Points = tuple[Sequence[int], Sequence[float | None]]
 
 
-def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: str, path: Path | None = None) -> Any:
+def draw_histories(histories: Mapping[str, Iterable[Mapping[str, Any]]], title: str, path: Path | None = None) -> Any:
     """Draw the records of runs, by their names, in the same panels; groups only where there is one run."""
     panels: dict[str, dict[str, Points]] = {"loss": {}}
     for run, records in histories.items():
@@ -114,35 +117,31 @@ def draw_runs(runs: Sequence[Path], path: Path, inner: str = "") -> None:
         if directory is None:
             raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
         # a path may be longer than a panel is wide
-        histories[folder if folders.count(folder) == 1 else str(run)] = read_history(directory)
+        histories[folder if folders.count(folder) == 1 else str(run)] = iterate_history(directory)
     draw_histories(histories, shorten(", ".join(histories), 100, placeholder=" …"), path)
 
 
-def _collect_curves(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
+def _collect_curves(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
     """Steps and values of each curve of a history, by its panel and its label; fractions in percent."""
-    found: dict[tuple[str, str], Points] = {}
-    evaluations = [
-        {name: value for name, value in record.items() if isinstance(value, float)}
-        for record in records
-        if record["kind"] == "evaluation"
-    ]
-    repeated = find_repeats(evaluations)
+    found: dict[tuple[str, str], LongCurve] = {}
+    names: dict[tuple[str, str], str] = {}
+    evaluations = []
     for record in records:
         shown: dict[tuple[str, str], Any] = {}
         if record["kind"] == "step":
             shown = {("loss", "train"): record.get("loss"), (LEARNING_RATE, LEARNING_RATE): record.get(LEARNING_RATE)}
         elif record["kind"] == "evaluation":
+            metrics = {name: value for name, value in record.items() if isinstance(value, float)}
+            evaluations.append(metrics)
+            names |= {_choose_panel(name): name for name in metrics}
             shown = {
-                _choose_panel(name): 100 * value if is_fraction(name) else value
-                for name, value in record.items()
-                if isinstance(value, float) and name not in repeated
+                _choose_panel(name): 100 * value if is_fraction(name) else value for name, value in metrics.items()
             }
         for place, value in shown.items():
             if value is not None:
-                steps, values = found.setdefault(place, ([], []))
-                steps.append(record["step"])
-                values.append(value)
-    return found
+                found.setdefault(place, LongCurve()).add(record["step"], value)
+    repeated = find_repeats(evaluations)
+    return {place: one.thin(MOST_POINTS) for place, one in found.items() if names.get(place) not in repeated}
 
 
 def _choose_panel(name: str) -> tuple[str, str]:

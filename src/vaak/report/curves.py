@@ -1,27 +1,27 @@
-"""What a report draws over the steps of a run: curves of its records, and events on the same axis."""
+"""What a report draws over the steps of a run: curves of its records (``vaak.report.history``), and events."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from vaak.config.metrics import get_unit, is_fraction, split_part
+from vaak.config.metrics import get_unit
 from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 from vaak.core.machine import THRESHOLDS
 from vaak.core.storage.files import warn_unread
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.names import list_checkpoints, parse_step
-from vaak.report.run_facts import LARGEST_STEP, RunFacts, differences, is_own, iterate_numbers, read_log_tail, to_number
+from vaak.report.history import LARGEST_STEP, MOST_EVENTS, to_number
+from vaak.report.run_facts import RunFacts, differences, is_own, read_log_tail
 
 POINTS = 60_000
 """All points of a run's curves; a curve with more than its part is thinned."""
 MOST_POINTS, FEWEST_POINTS = 1000, 100
-MOST_CURVES, MOST_GROUPS, MOST_EVENTS = 150, 12, 500
+MOST_CURVES, MOST_GROUPS = 150, 12
 
 
 class Curve(NamedTuple):
@@ -83,21 +83,16 @@ class Event(NamedTuple):
 
 def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     """Return the charts of a run, and how many curves are left out because there are too many."""
-    found: dict[str, dict[str, Curve]] = {}
-    for record in facts.records:
-        for panel, label, value in _points(record):
-            if panel in facts.repeated or f"{panel}/{label}" in facts.repeated:
-                continue
-            curve = found.setdefault(panel, {}).setdefault(label, Curve(label, [], []))
-            # A damaged or edited log may have a record twice: a curve has one value for a step, the later one.
-            if curve.steps and curve.steps[-1] == record["step"]:
-                curve.values[-1] = value
-            else:
-                curve.steps.append(record["step"])
-                curve.values.append(value)
+    found = {
+        panel: shown
+        for panel, curves in facts.history.curves.items()
+        if panel not in facts.repeated
+        and (shown := {label: one for label, one in curves.items() if f"{panel}/{label}" not in facts.repeated})
+    }
     parts, loss = found.get("parts of the loss", {}), found.get("loss", {}).get("train")
-    values = [one.values for one in parts.values()]
-    if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):
+    if list(parts) == ["cross_entropy"] or (
+        loss is not None and len(parts) == 1 and loss.has_points_of(*parts.values())
+    ):
         # One part: the loss itself.
         found.pop("parts of the loss", None)
     best = facts.summary.best.rpartition(" ")[0]
@@ -107,16 +102,17 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
     order = list(dict.fromkeys(order))
     kept, left_out, taken = [], 0, 0
     for name in order:
-        curves = list(found[name].values())
-        shown = curves[: max(0, min(len(curves), MOST_GROUPS, MOST_CURVES - taken))]
-        taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
-        if shown:
+        all_curves = list(found[name].items())
+        chosen = all_curves[: max(0, min(len(all_curves), MOST_GROUPS, MOST_CURVES - taken))]
+        taken, left_out = taken + len(chosen), left_out + len(all_curves) - len(chosen)
+        if chosen:
             unit = UNIT_BY_PANEL.get(name, get_unit(name))
             bands = get_pressure_bands(facts) if name == "memory pressure" else ()
-            kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
+            kept.append((Panel(name, unit, [], name in ("throughput", "gradient norm"), bands), chosen))
     # All curves share the points, so that the size of the page doesn't grow with the run.
     most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, taken)))
-    return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
+    drawn_curves = [(one, [Curve(label, *curve.thin(most)) for label, curve in chosen]) for one, chosen in kept]
+    return [one._replace(curves=curves) for one, curves in drawn_curves], left_out
 
 
 UNIT_BY_PANEL = {
@@ -132,8 +128,6 @@ UNIT_BY_PANEL = {
     "processors": "%",
 }
 """Charts and their units. Those of the loss come first, then evaluations, first the one that chooses the best."""
-MEMORY = {"process_memory_gib": "process", "device_memory_gib": "device"}
-PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_percent": "device"}
 
 
 def get_pressure_bands(facts: RunFacts) -> list[tuple[float, str]]:
@@ -145,70 +139,6 @@ def get_pressure_bands(facts: RunFacts) -> list[tuple[float, str]]:
     device = str(facts.environment.get("device", "cpu")).partition(":")[0]
     edges = [one for one in numbers if one is not None] or THRESHOLDS.get(device, THRESHOLDS["cuda"])
     return [(100 * edge, name) for edge, name in zip(edges, ("moderate", "high", "critical"), strict=False)]
-
-
-def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    """The chart, the label and the value of each metric of a record."""
-    kind = record["kind"]
-    if kind == "evaluation":
-        for name, value in iterate_numbers(record):
-            panel, part = split_part(name)
-            percent = 100 if value is not None and is_fraction(name) else 1
-            if name == "val_loss":
-                yield "loss", "valid", value
-            else:
-                yield panel, part or name, None if value is None else percent * value
-    elif kind == "learning_rates":
-        yield from (("learning rate", name, value) for name, value in iterate_numbers(record))
-    elif kind == "step":
-        yield from _points_of_training(record)
-    for name, value in record["clock"].items() if kind in ("step", "system") else ():
-        yield from _points_of_clock(kind, str(name), to_number(value))
-
-
-def _points_of_clock(kind: str, name: str, value: float | None) -> Iterator[tuple[str, str, float | None]]:
-    if kind == "step" and name.endswith("_per_second"):
-        yield "throughput", name.removesuffix("_per_second"), value
-    elif kind == "step" and name == "gap_ms":
-        yield "gap between batches", "waiting for data", value
-    elif name in MEMORY:
-        yield "memory", MEMORY[name], value
-    elif name == "memory_pressure":
-        yield "memory pressure", "pressure", None if value is None else 100 * value
-    elif name in PROCESSORS:
-        yield "processors", PROCESSORS[name], value
-
-
-def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    for name, value in iterate_numbers(record):
-        if name in ("loss", "smoothed_loss"):
-            yield "loss", {"loss": "train", "smoothed_loss": "train, smoothed"}[name], value
-        elif name == "learning_rate":
-            yield "learning rate", "learning rate", value
-        elif name.partition("/")[0] == "gradient_norm":
-            yield "gradient norm", name.partition("/")[2] or "gradient norm", value
-        elif name == "loss_scale":
-            yield "loss scale", "loss scale", value
-        elif name not in ("overflows", "non_finite_steps") and not name.startswith("smoothed_"):
-            yield "parts of the loss", name, value
-
-
-def _thinned(curve: Curve, most: int) -> Curve:
-    """Return at most ``most`` points of a curve: the lowest and the highest of each stretch, so that peaks stay."""
-    count = len(curve.steps)
-    if count <= most:
-        return curve
-    stretches = (most - 2) // 2
-    kept = {0, count - 1}
-    # Pairs with their places: min and max give the place along with the value.
-    for first, last in pairwise(round(number * count / stretches) for number in range(stretches + 1)):
-        there = [(value, place) for place in range(first, last) if (value := curve.values[place]) is not None]
-        if there:
-            kept |= {min(there)[1], max(there)[1]}
-    places = sorted(kept)
-    return curve._replace(
-        steps=[curve.steps[place] for place in places], values=[curve.values[place] for place in places]
-    )
 
 
 # Events
@@ -227,7 +157,7 @@ def _checkpoints(facts: RunFacts) -> Iterator[Event]:
             best = parse_step(Path(pointer.read_text(encoding="utf-8").strip()))
     there = {parse_step(path) for path in list_checkpoints(facts.directory / "checkpoints")}
     written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", read_log_tail(facts.directory), re.MULTILINE)
-    last = max([0, *(record["step"] for record in facts.records)])
+    last = facts.history.last_step
     for step in sorted({*(step for step in there if step is not None), *map(int, written)}):
         if step < LARGEST_STEP and (step <= last or step in there):
             # Others were set aside by a resume.
@@ -277,12 +207,4 @@ def _splits(facts: RunFacts) -> Iterator[Event]:
 
 
 def _not_finite(facts: RunFacts) -> Iterator[Event]:
-    known = 0.0
-    for record in facts.records:
-        if record["kind"] == "step":
-            skipped = to_number(record.get("non_finite_steps")) or 0.0
-            if skipped > known:
-                yield Event(record["step"], "not finite", f"{skipped - known:.0f} steps skipped, {skipped:.0f} so far")
-            if isinstance(record.get("loss"), float) and to_number(record["loss"]) is None:
-                yield Event(record["step"], "not finite", f"the loss is {record['loss']}")
-            known = skipped
+    yield from (Event(step, "not finite", text) for step, text in facts.history.not_finite)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from vaak.config.metrics import find_metric, get_chance_level, is_fraction, split_part
 from vaak.config.tasks import load_name, spec_by_name
 from vaak.core.summaries import MOST_SCORES
+from vaak.report.history import to_number
 from vaak.report.html import Html, data_table, element, to_html
 from vaak.report.run_facts import (
     RunFacts,
@@ -26,7 +27,6 @@ from vaak.report.run_facts import (
     format_metric,
     summaries,
     summaries_at,
-    to_number,
 )
 from vaak.scoring.word_errors import rate_with_interval
 

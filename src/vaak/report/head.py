@@ -14,9 +14,10 @@ from typing import Any
 from vaak.config.metrics import find_metric, split_part
 from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
+from vaak.report.history import to_number
 from vaak.report.html import Html, element, pairs
 from vaak.report.model_card import read_json_object, read_statistics
-from vaak.report.run_facts import RunFacts, format_metric, is_own, summaries_at, to_number
+from vaak.report.run_facts import RunFacts, format_metric, is_own, summaries_at
 
 MOST_TILES, MOST_REMARKS = 12, 40
 MOST_NAMED_SPEAKERS = 6

@@ -10,7 +10,6 @@ considerations) is left for people to write.
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.core.errors import UserError
 from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json, warn_unread
+from vaak.engine.metrics_file import iterate_evaluations
 from vaak.report.start import compare_with_start
 from vaak.report.tables import format_hours, markdown_table
 
@@ -141,16 +141,10 @@ def _count(key: str, value: object) -> str:
 
 def _results(run: Path, step: int | None) -> str:
     """The metrics of the evaluation at this step: those of the whole first, then those of its groups."""
-    by_step: dict[Any, dict[str, float]] = {}
-    path = run / "metrics.jsonl"
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            # Cut off, where a run was killed.
-            continue
-        if isinstance(record, dict) and record.get("kind") == "evaluation" and type(record.get("step")) is int:
-            by_step[record["step"]] = {name: one for name, one in record.items() if isinstance(one, float)}
+    by_step: dict[Any, dict[str, float]] = {
+        record["step"]: {name: one for name, one in record.items() if isinstance(one, float)}
+        for record in iterate_evaluations(run)
+    }
     repeated = find_repeats([*by_step.values()])
     found = {name: one for name, one in by_step.get(step, {}).items() if name not in repeated}
     if not found:

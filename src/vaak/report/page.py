@@ -26,6 +26,7 @@ from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.curves import Event, Panel, drawn, events, panels
 from vaak.report.examples import sections_of_examples
 from vaak.report.head import command_of_session, render_head, title_and_notes, version_of_session
+from vaak.report.history import to_number
 from vaak.report.html import (
     Html,
     code,
@@ -54,7 +55,6 @@ from vaak.report.run_facts import (
     rows_of_tokens,
     tables_of_evaluations,
     tables_of_groups,
-    to_number,
 )
 from vaak.report.start import compare_with_start
 from vaak.runs.use import command_lines
@@ -63,7 +63,7 @@ log = logging.getLogger("vaak")
 
 MOST_EVALUATIONS, MOST_REMARKS = 50, 40
 REPORT = "report.html"
-MOST_RECORDED = 30_000_000
+MOST_RECORDED = 100_000_000
 """Bytes of metrics.jsonl that are read, and drawn, in about ten seconds at the end of training."""
 
 

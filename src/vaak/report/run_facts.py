@@ -8,7 +8,6 @@ of the run's folder isn't read.
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,18 +23,16 @@ from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import SUMMARY
 from vaak.engine.checkpoint.names import parse_step
-from vaak.engine.metrics_file import read_history
+from vaak.engine.metrics_file import METRICS_FILE
+from vaak.report.history import LARGEST_STEP, History, summarize_history, to_number
 from vaak.report.model_card import find_prepared, read_json_object, read_options, read_statistics
 from vaak.runs.folder.directory import SAMPLES
 from vaak.runs.folder.listing import RunSummary, summarize
 from vaak.runs.use import FORMATS
 
-LARGEST_STEP = 1 << 53
-"""Beyond it, JavaScript's numbers aren't whole."""
 PICTURE_BYTES, AUDIO_BYTES = 1_300_000, 3_000_000
 LOG_BYTES, LOG_LINES = 4 << 20, 40
 MOST_ROWS = 100
-OF_EVERY_RECORD = ("kind", "step", "epoch", "clock", "scheduled")
 SUMMARY_BYTES = 1_000_000
 MEDIA_NAME = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
 
@@ -58,7 +55,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The facts in a run's folder. ``sessions`` are its starts, ``records`` those of metrics.jsonl.
+    """The facts in a run's folder. ``sessions`` are its starts, ``history`` what metrics.jsonl says.
 
     ``changed`` has the options that differ from their defaults: name, default, value; ``not_compared`` says why it is
     empty, where the defaults aren't known.
@@ -71,7 +68,7 @@ class RunFacts:
     changed: list[tuple[str, Any, Any]]
     not_compared: str
     sessions: list[dict[str, Any]]
-    records: list[dict[str, Any]]
+    history: History
     pipeline: Path | None = None
     """The folder of the pipeline of which it is the last training, if that was asked for."""
 
@@ -91,17 +88,17 @@ class RunFacts:
     @property
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
         """The step and the metrics of each evaluation, without those that repeat another (``find_repeats``)."""
-        found = [one for one in self.records if one["kind"] == "evaluation"]
         return [
-            (one["step"], {name: value for name, value in iterate_numbers(one) if name not in self.repeated})
-            for one in found
+            (step, {name: value for name, value in metrics.items() if name not in self.repeated})
+            for step, metrics in self.history.evaluations
         ]
 
     @cached_property
     def repeated(self) -> set[str]:
         """The metrics that are left out, as they repeat others; never the one that chooses the best checkpoint."""
-        evaluations = [dict(iterate_numbers(one)) for one in self.records if one["kind"] == "evaluation"]
-        return find_repeats(evaluations) - {self.summary.best.rpartition(" ")[0]}
+        return find_repeats([metrics for _, metrics in self.history.evaluations]) - {
+            self.summary.best.rpartition(" ")[0]
+        }
 
     @property
     def shown_evaluation(self) -> tuple[int, dict[str, float | None], str]:
@@ -160,11 +157,6 @@ def read_facts(run: Path) -> RunFacts:
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
     options = read_options(run) if is_own(run, run / "config.yml") else {}
     changed, not_compared = _from_defaults(options)
-    history = read_history(run) if is_own(run, run / "metrics.jsonl") else []
-    records = [one for one in history if 0 <= one["step"] < LARGEST_STEP]
-    for one in records:
-        if not isinstance(one.get("clock"), dict):
-            one["clock"] = {}
     path = run / "sessions.jsonl"
     sessions = [one for _, one in read_json_lines(path).objects] if is_own(run, path) else []
     name = options.get("name")
@@ -178,7 +170,7 @@ def read_facts(run: Path) -> RunFacts:
         changed=changed,
         not_compared=not_compared,
         sessions=[one for one in sessions if all(type(one.get(key)) is int for key in ("number", "first_step"))],
-        records=sorted(records, key=lambda one: one["step"]),
+        history=summarize_history(run) if is_own(run, run / METRICS_FILE) else History([]),
     )
 
 
@@ -256,23 +248,6 @@ def _flat(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}.{name}".lstrip("."))
     else:
         yield path, values
-
-
-def to_number(value: Any) -> float | None:
-    """A value as a finite float; None if it isn't one."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def iterate_numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """The figures of a record; None for one that isn't finite."""
-    for name, value in record.items():
-        if name not in OF_EVERY_RECORD and isinstance(value, int | float) and not isinstance(value, bool):
-            yield str(name), to_number(value)
 
 
 def read_log_tail(run: Path) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 from vaak.config.metrics import is_fraction
 from vaak.core.significance import compute_mean, paired_bootstrap
 from vaak.core.storage.files import warn_unread
-from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.summaries import MOST_SCORES, SUMMARY
+from vaak.engine.metrics_file import iterate_evaluations
 
 NUM_REPORT_SAMPLES = 2000
 MOST_NAMED = 6
@@ -61,14 +61,9 @@ def explain_lacking_intervals(changes: Sequence[Change]) -> str:
 
 def compare_with_start(run: Path, step: int) -> list[Change]:
     """Return how the metrics of a step's evaluation differ from those before the first step."""
-    path = run / "metrics.jsonl"
-    if step <= 0 or not path.is_file():
+    if step <= 0:
         return []
-    by_step = {
-        record["step"]: record
-        for _, record in read_json_lines(path).objects
-        if record.get("kind") == "evaluation" and type(record.get("step")) is int
-    }
+    by_step = {record["step"]: record for record in iterate_evaluations(run) if record["step"] in (0, step)}
     before, after = by_step.get(0, {}), by_step.get(step, {})
     known = dict(_intervals(run, step))
     both = [name for name, value in after.items() if _is_metric(value) and _is_metric(before.get(name))]

@@ -39,7 +39,7 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, ObjectiveRunner, restored
 from vaak.engine.inspection import watching, watching_units
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.metrics_file import read_records
+from vaak.engine.metrics_file import read_records, read_totals
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.precision import keeping_kernels
 from vaak.engine.snapshot import TENSORS, Snapshot
@@ -145,9 +145,8 @@ def require_taken(directory: Path, step: int, loaded: Loaded) -> None:
     else:
         checkpoints = list_checkpoints(directory / "checkpoints")
         saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
-        logged = [record["step"] for record in ReplayAgreement.records(directory)]
         # Steps after the last record may have been taken without being logged, at most an interval of them.
-        last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
+        last = max([*saved, read_totals(directory).step]) + loaded.experiment.training.logging.interval
     if step > last:
         raise UserError(f"{directory} has not reached step {step}; the last that can be replayed is {last}")
 

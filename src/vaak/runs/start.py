@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ from vaak.engine.distributed.ranks import Ranks, require_shared, start_ranks
 from vaak.engine.forecast import at_rest, require_steps_for_warmup
 from vaak.engine.interrupts import on_forced_exit
 from vaak.engine.memory import read_memory
-from vaak.engine.metrics_file import read_records
+from vaak.engine.metrics_file import iterate_evaluations
 from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words, precision_on
@@ -414,10 +415,7 @@ def _left(directory: Path) -> str:
 
 def _last_evaluation(directory: Path) -> dict[str, float]:
     """Return the metrics of the newest evaluation on record, the result of a run that was finished already."""
-    path = directory / "metrics.jsonl"
-    records = read_records(path) if path.exists() else []
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
-    newest = evaluations[-1] if evaluations else {}
+    newest = next(iter(deque(iterate_evaluations(directory), maxlen=1)), {})
     return {name: value for name, value in newest.items() if isinstance(value, float)}
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ import pytest
 
 from vaak.report.comparison import comparison_page
 from vaak.report.curves import MOST_POINTS, events, panels
+from vaak.report.history import History
 from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
 from vaak.runs.folder.directory import the_only_writer
@@ -341,6 +346,77 @@ def test_a_long_run_is_thinned_to_a_small_page_and_keeps_its_peaks(tmp_path: Pat
     assert left_out == 14 - len(found[1].curves)
     assert events(facts) == []
     assert len(run_page(facts)) < 600_000
+
+
+def make_records(steps: int, peaks: dict[int, float]) -> Iterator[dict[str, Any]]:
+    """Records of a long run, whose loss is between 1 and 3 but for its peaks; the newest comes twice."""
+    for step in chain(range(1, steps + 1), [steps]):
+        value = peaks.get(step, 2 + math.sin(step / 50))
+        yield {"kind": "step", "step": step, "loss": value, "learning_rate": 1 / step, "clock": {"gap_ms": 1.0}}
+
+
+def test_curves_of_a_very_long_run_keep_their_peaks_and_ends():
+    peaks = {1: 2.5, 777: -50.0, 4_097: 60.0, 10_001: math.nan, 19_998: 70.0, 20_000: 2.25}
+    history = History(make_records(20_000, peaks))
+    steps, values = history.curves["loss"]["train"].thin(100)
+    assert len(steps) <= 100
+    assert steps == sorted(set(steps))
+    drawn = dict(zip(steps, values, strict=True))
+    assert {step: drawn[step] for step in peaks if step != 10_001} == {
+        step: value for step, value in peaks.items() if step != 10_001
+    }
+    others = [value for step, value in drawn.items() if step not in peaks and value is not None]
+    # Each stretch has the whole wave: its extremes are there, and nothing that wasn't.
+    assert min(others) == pytest.approx(1, abs=0.01)
+    assert max(others) == pytest.approx(3, abs=0.01)
+    assert all(value == 2 + math.sin(step / 50) for step, value in drawn.items() if step not in peaks)
+    assert list(history.not_finite) == [(10_001, "the loss is nan")]
+    assert history.last_step == 20_000
+
+
+def test_memory_of_a_report_does_not_grow_with_the_run(monkeypatch: pytest.MonkeyPatch):
+    # The real bounds would need ten times the steps.
+    monkeypatch.setattr("vaak.report.history.EXACT", 256)
+    monkeypatch.setattr("vaak.report.history.STRETCHES", 128)
+
+    def measure(steps: int) -> int:
+        records = make_records(steps, {})
+        tracemalloc.start()
+        try:
+            History(records)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peaks = [measure(500 * factor) for factor in (1, 4, 16)]
+    assert max(peaks) < 1.1 * peaks[0] + 20_000
+
+
+def test_records_out_of_order_are_drawn_in_order(tmp_path: Path):
+    (tmp_path / "config.yml").write_text("task: lm\nname: edited\n")
+    lines = [json.dumps({"kind": "step", "step": step, "loss": float(step)}) for step in (1, 3, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert read_facts(tmp_path).history.curves["loss"]["train"].thin(10) == ([1, 2, 3], [1.0, 2.0, 3.0])
+
+
+# A process of its own, as a child begins with the peak of the one that starts it.
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_report_and_listing_of_200_000_steps_fit_in_150_megabytes(tmp_path: Path):
+    (tmp_path / "config.yml").write_text("task: lm\nname: long\n")
+    with open(tmp_path / "metrics.jsonl", "w") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in make_records(200_000, {}))
+    for command in ("runs", "report"):
+        child = [sys.executable, "-m", "vaak", command, str(tmp_path)]
+        printed = subprocess.run([sys.executable, "-c", MEASURE, *child], capture_output=True, text=True, check=True)
+        # In kilobytes, on macOS in bytes.
+        assert int(printed.stdout) < 150_000 * (1024 if sys.platform == "darwin" else 1), command
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -40,26 +41,38 @@ def parse_json_lines(content: bytes) -> JsonLines:
     ([(1, {'step': 1})], [(2, '[2]')], 16)
     """
     found = JsonLines()
-    for number, line in enumerate(content.split(b"\n"), 1):
-        is_last = found.end + len(line) == len(content)
+    for number, (line, value) in enumerate(iterate_lines(io.BytesIO(content)), 1):
+        if value is not None:
+            found.objects.append((number, value))
+        elif line.strip():
+            found.malformed.append((number, line.removesuffix(b"\n").decode(errors="backslashreplace")))
+        found.end += len(line)
+    return found
+
+
+def iterate_lines(lines: Iterable[bytes]) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
+    """Each of the lines, as an open file gives them, and its object; None where it holds none.
+
+    A torn last line is left out.
+    """
+    for line in lines:
         try:
             value = json.loads(line.decode())
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
-            found.objects.append((number, value))
-        elif line.strip() and not is_last:
-            found.malformed.append((number, line.decode(errors="backslashreplace")))
-        if isinstance(value, dict) or not is_last:
-            found.end += len(line) + (not is_last)
-    return found
+            yield line, value
+        elif line.endswith(b"\n"):
+            yield line, None
 
 
 TAIL_BYTES = 1 << 16
 
 
-def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushed: bool = False) -> None:
+def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushed: bool = False) -> int:
     """Add a line for each value to a file, which is made if it isn't there; a torn last line gives way.
+
+    Returns the number of bytes added.
 
     If ``flushed``, they are on the disk when this returns. After an error the file is as before, so a disk that fills
     in the middle of a line leaves no part of it.
@@ -79,6 +92,7 @@ def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushe
             raise
         if flushed:
             flush(file.fileno(), path)
+    return len(lines)
 
 
 def _cut_torn_line(file: FileIO) -> int:

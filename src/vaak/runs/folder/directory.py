@@ -5,6 +5,7 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     pictures/  pictures, audio and examples of evaluations      tuned.yml  left by vaak tune
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
     samples.json  what a finished run showed: {"step": …, "samples": [a line each]}        report.html  of vaak report
+    totals.jsonl  of a long log: what a listing needs of it (vaak.engine.metrics_file)
     preprocessed.json  vaak data preprocess made prepared/
     run.json  id, version of this format, time and place of creation; a copy of the run (its original still there) is
               another run; for a fork, its parent

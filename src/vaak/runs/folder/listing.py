@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from vaak.core.storage import files
 from vaak.core.storage.links import LinkError, require_own_files
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import parse_step
-from vaak.engine.metrics_file import read_records
+from vaak.engine.metrics_file import Totals, read_totals
 from vaak.runs.folder.directory import (
     OWNER,
     PREPROCESSED,
@@ -116,18 +115,10 @@ def _is_readable(run: Path) -> bool:
 
 def summarize(run: Path, folder: Path) -> RunSummary:
     """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
-    steps, seconds, parameters = [0], [0.0], None
-    records: list[dict[str, Any]] = []
+    totals = Totals()
     # One damaged run mustn't hide the others of its folder.
     with contextlib.suppress(OSError, ValueError):
-        records = read_records(run / "metrics.jsonl")
-    for record in records:
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            if record["kind"] == "model":
-                parameters = int(record["parameters"])
-            steps.append(int(record["step"]))
-            if record["kind"] == "step" and math.isfinite(took := float(record["clock"]["seconds"])):
-                seconds.append(took)
+        totals = read_totals(run)
     status = read_status(run)
     state = _state(run, status)
     total_steps, reason = status.get("total_steps"), status.get("reason")
@@ -136,18 +127,18 @@ def summarize(run: Path, folder: Path) -> RunSummary:
     return RunSummary(
         name=str(run.relative_to(folder)) if run != folder else run.resolve().name,
         task=_task(run),
-        parameters=parameters,
+        parameters=totals.parameters,
         trained=_has_trained(run),
         state=state,
         reason=reason.partition("\n")[0] if state in RUN_STATES and isinstance(reason, str) else "",
         # A checkpoint may be of a later step than the last record: only every N-th step is logged.
-        step=max([*steps, *whole]),
+        step=max([totals.step, *whole]),
         total_steps=total_steps if isinstance(total_steps, int) else None,
         checkpoint=max(whole, default=None),
         best="-" if best["value"] is None else f"{best['metric']} {best['value']:.4f}",
         best_value=best["value"],
         best_mode=best.get("mode", "min"),
-        seconds=math.fsum(seconds),
+        seconds=totals.seconds,
         go_on=command_to_go_on(run) if whole and state in RESUMABLE else None,
         damaged=tuple(damaged),
         id=identity.get("id"),

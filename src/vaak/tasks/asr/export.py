@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.engine.checkpoint.names import parse_step
-from vaak.engine.metrics_file import read_records
+from vaak.engine.metrics_file import iterate_evaluations
 from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.new_tokens import iterate_new_rows
 from vaak.tasks.asr.experts import WithExperts
@@ -46,10 +46,9 @@ def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     It is the last one up to the checkpoint. Raises UserError where no utterance chose it, or that isn't known.
     """
     found = None
-    if (run / "metrics.jsonl").exists():
-        for record in read_records(run / "metrics.jsonl"):
-            if record["kind"] == "evaluation" and record["step"] <= parse_step(checkpoint):
-                found = record.get(f"val_{EXPERT_WEIGHT}/{expert}")
+    for record in iterate_evaluations(run):
+        if record["step"] <= parse_step(checkpoint):
+            found = record.get(f"val_{EXPERT_WEIGHT}/{expert}")
     if not isinstance(found, float):
         raise UserError(
             f"--expert {expert}: what weight the gate gives this expert is not known: no validation utterance chose it "

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vaak.report.examples import MOST_CELLS, bar, heat_table, read_list, read_rows
+from vaak.report.history import to_number
 from vaak.report.html import Html, data_table, element
 from vaak.report.model_card import read_json_object
-from vaak.report.run_facts import RunFacts, format_metric, is_own, to_number
+from vaak.report.run_facts import RunFacts, format_metric, is_own
 
 
 def show_routing(facts: RunFacts) -> Iterator[Html]:

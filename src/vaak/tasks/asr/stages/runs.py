@@ -216,11 +216,10 @@ def best_metrics(directory: Path) -> dict[str, float]:
     """The metrics of a run's best checkpoint, with its ``step``."""
     from vaak.engine.checkpoint.files import resolve_checkpoint
     from vaak.engine.checkpoint.names import parse_step
-    from vaak.engine.metrics_file import read_records
+    from vaak.engine.metrics_file import iterate_evaluations
 
     step = parse_step(resolve_checkpoint(directory))
-    records = read_records(directory / "metrics.jsonl")
-    (*_, found) = [one for one in records if one["kind"] == "evaluation" and one["step"] == step]
+    (*_, found) = [one for one in iterate_evaluations(directory) if one["step"] == step]
     return {name: value for name, value in found.items() if name == "step" or name.startswith("val_")}
 
 
