@@ -49,7 +49,7 @@ def show(
         print(json.dumps(estimate.as_json() | each, ensure_ascii=False))
         return
     print_tree(estimate.tree)
-    print_totals(estimate)
+    print_totals(estimate, memory)
     if gpus:
         print_each(estimate, gpus, memory)
 
@@ -65,8 +65,8 @@ def print_tree(tree: list[Branch]) -> None:
         print(f"{head:<{widths[0]}}  {kind:<{widths[1]}}  {number:>13}  {shapes}".rstrip())
 
 
-def print_totals(estimate: ModelEstimate) -> None:
-    """The totals below the tree."""
+def print_totals(estimate: ModelEstimate, memory: float | None = None) -> None:
+    """The totals below the tree; ``memory`` is that of a device that isn't here, in GiB."""
     from vaak.core.machine import format_bytes
 
     print(f"\nparameters     {estimate.parameters:,}, of which {estimate.trained:,} are trainable")
@@ -75,7 +75,9 @@ def print_totals(estimate: ModelEstimate) -> None:
         unit = estimate.work.unit
         print(f"work           {estimate.flops / 1e6:,.1f} MFLOPs per {unit} in training, counted")
         print(f"microbatch     {estimate.rows} rows of maximum length: {estimate.work.count:,.0f} {unit}s")
-    print(f"\nmemory of training on {estimate.device}, precision {estimate.precision}")
+    limit = estimate.limit if estimate.limit is not None or memory is None else round(memory * 2**30)
+    absent = "" if estimate.limit is not None else " (this machine has none: counted as on a CPU)"
+    print(f"\nmemory of training on {estimate.device}{absent}, precision {estimate.precision}")
     lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
     if rest.average:
         lines["average"] = rest.average
@@ -87,10 +89,8 @@ def print_totals(estimate: ModelEstimate) -> None:
         print(f"  activations     unknown  {estimate.unknown}; the total depends on them")
     else:
         print(f"  activations  {format_bytes(estimate.activations):>10}  counted in a dry pass of that microbatch")
-        print(
-            f"  total        {format_bytes(estimate.needed):>10}  of {format_bytes(estimate.limit)}; "
-            "the libraries' own memory is extra"
-        )
+        there = "" if limit is None else f"of {format_bytes(limit)}; "
+        print(f"  total        {format_bytes(estimate.needed):>10}  {there}the libraries' own memory is extra")
 
 
 def print_each(estimate: ModelEstimate, gpus: int, memory: float | None) -> None:

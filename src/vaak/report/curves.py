@@ -90,9 +90,7 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
         and (shown := {label: one for label, one in curves.items() if f"{panel}/{label}" not in facts.repeated})
     }
     parts, loss = found.get("parts of the loss", {}), found.get("loss", {}).get("train")
-    if list(parts) == ["cross_entropy"] or (
-        loss is not None and len(parts) == 1 and loss.has_points_of(*parts.values())
-    ):
+    if list(parts) == ["cross_entropy"] or (loss is not None and len(parts) == 1 and loss.matches(*parts.values())):
         # One part: the loss itself.
         found.pop("parts of the loss", None)
     best = facts.summary.best.rpartition(" ")[0]

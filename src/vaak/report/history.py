@@ -53,7 +53,7 @@ class LongCurve:
         if len(self.steps) > max(EXACT, 4 * self.width):
             self._fold()
 
-    def has_points_of(self, other: LongCurve) -> bool:
+    def matches(self, other: LongCurve) -> bool:
         """Whether another curve has the same points."""
         return self.thin(EXACT) == other.thin(EXACT)
 

@@ -186,6 +186,22 @@ class Base(NamedTuple):
         """Its folder, or its name on the Hub. Raises UserError for a folder that isn't there."""
         return resolve_source(PRETRAINED_KEY, self.name, self.code)
 
+    def load_config(self) -> Any | None:
+        """Its configuration, for which its weights needn't be there; the Hub isn't contacted, and nothing converted.
+
+        None where it isn't on this machine. Raises UserError for a folder that isn't there or has a damaged one.
+        """
+        places = (Path(self.name).expanduser(), self.code / self.name)
+        if any((found := place).exists() for place in places):
+            is_transformers = (found / "config.json").is_file()
+            return load_config(PRETRAINED_KEY, str(found.resolve())) if is_transformers else None
+        source = self.source
+        try:
+            return load_config(PRETRAINED_KEY, source, local_files_only=True)
+        except UserError:
+            # Not in the Hub's cache: training fetches it.
+            return None
+
 
 class KeptBase(NamedTuple):
     """The files of a base that exports need: ``tokenizer_config.json``, ``generation_config.json``, ``config.json``."""

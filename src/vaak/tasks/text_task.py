@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Generic
 from torch import nn
 from typing_extensions import TypeVar
 
+from vaak.core.storage.files import scratch_folder
 from vaak.nn.lora import add_lora, keep_token_vectors_in_bf16
 from vaak.nn.new_tokens import train_new_rows
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
-from vaak.tasks.pretrained import Base, read_new_tokens
+from vaak.tasks.pretrained import Base, read_new_tokens, save_config
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.sources import list_files
 from vaak.text.tokenizer import Tokenizer
@@ -111,6 +112,13 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         """Return a model that isn't pretrained, without adapters; a vocabulary size for each of ``TOKENIZERS``."""
         raise NotImplementedError
 
+    def meta_pretrained(self, folder: Path, config: Any) -> AnyModel | None:
+        """Return the model on a base of which ``folder`` has the configuration, as prepared data do, drawn at random.
+
+        None where that doesn't say its size. Raises UserError for a base of another kind.
+        """
+        return None
+
     def add_adapters(self, model: AnyModel) -> AnyModel:
         """Return the model with the low-rank adapters of ``model.lora``, if it has any.
 
@@ -132,10 +140,19 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
     def meta_model(self) -> AnyModel | None:
         """Return a model with all tokens that its tokenizers may have, or have where they are given.
 
-        None for a user's tokenizer or a pretrained model. Raises UserError where a given tokenizer can't be read.
+        One that begins pretrained is made by the base's configuration, which is all that is read of the base. None
+        where that isn't on this machine, and for a user's tokenizer. Raises UserError where a given tokenizer or that
+        configuration can't be read.
         """
+        if self.base is not None:
+            config = self.base.load_config()
+            if config is None:
+                return None
+            with scratch_folder("base") as folder:
+                save_config(config, folder)
+                return self.meta_pretrained(folder, config)
         factories = self.tokenizers
-        if self.pretrained_name is not None or any(factory.is_users for factory in factories.values()):
+        if any(factory.is_users for factory in factories.values()):
             return None
         sizes = {}
         for name, factory in factories.items():

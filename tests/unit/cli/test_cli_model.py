@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from vaak.tasks.lm.model import LanguageModel
 
@@ -174,3 +175,71 @@ def test_a_diarizer_is_shown_before_there_are_recordings(shown):
     )
     about = shown(text + "training: {device: cpu, batch_size: 4, eval_knobs: {label_type: multilabel}}\n")
     assert about["parameters"] > 100_000
+
+
+def test_a_model_for_gpus_that_this_machine_lacks(vaak, tmp_path, monkeypatch, shown):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = shown(LM, "training.device=cuda", "training.batch_size=64")
+    assert (found["device"], found["precision"], found["memory_bytes"]["limit"]) == ("cuda", "bf16", None)
+    on_cpu = shown(LM, "training.mixed_precision=bf16", "training.batch_size=64")
+    assert {**found, "device": "cpu"} == on_cpu | {"memory_bytes": on_cpu["memory_bytes"] | {"limit": None}}
+    code, out, errors = vaak("model", "show", "f.yml", "training.device=cuda", "--gpus", "8", "--memory", "80")
+    assert (code, errors) == (0, "")
+    assert "memory of training on cuda (this machine has none: counted as on a CPU), precision bf16" in out
+    assert "of 80.0 GiB" in out
+    assert "fits for 80 GiB" in out
+    code, _, errors = vaak("model", "show", "f.yml", "training.device=cuba")
+    assert (code, len(errors.splitlines())) == (2, 1)
+
+
+LLAMA = {
+    "model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "tie_word_embeddings": False,
+}  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+}  # fmt: skip
+BERT = {
+    "model_type": "bert", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 64,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "vocab_size": 300, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
+    "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu",
+}  # fmt: skip
+BASES = {
+    "llama": ("lm", LLAMA, "pretrained"),
+    "a module of transformers": ("lm", FALCON, "pretrained"),
+    "bert": ("classification", BERT, "pretrained_model"),
+    "t5": ("seq2seq", T5, "pretrained"),
+}
+
+
+@pytest.mark.parametrize(("task", "config", "key"), BASES.values(), ids=BASES)
+def test_a_base_is_known_by_its_configuration_alone(shown, tmp_path_factory, task, config, key):
+    base = tmp_path_factory.mktemp("base")
+    (base / "config.json").write_text(json.dumps(config))
+    text = f"task: {task}\nmodel: {{{key}: {base}}}\ntraining: {{device: cpu, batch_size: 2}}\n"
+    data = "{max_source_length: 30, max_target_length: 20}" if task == "seq2seq" else "{max_length: 32}"
+    found = shown(text + f"data: {data}\n")
+    auto = {"lm": AutoModelForCausalLM, "classification": AutoModel, "seq2seq": AutoModelForSeq2SeqLM}[task]
+    theirs = sum(one.numel() for one in auto.from_config(AutoConfig.from_pretrained(base)).parameters())
+    head = 2 * 32 + 2 if task == "classification" else 0
+    pooler = 32 * 32 + 32 if task == "classification" else 0
+    assert found["parameters"] in (theirs + head, theirs + head - pooler)
+    assert found["memory_bytes"]["activations"] is None if task == "classification" else found["unit"] == "token"
+    assert [path.name for path in base.iterdir()] == ["config.json"]
+    if config is LLAMA:
+        assert shown(text + f"data: {data}\n", "model.lora={rank: 2}")["trained"] < theirs / 4
+
+
+def test_a_base_of_another_kind_is_a_mistake(vaak, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text(json.dumps(BERT))
+    (tmp_path / "f.yml").write_text("task: lm\nmodel: {pretrained: base}\n")
+    code, _, errors = vaak("model", "show", "f.yml")
+    assert code == 2
+    assert errors.splitlines() == [
+        "model.pretrained: base is a bert, which isn't a causal language model; give a decoder, such as Llama or Gemma"
+    ]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vaak.config.load import Loaded
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.core.task import Task
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.dry_pass import NEEDS_NUMBERS, DryPass, dry_pass, numberless
@@ -144,7 +144,8 @@ class ModelEstimate:
     unknown: str
     at_rest: StaticMemory
     gathered: Gathered | None
-    limit: int
+    limit: int | None
+    """Bytes of the device; None where this machine has no such device."""
     device: str
     precision: str
 
@@ -196,6 +197,28 @@ class ModelEstimate:
         }
 
 
+def describe_device(name: str) -> tuple[str, bool]:
+    """The kind of device that ``training.device`` names, and whether this machine has one.
+
+    A model is sized for other machines, too: on a laptop for a cluster's GPUs.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return (name, False) if not there.get(name, True) else (pick_device(name).type, True)
+
+
+def planned_precision(name: str, kind: str, is_here: bool) -> Precision:
+    """The precision that training has on a kind of device, for passes without numbers.
+
+    They run as on a CPU where this machine has no CUDA. A GPU that isn't here multiplies bf16, as all do since 2020.
+    """
+    if kind == "cuda" and is_here:
+        return Precision(name, torch.device("cuda"))
+    planned = Precision("no" if kind == "cuda" else name, torch.device("cpu"))
+    if kind == "cuda":
+        planned.name = "bf16" if name == "auto" else name
+    return planned
+
+
 def estimate_model(loaded: Loaded) -> ModelEstimate:
     """Return what would be trained, made of shapes alone; it takes a second or two, and no memory.
 
@@ -203,8 +226,8 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     """
     experiment, training = loaded.experiment, loaded.experiment.training
     task = loaded.task()
-    device = pick_device(training.device)
-    precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
+    kind, is_here = describe_device(training.device)
+    precision = planned_precision(training.mixed_precision, kind, is_here)
     with numberless(precision.device) as fake:
         model = task.meta_model()
         if model is None and is_prepared(experiment.run_dir):
@@ -228,6 +251,9 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
                 work = dry_pass(fake, task, model, batch, precision, passes)
         except NEEDS_NUMBERS as error:
             unknown = f"a shape depends on numbers ({str(error).partition(chr(10))[0]})"
+        except DataError as error:
+            # A classifier's losses need its classes.
+            unknown = f"they are known once there are data ({error})"
     else:
         unknown = f"the task {experiment.task} has no meta_batch"
     parameters = list(model.parameters())
@@ -240,7 +266,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         unknown=unknown,
         at_rest=at_rest(model, training),
         gathered=Gathered.of(model, task, precision.name),
-        limit=read_memory(device).limit,
-        device=device.type,
+        limit=read_memory(torch.device(kind)).limit if is_here else None,
+        device=kind,
         precision=precision.name,
     )

@@ -200,6 +200,13 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def longest_example(self) -> float:
         return self.data.max_length
 
+    def meta_pretrained(self, folder: Path, config: Any) -> TextClassifier | None:
+        if self.options.architecture == "cnn":
+            # Its embedding has the words of the data.
+            return None
+        base = Pretrained.drawn(folder, config.vocab_size, self.options)
+        return self.add_adapters(TransformerClassifier(self.options, base, self.options.num_labels or 2))
+
     def meta_batch(self) -> Batch:
         """Return a microbatch of one repeated token, as large as one may become."""
         length, targets = self.data.max_length, np.zeros(1, dtype=np.int64)

@@ -54,12 +54,8 @@ RUN_OPTIONS = ("name", "pretrained", "lora", "dropout", "attention_dropout", "ne
 """Options that a run has itself; all others are the base's."""
 
 
-def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None = None) -> Tokenizer:
-    """Put configuration and tokenizer of a model in ``folder``, with the tokens that are ``new`` to it.
-
-    Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
-    """
-    config = load_config(PRETRAINED_KEY, source)
+def require_decoder(config: Any, source: str) -> None:
+    """Raise UserError where the model of a configuration isn't a decoder of text that can be trained here."""
     # Some models have one for each kind of layer, by its name.
     ropes = getattr(config, "rope_parameters", None) or {}
     said = ""
@@ -75,6 +71,15 @@ def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None 
         said = "has rope_type dynamic, whose wavelengths depend on earlier input; give another scaling"
     if said:
         raise UserError(f"{PRETRAINED_KEY}: {source} is a {config.model_type}, which {said}")
+
+
+def save_base(source: str, folder: Path, max_length: int, new: NewTokens | None = None) -> Tokenizer:
+    """Put configuration and tokenizer of a model in ``folder``, with the tokens that are ``new`` to it.
+
+    Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
+    """
+    config = load_config(PRETRAINED_KEY, source)
+    require_decoder(config, source)
     found = convert_options(config.to_dict())
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(found, str):

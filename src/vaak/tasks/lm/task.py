@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import tee
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -312,6 +312,12 @@ class LanguageModelTask(ExportableTask):
             lambda: pretrained.init_model(*given),
         )
         return self._mixed(self._adapted(model))
+
+    def meta_pretrained(self, folder: Path, config: Any) -> AnyLanguageModel:
+        pretrained.require_decoder(config, self.own.pretrained or "")
+        # Losses ask for these, which otherwise come from prepared data.
+        self.options = pretrained.options_in(folder, self.own)
+        return self._adapted(pretrained.init_model(folder, self.own, config.vocab_size))
 
     def add_adapters(self, model: AnyLanguageModel) -> AnyLanguageModel:
         new = range(0) if self.own.pretrained is None else read_new_tokens(prepared_folder(self.directory)).ids

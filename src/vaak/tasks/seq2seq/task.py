@@ -148,6 +148,10 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
             )
         )
 
+    def meta_pretrained(self, folder: Path, config: Any) -> Seq2SeqModel:
+        pretrained.detect_family(config.to_dict(), self.pretrained_name or "")
+        return self.add_adapters(pretrained.init_model(folder, self.own, self.data, config.vocab_size))
+
     def token_modules(self, model: Seq2SeqModel) -> list[nn.Module]:
         return [model.target_embedding, model.source_embedding, *([] if model.head is None else [model.head])]
 
