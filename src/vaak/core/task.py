@@ -36,6 +36,10 @@ class Padding(NamedTuple):
     longest: int | None = None
 
 
+FOR_AUDIO = 8
+"""The most loading processes that are started unasked: each has its own cache of audio in memory."""
+
+
 class Dataset:
     """The examples of one split, map-style, and how they are put together.
 
@@ -59,8 +63,9 @@ class Dataset:
     evaluation_budget
         For long examples: the maximum of rows times longest row in a batch of evaluation.
     useful_workers
-        Number of loading processes that help, where the options leave it open. 0: an example is read in less time than
-        it takes to hand it over, or examples are kept in memory once read.
+        Number of loading processes that help at most, where the options leave it open; half of the cores are the other
+        limit. 0: an example is read in less time than it takes to hand it over, or examples are kept in memory once
+        read. FOR_AUDIO where audio is read, changed or made into features.
     is_constant
         Whether an example is the same whenever it is read: ``example`` draws nothing.
     has_one_shape

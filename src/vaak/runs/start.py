@@ -27,11 +27,12 @@ from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
 from vaak.core.errors import UserError
 from vaak.core.interrupts import STOPPING
-from vaak.core.machine import format_bytes
+from vaak.core.machine import cores_of_a_process, format_bytes
 from vaak.core.progress import progress_allowed
 from vaak.core.secrets import hide_secrets, mask
 from vaak.core.storage.files import remove_leftovers, scratch_folder, write_json
 from vaak.core.task import Task
+from vaak.data.example_cost import measure_examples
 from vaak.engine.callback import Callback
 from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
@@ -370,12 +371,28 @@ def _begin(trainer: Trainer) -> None:
                 trainer.total_steps,
                 warmup,
             )
+        _say_how_data_are_loaded(trainer)
         log.info(
             "steps %d to %d, %d an epoch; padding is %.1f %% of a batch",
             trainer.position.step,
             trainer.total_steps,
             trainer.data.steps_per_epoch,
             100 * trainer.padding_waste,
+        )
+
+
+def _say_how_data_are_loaded(trainer: Trainer) -> None:
+    """Log what an example costs, and how many processes make examples; nothing of data that are read in no time."""
+    dataset = trainer.data.dataset
+    # Those that draw from global generators would change what these say next.
+    if dataset.draws_globally or not (dataset.useful_workers or trainer.num_workers):
+        return
+    cost = measure_examples(dataset, trainer.config.random_seed)
+    if cost is not None:
+        loading = f"{trainer.num_workers} processes make them" if trainer.num_workers else "this process makes them"
+        log.info(
+            "an example takes %s to make; %s (training.performance.num_workers), with %d cores",
+            *(cost, loading, cores_of_a_process()),
         )
 
 

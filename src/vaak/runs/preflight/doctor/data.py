@@ -15,6 +15,7 @@ from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import DataFinding, Dataset, Task
+from vaak.data.example_cost import measure_examples
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark
@@ -70,6 +71,8 @@ def iterate_datasets(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
 def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[DoctorFinding]:
     """Findings on a split: how many examples there are, or how many and which can't be read."""
     number = len(dataset.lengths)
+    if dataset.useful_workers and (cost := measure_examples(dataset, seed)) is not None:
+        yield DoctorFinding(ALL_DATA, split, "ok", f"an example takes {cost} to make")
     bad = [f"{one.name}: {one.reason}" for one in read_examples(dataset, split, seed) if one.reason is not None]
     if not bad:
         yield DoctorFinding(ALL_DATA, split, "ok", f"{number:,} examples can be read")

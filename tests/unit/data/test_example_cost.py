@@ -1,0 +1,90 @@
+"""What an example costs is measured on a few, by its parts; nothing else notices."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from toy import ToyDataset
+from vaak.audio.augmentation.pipeline import augmented
+from vaak.audio.config import AugmentationConfig
+from vaak.audio.segments import LabelledAudio
+from vaak.core.costs import collect_costs, timed
+from vaak.core.errors import DataError
+from vaak.data.example_cost import MOST_MEASURED, REST, measure_examples
+
+
+class Slow(ToyDataset):
+    """Examples with a slow part, a quick one, and time that no part has; each is counted."""
+
+    draws_globally = False
+
+    def __init__(self, size: int, slow: float = 0.02) -> None:
+        super().__init__(size)
+        self.slow, self.made = slow, list[int]()
+
+    def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        self.made.append(index)
+        with timed("codec"):
+            time.sleep(self.slow)
+        with timed("reading"):
+            time.sleep(self.slow / 10)
+        time.sleep(self.slow / 10)
+        return super().example(index, rng)
+
+
+class Bad(ToyDataset):
+    def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
+        raise DataError("it can't be read")
+
+
+def test_the_part_that_takes_most_is_named_first():
+    dataset = Slow(1000)
+    cost = measure_examples(dataset, seed=1)
+    assert cost is not None
+    assert max(cost.parts, key=cost.parts.__getitem__) == "codec"
+    assert set(cost.parts) == {"codec", "reading", REST}
+    assert cost.seconds == pytest.approx(sum(cost.parts.values()))
+    assert 0.02 <= cost.parts["codec"] <= cost.seconds
+    assert "(codec " in str(cost)
+    # For a third of a second, from all over the dataset, the first one to warm up.
+    assert 1 <= cost.number <= MOST_MEASURED
+    assert len(dataset.made) == cost.number + 1
+    assert max(dataset.made) - min(dataset.made) >= 60 * (len(dataset.made) - 1)
+
+
+def test_one_slow_example_is_enough():
+    dataset = Slow(5, slow=0.4)
+    cost = measure_examples(dataset, seed=1)
+    assert cost is not None
+    assert (cost.number, dataset.made) == (1, [0])
+
+
+def test_examples_that_cannot_be_made_have_no_cost():
+    assert measure_examples(Bad(5), seed=1) is None
+
+
+def test_parts_are_timed_only_where_someone_asks():
+    with timed("before"):
+        pass
+    with collect_costs() as found:
+        with timed("a"):
+            pass
+        with timed("a"):
+            pass
+    with timed("after"):
+        pass
+    assert list(found) == ["a"]
+
+
+def test_each_part_of_augmentation_has_its_cost():
+    audio = LabelledAudio("a", np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32), 16000)
+    config = AugmentationConfig(
+        speed=(0.9,), volume=(-3, 3), codecs=("mulaw",), codec_probability=1, room={}, noise={"snr": (5, 10)}
+    )
+    with collect_costs() as found:
+        measured = augmented(audio, config, np.random.default_rng(1)).samples
+    assert set(found) == {"speed", "room", "noise", "codec mulaw"}
+    assert np.array_equal(measured, augmented(audio, config, np.random.default_rng(1)).samples)
