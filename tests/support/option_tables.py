@@ -252,6 +252,11 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         ("diarization", f"data.inference.{name}"): (*MANY_SPEAKERS, "data.inference.clustering=vbx")
         for name in ("vbx_fa", "vbx_fb")
     },
+    ("diarization", "data.inference.centred_threshold"): (
+        *MANY_SPEAKERS,
+        "data.inference.clustering=centred",
+        "data.inference.min_speakers=3",
+    ),
     ("diarization", "datasets.0.name"): (AMI,),
     ("diarization", "datasets.0.find_speech"): (CONVERSATIONS,),
     **{

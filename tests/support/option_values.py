@@ -151,6 +151,7 @@ VALUES: dict[str, Any] = {
     "data.augmentation.codecs": ["mulaw"],
     "data.augmentation.techniques": ["synonym_replacement"],
     "data.augmentation.synonyms": "FOLDER/other_synonyms.txt",
+    "data.inference.centred_threshold": 0.01,
     "data.inference.clustering_threshold": 0.01,
     "data.inference.min_share": 0.3,
     "data.inference.speaker_encoder": "FOLDER/voices.onnx",

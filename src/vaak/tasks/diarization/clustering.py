@@ -2,6 +2,10 @@
 
 Agglomerative: average linkage on the cosine distance; two speakers of one window are never joined.
 
+Centred: the same again without the mean of the recording's embeddings, where at least three are found. What all have in
+common, the encoder's own mean and the room, makes distances small; without it, a threshold lies between those of one
+speaker and of two in more recordings. One or two speakers have no such mean: theirs lies at or between them.
+
 VBx: a Bayesian mixture, begun with those clusters, in which speakers without evidence die out. Each embedding x of
 speaker s is x = m_s + noise, where the mean is m_s ~ N(0, between) and the noise ~ N(0, within), as in PLDA; F_A scales
 the evidence of embeddings, which aren't independent, and F_B that of speakers.
@@ -97,6 +101,19 @@ def _after_joins(joins: np.ndarray, number: int) -> np.ndarray:
     _, firsts, clusters = np.unique(above[:count], return_index=True, return_inverse=True)
     order = np.argsort(np.argsort(firsts))
     return order[clusters]
+
+
+LEAST_CENTRED = 3
+"""The mean of fewer speakers' embeddings says who they are, rather than what all have in common."""
+
+
+def find_common(speakers: Speakers, threshold: float, least: int = 1, most: int | None = None) -> np.ndarray | None:
+    """The mean ``(dim,)`` of all embeddings' directions; None of a recording in which fewer than three are found."""
+    clusters = cluster_embeddings(speakers, threshold, least, most)
+    if int(clusters.max(initial=-1)) + 1 < LEAST_CENTRED:
+        return None
+    common: np.ndarray = unit_vectors(speakers.embeddings).mean(0)
+    return common
 
 
 class Mixture(NamedTuple):

@@ -173,9 +173,16 @@ class InferenceConfig(Section):
     clustering_threshold: float = option(
         "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
     )
-    clustering: Literal["agglomerative", "vbx"] = option(
-        "How embeddings of windows become speakers: agglomerative, or VBx, which begins with that.",
+    clustering: Literal["agglomerative", "centred", "vbx"] = option(
+        "How embeddings of windows become speakers: agglomerative; centred, which repeats that without what all "
+        "embeddings have in common, where it finds at least three; or VBx, which begins with the first.",
         "agglomerative",
+    )
+    centred_threshold: float = option(
+        "centred: as clustering_threshold, without what all embeddings of the recording have in common.",
+        0.8,
+        gt=0,
+        lt=2,
     )
     min_share: float = option(
         "Fraction of a recording's speech; smaller clusters are not speakers; their members go to the nearest.",

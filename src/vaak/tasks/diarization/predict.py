@@ -366,9 +366,9 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     long = [one for one in recordings if len(one.outputs) > 1 and one.outputs[0].embeddings is not None]
     if not long or diarizer.collator.names is not None or diarizer.inference.num_speakers is not None:
         return diarizer
-    settings = [
-        {"min_share": share, "clustering_threshold": value} for share in MIN_SHARES for value in CLUSTERING_THRESHOLDS
-    ]
+    # the first clustering of "centred" only says whether there are several
+    name = "centred_threshold" if diarizer.inference.clustering == "centred" else "clustering_threshold"
+    settings = [{"min_share": share, name: value} for share in MIN_SHARES for value in CLUSTERING_THRESHOLDS]
     # The network isn't run again: its outputs are in the recordings, and these settings come after it.
     candidates = [replace(diarizer, inference=diarizer.inference.model_copy(update=one)) for one in settings]
 

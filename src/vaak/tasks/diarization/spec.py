@@ -112,6 +112,8 @@ def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFin
         for name in ("window", "shift_windows"):
             why = "conversations aren't cut: they are as long as their train_duration (or duration) says"
             yield no_effect(f"data.{name}", f"has no effect on simulated data: {why}")
+    if experiment.data.inference.clustering != "centred":
+        yield no_effect("data.inference.centred_threshold", "data.inference.clustering isn't centred")
     if experiment.data.inference.clustering != "vbx":
         for name in ("vbx_fa", "vbx_fb"):
             yield no_effect(f"data.inference.{name}", "data.inference.clustering isn't vbx")

@@ -30,7 +30,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vaak.tasks.diarization.clustering import Speakers, cluster_embeddings, cluster_vbx, unit_vectors
+from vaak.tasks.diarization.clustering import (
+    Speakers,
+    cluster_embeddings,
+    cluster_vbx,
+    find_common,
+    unit_vectors,
+)
 from vaak.tasks.diarization.config import InferenceConfig
 
 LEAST_SPEECH = 0.01
@@ -119,11 +125,16 @@ def match_by_embeddings(
     if trusted.any():
         speakers = Speakers(vectors[trusted], windows[trusted])
         bounds = least, most = inference.num_speakers or inference.min_speakers, most
+        threshold = inference.clustering_threshold
+        if inference.clustering == "centred" and (common := find_common(speakers, threshold, *bounds)) is not None:
+            # the others are assigned without it, too; those without an embedding stay without one
+            vectors = unit_vectors(np.where(there[:, None], vectors - common, 0))
+            speakers, threshold = Speakers(vectors[trusted], windows[trusted]), inference.centred_threshold
         if inference.clustering == "vbx":
             factors = inference.vbx_fa, inference.vbx_fb
-            clusters = cluster_vbx(speakers, inference.clustering_threshold, factors, *bounds)
+            clusters = cluster_vbx(speakers, threshold, factors, *bounds)
         else:
-            clusters = cluster_embeddings(speakers, inference.clustering_threshold, *bounds)
+            clusters = cluster_embeddings(speakers, threshold, *bounds)
         columns[trusted] = _greatest(clusters, amounts[trusted], (least, most), inference.min_share)
         centres = unit_vectors(np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)]))
         if len(alone):

@@ -269,7 +269,7 @@ def make_outputs(
     return outputs
 
 
-@pytest.mark.parametrize("clustering", ["agglomerative", "vbx"])
+@pytest.mark.parametrize("clustering", ["agglomerative", "centred", "vbx"])
 @pytest.mark.parametrize("number", [2, 3, 5, 7, 10])
 def test_an_hour_is_joined_for_half_a_point(number: int, clustering: str):
     """Any number of voices with something in common, a third of the time several at once."""
@@ -285,6 +285,24 @@ def test_an_hour_is_joined_for_half_a_point(number: int, clustering: str):
     assert sorted(columns) == list(range(number))
     wrong = ((found[:, columns] >= 0.5) != truth).any(1)
     assert wrong.sum() / truth.sum() <= 0.005
+
+
+@pytest.mark.parametrize(("number", "apart"), [(6, 6), (4, 4), (3, 2), (2, 1)])
+def test_without_what_all_have_in_common_two_near_voices_are_told_apart(number: int, apart: int):
+    """Two of the voices are nearer than the threshold, since most of an embedding is the same for all."""
+    rng = np.random.default_rng(number)
+    own = np.linalg.qr(rng.normal(size=(24, 24)))[0][: number + 1]
+    own[1] = 0.15 * own[0] + np.sqrt(1 - 0.15**2) * own[1]
+    voices = 1.5 * own[number] + own[:number]
+    voices /= np.linalg.norm(voices, axis=1, keepdims=True)
+    truth = np.kron(np.eye(number, dtype=np.float32)[rng.permutation(np.arange(4 * number) % number)], np.ones((50, 1)))
+    outputs = windows_of(truth, voices, 50, 50, rng, noise=0.01)
+    found = {
+        name: stitch_windows(outputs, len(truth), InferenceConfig(clustering=name, clustering_threshold=0.28))
+        for name in ("agglomerative", "centred")
+    }
+    assert found["agglomerative"].shape[1] == number - 1, "the two are one without it"
+    assert found["centred"].shape[1] == apart
 
 
 def test_all_who_hardly_speak_are_still_heard():
