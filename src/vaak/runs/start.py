@@ -389,10 +389,11 @@ def _say_how_data_are_loaded(trainer: Trainer) -> None:
         return
     cost = measure_examples(dataset, trainer.config.random_seed)
     if cost is not None:
-        loading = f"{trainer.num_workers} processes make them" if trainer.num_workers else "this process makes them"
+        number = trainer.num_workers
+        makers = {0: "this process makes them", 1: "1 process makes them"}.get(number, f"{number} processes make them")
         log.info(
             "an example takes %s to make; %s (training.performance.num_workers), with %d cores",
-            *(cost, loading, cores_of_a_process()),
+            *(cost, makers, cores_of_a_process()),
         )
 
 

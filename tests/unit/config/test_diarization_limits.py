@@ -142,3 +142,13 @@ def test_conversations_of_more_speakers_than_the_model_has_are_remarked_on(read:
     assert warning.startswith("f.yml:5: datasets.0.conversations.num_speakers: the model has 2 outputs for speakers (m")
     assert read("multilabel", datasets, "model: {max_speakers: 3}").warnings == []
     assert read("binary", datasets).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "warned"),
+    [("codecs: [mulaw, opus]", 1), ("codecs: [mulaw, mp3]", 0), ("codecs: [opus], codec_probability: 0", 0)],
+)
+def test_what_the_codec_opus_costs_is_remarked_on(read: Read, augmentation: str, warned: int):
+    warnings = read("multilabel", f"data: {{augmentation: {{{augmentation}}}}}").warnings
+    assert len(warnings) == warned
+    assert all("data.augmentation.codecs: opus takes a core about 30 ms for each second" in one for one in warnings)

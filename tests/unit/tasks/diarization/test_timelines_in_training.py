@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,9 @@ def test_the_first_recordings_are_shown_in_whatever_order_they_come(
         assert meters.pictures()["timelines"].startswith(PNG)
     assert [one.name for one in shown[0].values()] == ["valid0", "valid1"]
     assert shown[0] == shown[1]
+
+
+def test_the_log_says_what_an_example_takes_and_who_makes_it(diarizer_run: Path):
+    log = (diarizer_run / "train.log").read_text()
+    assert re.search(r"an example takes \d+\.\d ms \(.*(reading|features and the rest) \d+\.\d.*\) to make; ", log)
+    assert "(training.performance.num_workers), with " in log
