@@ -4,10 +4,16 @@ Frames are drawn: letters one after another with blanks between, as certain as t
 less so (noisy). Both prune by the same defaults (tokens below e^-5, prefixes e^10 behind the best); ``exact`` is Vaak's
 time without. ``÷`` is the ratio of the least processor times, below 1 where Vaak is faster; ``together`` is Vaak's time
 of one of 16 recordings that it searches together, and ``others`` are those of them whose text pruning changes. With
---arpa, both use an n-gram model (pyctcdecode needs kenlm). Needs pyctcdecode.
+--arpa, both use an n-gram model (pyctcdecode needs kenlm). By default, pyctcdecode counts 10 less for each unknown
+word; ``equal`` is the ratio to its time without that, as Vaak and KenLM score them. Needs pyctcdecode.
 
     python benchmarks/ctc_search.py
     python benchmarks/ctc_search.py --arpa words.arpa --beams 16 --frames 250 1000 4000
+
+With a trained model, its frames of a split are searched: the texts that pruning changes, of all, the word error rates
+with and without pruning, and both times a recording.
+
+    python benchmarks/ctc_search.py --model runs/digits-ctc --split test --arpa words.arpa
 """
 
 from __future__ import annotations
@@ -25,6 +31,8 @@ import numpy as np
 
 from vaak.nn.decoding.ctc_beam import CtcBeam
 from vaak.nn.decoding.ctc_search import search_rows
+from vaak.runs.open_run import open_run
+from vaak.scoring.word_errors import count_errors
 from vaak.text.ngram import Ngram
 
 LABELS = ("", *"abcdefghijklmnopqrstuvwxyz'", " ")
@@ -39,13 +47,19 @@ def main() -> None:
     parser.add_argument("--frames", type=int, nargs="+", default=[250, 500, 1000, 2000])
     parser.add_argument("--arpa", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a run with architecture ctc")
+    parser.add_argument("--split", default="test")
     options = parser.parse_args()
+    if options.model is not None:
+        compare_on_a_model(options)
+        return
     logging.disable(logging.WARNING)  # pyctcdecode's remarks on its vocabulary
     words = [] if options.arpa is None else read_words(options.arpa)
     theirs, model = make_decoder(options.arpa, words), None if options.arpa is None else Ngram(options.arpa)
-    ratio = "Vaak, ms | pyctcdecode, ms | Vaak ÷ pyctcdecode"
+    equal = theirs if model is None else make_decoder(options.arpa, words, unk_score_offset=0.0)
+    ratio = "Vaak, ms | pyctcdecode, ms | Vaak ÷ pyctcdecode | equal"
     print(f"| frames | beam | length | {ratio} | exact, ms | together, ms | others |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for kind in KINDS:
         for beam in options.beams:
             exact = CtcBeam(LABELS, 0, beam, model, ALPHA if model else 0.0, BETA if model else 0.0)
@@ -55,25 +69,58 @@ def main() -> None:
                 arms: list[Callable[[], Any]] = [
                     partial(search_rows, rows[:1], ours),
                     partial(theirs.decode, rows[0], beam_width=beam),
+                    partial(equal.decode, rows[0], beam_width=beam),
                     partial(search_rows, rows[:1], exact),
                     partial(search_rows, rows, ours),
                 ]
-                own, other, whole, together = race(arms, options.rounds)
+                own, other, alike, whole, together = race(arms, options.rounds)
                 pairs = zip(search_rows(rows, ours), search_rows(rows, exact), strict=True)
                 differ = sum(found[0][1] != full[0][1] for found, full in pairs)
-                shown = (
-                    f"{own:.1f} | {other:.1f} | {own / other:.2f} | {whole:.1f} | {together / TOGETHER:.1f} | {differ}"
-                )
+                ratios = f"{own:.1f} | {other:.1f} | {own / other:.2f} | {own / alike:.2f}"
+                shown = f"{ratios} | {whole:.1f} | {together / TOGETHER:.1f} | {differ}"
                 print(f"| {kind} | {beam} | {length} | {shown} |", flush=True)
 
 
-def make_decoder(arpa: Path | None, words: list[str]) -> Any:
+def compare_on_a_model(options: argparse.Namespace) -> None:
+    """Print what pruning changes in the texts of a trained model."""
+    opened = open_run(options.model, device="cpu")
+    task = opened.task
+    transcriber, data = task.transcriber(opened.model, method="beam"), task.dataset(options.split)
+    examples = [data.example(index, np.random.default_rng(0)) for index in range(data.num_transcribed)]
+    rows = [transcriber.log_probs([one.features])[0] for one in examples]
+    model = None if options.arpa is None else Ngram(options.arpa)
+    plain = replace(transcriber.beam, words=model, alpha=ALPHA if model else 0.0, beta=BETA if model else 0.0)
+    print("| beam | n-gram | texts that pruning changes | WER pruned, % | WER exact, % | pruned, ms | exact, ms |")
+    print("|---|---|---|---|---|---|---|")
+    for words in dict.fromkeys([False, model is not None]):
+        for beam in options.beams:
+            exact = replace(plain, beam_size=beam) if words else replace(transcriber.beam, beam_size=beam)
+            ways = (replace(exact, token_min_logp=-5.0, beam_threshold=10.0),
+                    replace(exact, token_min_logp=None, beam_threshold=None))  # fmt: skip
+            times = race([partial(search_rows, rows, way) for way in ways], options.rounds)
+            found = [[transcriber.vocabulary.decode(best[0][1]) for best in search_rows(rows, way)] for way in ways]
+            rates = [
+                100 * mean_rate([count_errors(task.normalise(one.text), task.normalise(text))
+                                 for one, text in zip(examples, texts, strict=True)])
+                for texts in found
+            ]  # fmt: skip
+            changed = sum(one != other for one, other in zip(*found, strict=True))
+            shown = " | ".join([*(f"{rate:.2f}" for rate in rates), *(f"{each / len(rows):.1f}" for each in times)])
+            print(f"| {beam} | {'yes' if words else 'no'} | {changed} of {len(rows)} | {shown} |", flush=True)
+
+
+def mean_rate(counts: list[Any]) -> float:
+    """Return the word error rate of all texts together."""
+    return sum(one.word_errors for one in counts) / max(1, sum(one.words for one in counts))
+
+
+def make_decoder(arpa: Path | None, words: list[str], **options: float) -> Any:
     """Return pyctcdecode's, with the same weights."""
     from pyctcdecode import build_ctcdecoder
 
     if arpa is None:
         return build_ctcdecoder(list(LABELS))
-    return build_ctcdecoder(list(LABELS), str(arpa), unigrams=words, alpha=ALPHA, beta=BETA)
+    return build_ctcdecoder(list(LABELS), str(arpa), unigrams=words, alpha=ALPHA, beta=BETA, **options)
 
 
 def race(arms: list[Callable[[], Any]], rounds: int) -> list[float]:

@@ -9,10 +9,12 @@
     p(w | h) = that of the n-gram h w where there is one, else back-off(h) · p(w | h without its first word)
 
 The file becomes sorted arrays once, in FILE.ngram next to it, which all processes map into memory: 20 bytes an n-gram,
-28 a word, 8 an n-gram of the highest order. Probabilities are rounded to float32, to about 7 digits.
+28 a word, 8 an n-gram of the highest order, 8 a beginning of words. Probabilities are rounded to float32, to about 7
+digits.
 
-    ngram.json     counts by order, the highest score, and the size and time of the file they are from
+    ngram.json     counts by order, the highest scores, and the size and time of the file they are from
     hashes.bin     int64, sorted: word w has the hash hashes[w]
+    beginnings.bin int64, sorted: the hashes of all that a word begins with
     words.bin      uint32: the last words of n-grams, all of order 1, then 2, …; of one history together, sorted
     scores.bin     float32: log10 of their probabilities
     back_offs.bin  float32, as the next ones not of the highest order: log10 of the back-off
@@ -48,14 +50,15 @@ log = logging.getLogger("vaak")
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 NOWHERE = -100.0
 """The log10 of the probability of an unknown word where the file has none."""
-FORMAT, ENDING, MARKER = "vaak ngram 1", ".ngram", "ngram.json"
+FORMAT, ENDING, MARKER = "vaak ngram 2", ".ngram", "ngram.json"
 KENLM = b"mmap lm http://kheafield.com/code"
 """The first bytes of a file that KenLM's build_binary writes."""
 DTYPES = {
-    "hashes": "<i8", "words": "<u4", "scores": "<f4", "back_offs": "<f4", "firsts": "<u4", "suffixes": "<u4",
+    "hashes": "<i8", "beginnings": "<i8", "words": "<u4", "scores": "<f4", "back_offs": "<f4", "firsts": "<u4",
+    "suffixes": "<u4",
 }  # fmt: skip
 MOST_NGRAMS, MOST_KEPT = 2**32 - 2, 200_000
-"""N-grams that a place of 32 bits can name, and scores that are kept for the next time they are asked for."""
+"""N-grams that a place of 32 bits can name, and answers that are kept for the next time they are asked for."""
 
 
 class Ngram:
@@ -75,6 +78,8 @@ class Ngram:
         self.counts: list[int] = about["counts"]
         self.highest: float = about["highest"]
         """No word has a higher score than this."""
+        self.unknown: float = about["unknown"]
+        """No word that the model lacks has a higher score than this."""
         for name, dtype in DTYPES.items():
             size = (folder / f"{name}.bin").stat().st_size
             mapped = np.memmap(folder / f"{name}.bin", dtype, "r") if size else np.zeros(0, dtype)
@@ -83,8 +88,10 @@ class Ngram:
         """The state of no words."""
         self._unknown = self._find_word(UNKNOWN)
         self._known: dict[tuple[int, str], tuple[float, int]] = {}
+        self._begun: dict[str, bool] = {}
 
     _hashes: np.ndarray
+    _beginnings: np.ndarray
     _words: np.ndarray
     _scores: np.ndarray
     _back_offs: np.ndarray
@@ -123,9 +130,16 @@ class Ngram:
         return self._find_word(word) is not None
 
     def _find_word(self, word: str) -> int | None:
-        own = hash_word(word)
-        place = int(self._hashes.searchsorted(own))
-        return place if place < len(self._hashes) and self._hashes[place] == own else None
+        return find_number(self._hashes, hash_word(word))
+
+    def has_beginning(self, letters: str) -> bool:
+        """Return whether a word of the model begins with these letters."""
+        found = self._begun.get(letters)
+        if found is None:
+            if len(self._begun) > MOST_KEPT:
+                self._begun.clear()
+            found = self._begun[letters] = find_number(self._beginnings, hash_word(letters)) is not None
+        return found
 
     def begin(self) -> int:
         """Return the state before the first word."""
@@ -186,6 +200,12 @@ class Ngram:
         return place if place < last and self._words[place] == word else None
 
 
+def find_number(numbers: np.ndarray, number: int) -> int | None:
+    """Return the place of a number among sorted ones; None where it isn't there."""
+    place = int(numbers.searchsorted(number))
+    return place if place < len(numbers) and numbers[place] == number else None
+
+
 def hash_word(word: str) -> int:
     """Return 64 bits of a word, with a sign."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little", signed=True)
@@ -193,7 +213,9 @@ def hash_word(word: str) -> int:
 
 def _find_made(folder: Path, source: dict[str, int]) -> dict[str, Any] | None:
     """Return the marker of arrays if they are complete and made of this file; else None."""
-    artifact = Artifact(folder, MARKER, "arrays of an n-gram model", FORMAT, {"counts": list, "highest": float})
+    artifact = Artifact(
+        folder, MARKER, "arrays of an n-gram model", FORMAT, {"counts": list, "highest": float, "unknown": float}
+    )
     about = artifact.find()
     return None if about is None or about.get("source") != source or artifact.damage() is not None else about
 
@@ -209,9 +231,8 @@ def _make_arrays(path: Path, folder: Path, source: dict[str, int]) -> None:
             with replacing(folder / f"{name}.bin") as temporary, open(temporary, "wb") as file:
                 for part in parts:
                     part.astype(DTYPES[name]).tofile(file)
-        artifact.finish({
-            "format": FORMAT, "counts": builder.counts, "highest": builder.find_highest(), "source": source
-        })  # fmt: skip
+        highest = {"highest": builder.find_highest(), "unknown": builder.find_highest(builder.ids.get(UNKNOWN, -1))}
+        artifact.finish({"format": FORMAT, "counts": builder.counts, **highest, "source": source})
 
 
 class _Level(NamedTuple):
@@ -346,6 +367,7 @@ class _Builder:
         total = nothing + len(self.levels[-1].keys)
         return {
             "hashes": [self.levels[0].keys],
+            "beginnings": [self._hash_beginnings()],
             "words": words,
             "scores": [level.scores for level in self.levels],
             "back_offs": [level.back_offs for level in lower],
@@ -353,9 +375,24 @@ class _Builder:
             "suffixes": [np.where(level.suffixes < 0, nothing, level.suffixes) for level in lower],
         }
 
-    def find_highest(self) -> float:
-        """Return more than any score: a probability, and as many back-offs as may come before it."""
-        most = max((float(level.scores.max(initial=NOWHERE)) for level in self.levels), default=0.0)
+    def _hash_beginnings(self) -> np.ndarray:
+        letters = {word[:size] for word in self.ids for size in range(1, len(word) + 1)}
+        found = np.fromiter(map(hash_word, letters), np.int64, len(letters))
+        found.sort()
+        return found
+
+    def find_highest(self, word: int | None = None) -> float:
+        """Return more than any score: a probability, and as many back-offs as may come before it.
+
+        Of a ``word``, more than any score of it, or of one that isn't there.
+        """
+        most = NOWHERE
+        for level in self.levels:
+            scores = level.scores
+            if word is not None:
+                words = np.arange(len(scores)) if level is self.levels[0] else level.keys & 0xFFFFFFFF
+                scores = scores[words == word]
+            most = max(most, float(scores.max(initial=NOWHERE)))
         back_offs = (max(0.0, float(level.back_offs.max(initial=0.0))) for level in self.levels[:-1])
         return (most + sum(back_offs)) * math.log(10)
 

@@ -4,9 +4,11 @@ It finds what ``ctc_search`` finds on arrays. An operation on arrays costs as mu
 pruning leaves one or two tokens of a frame, or where a language model is asked about words one by one, the loop is
 faster. The words that tokens end are asked about once, those of all rows together.
 
-Where a language model is used, only the best text is sought and prefixes are pruned, one more is left out: a prefix
-that ends in the same token and the same begun word as a better one, in the same states of all models. Later frames
-can't tell the two apart, so it never gets ahead (pyctcdecode's ``prune_history``).
+Where a language model is used, only the best text is sought and prefixes are pruned, two more are left out. One is a
+prefix that ends in the same token and the same begun word as a better one, in the same states of all models: later
+frames can't tell the two apart, so it never gets ahead (pyctcdecode's ``prune_history``). The other one is behind
+because its begun word can't become one of the language model's: the least that this will cost is charged at once, not
+when the word ends. Texts have the same scores at their end (pyctcdecode charges 10 more for each unknown word).
 
     root ──h──▶ "h" ──e──▶ "he" ──␣──▶ "he "      each node: log p of its paths that end in a blank, and in its token
                   └───a──▶ "ha"
@@ -34,7 +36,7 @@ UNCHANGED = -1
 
 def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
     """Return the ``n_best`` texts of each of ``rows`` ``(frame, vocab)``, whose tokens have been pruned."""
-    shared = _Shared(search)
+    shared = _Shared(search, n_best)
     searches = [_Row(shared, row, n_best) for row in rows]
     waiting = [one.run() for one in searches]
     while waiting:
@@ -51,19 +53,22 @@ def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) ->
 class _Node:
     """A prefix, and what the frames so far say about it."""
 
-    __slots__ = ("bonus", "children", "ended", "hot", "hot_state", "in_blank", "in_token", "key", "parent", "state",
-                 "time", "token", "total", "word", "words")  # fmt: skip
+    __slots__ = ("bonus", "children", "ended", "hot", "hot_state", "in_blank", "in_token", "key", "lost", "parent",
+                 "state", "time", "token", "total", "word", "words")  # fmt: skip
 
-    def __init__(self, parent: _Node | None, token: int) -> None:
-        self.parent, self.token, self.time = parent, token, 0
-        """``time``: the number of frames after which it was in the beam last."""
+    def __init__(self, parent: _Node | None, token: int, words: float, state: int, word: str) -> None:
+        """``words``: the score of complete words; ``state``: the language model's after them; ``word``: the letters of
+        the one that has begun."""
+        self.parent, self.token, self.words, self.state, self.word = parent, token, words, state, word
+        self.time = 0
+        """The number of frames, but for those that can only be a blank, after which it was in the beam last."""
         self.in_blank = self.in_token = self.total = NEVER
-        self.words, self.state, self.word = 0.0, 0, ""
-        """What complete words add, the language model's state after them, and the letters of the one that has begun."""
         self.hot, self.hot_state = 0.0, BEGIN
         """The score that hotwords add, and their state."""
-        self.bonus, self.key = 0.0, (0, "", token, BEGIN)
-        """The score of both, and everything that later frames depend on in a prefix, except its probabilities."""
+        self.lost, self.bonus = 0.0, words
+        """The known cost of the word that has begun; the score of all three."""
+        self.key = state, word, token, BEGIN
+        """Everything that later frames depend on in a prefix, except its probabilities."""
         self.children: dict[int, _Node] = {}
         self.ended: dict[int, tuple[float, int]] = {}
         """By the kind of a next token: ``words`` and ``state`` after it."""
@@ -88,6 +93,8 @@ class _Unread(NamedTuple):
 
 
 class _Frame(NamedTuple):
+    time: int
+    """Its number, not counting those that can only be a blank."""
     blank: float
     log_probs: dict[int, float]
     """For all tokens that are left, even if there are too many to continue prefixes."""
@@ -98,7 +105,8 @@ class _Frame(NamedTuple):
 class _Shared:
     """The part of a search that all its rows share."""
 
-    def __init__(self, search: CtcBeam) -> None:
+    def __init__(self, search: CtcBeam, n_best: int) -> None:
+        self.prunes_more = n_best == 1 and search.words is not None and search.beam_threshold is not None
         self.search, self.endings = search, search.endings or Endings([""] * len(search.pieces))
         self.kinds: list[int] = self.endings.kinds.tolist()
         self.scores = EndingScores(self.endings, search.words)
@@ -109,6 +117,17 @@ class _Shared:
             search.hotwords.find_gains(np.arange(len(search.hotwords.parts)))
             self.most += float(search.hotwords.most.max())
         self._hot: dict[tuple[int, int], tuple[int, float]] = {}
+        self.unknown = find_unknown_cost(search) if self.prunes_more else 0.0
+        """The least that a word costs that the language model lacks; 0 where it isn't charged before its end."""
+        self._lost: dict[str, float] = {"": 0.0}
+
+    def find_lost(self, word: str) -> float:
+        """Return what a word that has begun is known to cost, at least; 0 where it may become one of the model's."""
+        lost = self._lost.get(word)
+        if lost is None:
+            assert self.search.words is not None
+            lost = self._lost[word] = 0.0 if self.search.words.has_beginning(word) else self.unknown
+        return lost
 
     def read_hotword(self, state: int, token: int) -> tuple[int, float]:
         """Return the state of hotwords after a token, and what it adds."""
@@ -138,94 +157,114 @@ class _Row:
     def __init__(self, shared: _Shared, log_probs: np.ndarray, n_best: int) -> None:
         self.shared, self.search, self.log_probs = shared, shared.search, log_probs
         self.threshold = np.inf if self.search.beam_threshold is None else self.search.beam_threshold
-        self.merges = n_best == 1 and self.search.words is not None and self.search.beam_threshold is not None
+        self.prunes_more = shared.prunes_more
         self.found: Found = []
 
     def run(self) -> Iterator[list[WordEnd]]:
         """Search; stop at words that must be read before it goes on. At the end, the texts are in ``found``."""
-        root = _Node(None, self.search.blank)
+        state = 0 if self.search.words is None else self.search.words.begin()
+        root = _Node(None, self.search.blank, 0.0, state, "")
         root.in_blank = root.total = 0.0
-        root.state = 0 if self.search.words is None else self.search.words.begin()
         beam = [root]
-        for time, frame in enumerate(self._read()):
-            if len(frame.log_probs) == 1 and frame.blank > NEVER:
-                self._add_blank(beam, frame.blank, time + 1)
-                continue
-            stays = self._stay(beam, frame, time)
-            candidates, unread = self._continue(stays, frame, time)
+        for blanks, frame in self._read():
+            self._add_blanks(beam, blanks)
+            if frame is None:
+                break
+            candidates, unread = self._continue(self._stay(beam, frame), frame)
             if unread:
                 yield [(one.node.state, one.node.word, one.kind) for one in unread]
                 candidates += [self._end(one) for one in unread]
-            beam = self._select(candidates, frame.blank, time + 1)
+            beam = self._select(candidates, frame.blank, frame.time + 1)
         yield from self._finish(beam)
 
-    def _read(self) -> Iterator[_Frame]:
-        """The frames, with the tokens that are left."""
+    def _read(self) -> Iterator[tuple[list[float], _Frame | None]]:
+        """The frames, with the tokens that are left, each after those that can only be a blank; None at the end."""
         blank, kinds, width = self.search.blank, self.shared.kinds, self.search.beam_size
         frames, places = (self.log_probs > NEVER).nonzero()
         found = self.log_probs[frames, places].astype(np.float64)
         order = np.lexsort((-found, frames))
         tokens, values, start = places[order].tolist(), found[order].tolist(), 0
+        blanks, time = list[float](), 0
         for end in np.searchsorted(frames, np.arange(len(self.log_probs)), "right").tolist():
-            pairs = list(zip(tokens[start:end], values[start:end], strict=True))
-            log_probs, start = dict(pairs), end
-            longer = [(token, own, kinds[token]) for token, own in pairs[:width] if token != blank]
-            yield _Frame(log_probs.get(blank, NEVER), log_probs, longer)
+            if end == start + 1 and tokens[start] == blank:
+                blanks.append(values[start])
+            else:
+                pairs = list(zip(tokens[start:end], values[start:end], strict=True))
+                log_probs = dict(pairs)
+                longer = [(token, own, kinds[token]) for token, own in pairs[:width] if token != blank]
+                yield blanks, _Frame(time, log_probs.get(blank, NEVER), log_probs, longer)
+                blanks, time = [], time + 1
+            start = end
+        yield blanks, None
 
     @staticmethod
-    def _add_blank(beam: list[_Node], blank: float, time: int) -> None:
-        """Read a frame that can only be a blank: no prefix gets ahead of another."""
+    def _add_blanks(beam: list[_Node], blanks: list[float]) -> None:
+        """Read frames that can only be a blank: no prefix gets ahead of another."""
+        if not blanks:
+            return
         for node in beam:
-            node.in_blank = node.total = node.total + blank
-            node.in_token, node.time = NEVER, time
+            total = node.total
+            for blank in blanks:
+                total += blank
+            node.in_blank, node.in_token, node.total = total, NEVER, total
 
-    def _stay(self, beam: list[_Node], frame: _Frame, time: int) -> list[_Candidate]:
+    def _stay(self, beam: list[_Node], frame: _Frame) -> list[_Candidate]:
         """Return the prefixes unchanged: with a blank; with the last token, longer, or after a parent in the beam."""
-        log_probs, continued, found = frame.log_probs, {one[0] for one in frame.tokens}, list[_Candidate]()
+        log_probs, blank, found = frame.log_probs, frame.blank, list[_Candidate]()
+        continued = {one[0] for one in frame.tokens}
         for node in beam:
             token, parent = node.token, node.parent
             own = log_probs.get(token, NEVER)
             in_token = node.in_token + own
-            if parent is not None and parent.time == time and token in continued:
+            if parent is not None and parent.time == frame.time and token in continued:
                 # A token repeats in the text only over a blank between; without one, it is the same token, longer.
                 in_token = add_logs(in_token, (parent.in_blank if parent.token == token else parent.total) + own)
-            in_blank = node.total + frame.blank
+            in_blank = node.total + blank
             score = (in_blank if in_token == NEVER else add_logs(in_blank, in_token)) + node.bonus
             found.append((score, node, UNCHANGED, in_token))
         return found
 
-    def _continue(self, stays: list[_Candidate], frame: _Frame, time: int) -> tuple[list[_Candidate], list[_Unread]]:
+    def _continue(self, stays: list[_Candidate], frame: _Frame) -> tuple[list[_Candidate], list[_Unread]]:
         """Return the prefixes, unchanged and continued by tokens, and those whose words must be read first."""
-        shared, has_hotwords, tokens = self.shared, self.search.hotwords is not None, frame.tokens
-        least, hot = self._find_least(stays), 0.0
-        found, unread = list[_Candidate](), list[_Unread]()
+        least, found, unread = self._find_least(stays), list[_Candidate](), list[_Unread]()
         for stay in stays:
-            node = stay[1]
-            before, children, bonus = node.total, node.children, node.bonus
-            useful = least - before - bonus - shared.most
-            for token, own, kind in tokens:
-                # Tokens come by falling probability: no later one reaches the beam, either.
-                if own < useful:
-                    break
-                # That prefix is in the beam itself: _stay has added what it gets from here.
-                if (child := children.get(token)) is not None and child.time == time:
-                    continue
-                in_token = (node.in_blank if token == node.token else before) + own
-                if has_hotwords:
-                    hot = shared.read_hotword(node.hot_state, token)[1]
-                if not kind:
-                    score = in_token + bonus + hot
-                elif (ended := shared.end_word(node, kind)) is not None:
-                    score = in_token + ended[0] + node.hot + hot
-                else:
-                    # The language model reads a word only if its best score would stay in the beam.
-                    if in_token + bonus + hot + shared.most_gained[kind] >= least and in_token > NEVER:
-                        unread.append(_Unread(node, token, in_token, kind, hot))
-                    continue
-                if score >= least and score > NEVER:
-                    found.append((score, node, token, in_token))
-            found.append(stay)
-        return found, unread
+            self._lengthen(stay[1], frame, least, found, unread)
+            if stay[0] >= least:
+                found.append(stay)
+        # One prefix stays even if all are impossible, so that each row has a text.
+        return found if found or unread else stays, unread
+
+    def _lengthen(
+        self, node: _Node, frame: _Frame, least: float, found: list[_Candidate], unread: list[_Unread]
+    ) -> None:
+        """Add a prefix continued by tokens to what was ``found``, or to those whose words must be read first."""
+        shared, has_hotwords, hot = self.shared, self.search.hotwords is not None, 0.0
+        looks_ahead, tails = shared.unknown < 0, shared.endings.tails
+        before, children, bonus, time = node.total, node.children, node.bonus, frame.time
+        useful = least - before - bonus + node.lost - shared.most
+        for token, own, kind in frame.tokens:
+            # Tokens come by falling probability: no later one reaches the beam, either.
+            if own < useful:
+                break
+            # That prefix is in the beam itself: _stay has added what it gets from here.
+            if (child := children.get(token)) is not None and child.time == time:
+                continue
+            in_token = (node.in_blank if token == node.token else before) + own
+            if has_hotwords:
+                hot = shared.read_hotword(node.hot_state, token)[1]
+            if not kind:
+                score = in_token + bonus + hot
+            elif (ended := shared.end_word(node, kind)) is not None:
+                score = in_token + ended[0] + node.hot + hot
+            else:
+                # The language model reads a word only if its best score would stay in the beam.
+                if in_token + bonus - node.lost + hot + shared.most_gained[kind] >= least and in_token > NEVER:
+                    unread.append(_Unread(node, token, in_token, kind, hot))
+                continue
+            if looks_ahead and score >= least and (kind or not node.lost):
+                score += shared.find_lost(tails[token] if kind else node.word + tails[token])
+            if score >= least and score > NEVER:
+                found.append((score, node, token, in_token))
 
     def _find_least(self, stays: list[_Candidate]) -> float:
         """Return a score; those below it bring nothing into the beam."""
@@ -238,7 +277,10 @@ class _Row:
     def _end(self, one: _Unread) -> _Candidate:
         ended = self.shared.end_word(one.node, one.kind)
         assert ended is not None
-        return one.in_token + ended[0] + one.node.hot + one.hot, one.node, one.token, one.in_token
+        score = one.in_token + ended[0] + one.node.hot + one.hot
+        if self.shared.unknown < 0:
+            score += self.shared.find_lost(self.shared.endings.tails[one.token])
+        return score, one.node, one.token, one.in_token
 
     def _select(self, candidates: list[_Candidate], blank: float, time: int) -> list[_Node]:
         """Return the beam after a frame: the best, but those that are too far behind the very best."""
@@ -247,14 +289,13 @@ class _Row:
         least, width = candidates[0][0] - self.threshold, self.search.beam_size
         beam, ahead = list[_Node](), _Ahead()
         for score, node, token, in_token in candidates:
-            # One prefix stays even if all are impossible, so that each row has a text.
             if score < least or len(beam) == width or (score == NEVER and beam):
                 break
             if token == UNCHANGED:
                 in_blank = node.total + blank
             else:
                 in_blank, node = NEVER, node.children.get(token) or self._make(node, token)
-            if self.merges and is_behind(ahead, node, in_blank, in_token):
+            if self.prunes_more and is_behind(ahead, node, in_blank, in_token):
                 continue
             node.in_blank, node.in_token, node.total = in_blank, in_token, add_logs(in_blank, in_token)
             node.time = time
@@ -263,14 +304,20 @@ class _Row:
 
     def _make(self, node: _Node, token: int) -> _Node:
         """Return a new prefix, continued by a token."""
-        child, endings, kind = _Node(node, token), self.shared.endings, self.shared.kinds[token]
-        child.words, child.state = node.ended[kind] if kind else (node.words, node.state)
-        child.word = endings.tails[token] if kind else node.word + endings.tails[token]
+        shared = self.shared
+        tail, kind = shared.endings.tails[token], shared.kinds[token]
+        child = (
+            _Node(node, token, *node.ended[kind], tail)
+            if kind
+            else _Node(node, token, node.words, node.state, node.word + tail)
+        )
         if self.search.hotwords is not None:
-            child.hot_state, gained = self.shared.read_hotword(node.hot_state, token)
+            child.hot_state, gained = shared.read_hotword(node.hot_state, token)
             child.hot = node.hot + gained
-        child.bonus = child.words + child.hot
-        child.key = child.state, child.word, token, child.hot_state
+            child.key = *child.key[:3], child.hot_state
+        if shared.unknown < 0:
+            child.lost = shared.find_lost(child.word)
+        child.bonus = child.words + child.hot + child.lost
         node.children[token] = child
         return child
 
@@ -293,6 +340,13 @@ class _Row:
             scored = [(score + more, node, state) for (score, node, state), more in zip(scored, end, strict=True)]
         scored.sort(key=itemgetter(0), reverse=True)
         self.found = [(score, trace(node)) for score, node, _ in scored]
+
+
+def find_unknown_cost(search: CtcBeam) -> float:
+    """Return the least that a word costs that the language model lacks, as a number below 0; 0 if it costs nothing."""
+    if search.words is None or search.alpha <= 0:
+        return 0.0
+    return min(0.0, search.beta + search.alpha * search.words.unknown)
 
 
 def is_behind(ahead: _Ahead, node: _Node, in_blank: float, in_token: float) -> bool:

@@ -30,6 +30,15 @@ class WordModel(Protocol):
         """No word has a higher score than this."""
         ...
 
+    @property
+    def unknown(self) -> float:
+        """No word has a higher score than this of which no beginning is known (``has_beginning``)."""
+        ...
+
+    def has_beginning(self, letters: str) -> bool:
+        """Return whether a known word begins with these letters."""
+        ...
+
     def begin(self) -> int:
         """Return the state before the first word."""
         ...

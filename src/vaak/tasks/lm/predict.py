@@ -143,8 +143,12 @@ class WordScores:
         self._states: dict[tuple[str, ...], int] = {(): 0}
         self._is_alone = False
 
-    highest = math.inf
+    highest = unknown = math.inf
     """A word may change the tokens before it, and so add more than 0."""
+
+    def has_beginning(self, letters: str) -> bool:
+        """Return True: tokens can write any word."""
+        return True
 
     def begin(self) -> int:
         """Return the state before the first word."""

@@ -153,8 +153,13 @@ def test_a_language_model_changes_what_is_found_and_a_narrow_beam_finds_the_obvi
     assert ctc_beam_search(frames, CtcBeam(PIECES, 0, 3, ngram, 1.0))[0][1] == (1, 3, 2)
 
 
-def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float, tuple[int, ...]]]:
-    """The same search in its plainest form: prefixes are tuples, words are counted as they are split."""
+def search_by_tuples(
+    log_probs: np.ndarray, search: CtcBeam, *, looks_ahead: bool = False
+) -> list[tuple[float, tuple[int, ...]]]:
+    """The same search in its plainest form: prefixes are tuples, words are counted as they are split.
+
+    ``looks_ahead``: a begun word that no word of the model begins with is charged before it ends.
+    """
     ends: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
     lowest = -np.inf if search.token_min_logp is None else search.token_min_logp
     behind = np.inf if search.beam_threshold is None else search.beam_threshold
@@ -175,6 +180,11 @@ def search_by_tuples(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float
                 if token != search.blank and before + frame[token] > -np.inf:
                     add((*ids, token), -np.inf, before + frame[token])
         scores = {ids: np.logaddexp(*one) + bonus_of(ids, search, has_ended=False) for ids, one in found.items()}
+        if looks_ahead and search.words is not None:
+            for ids in scores:
+                begun = "".join(search.pieces[one] for one in ids).split(" ")[-1]
+                lost = min(0.0, search.beta + search.alpha * search.words.unknown)
+                scores[ids] += 0.0 if not begun or search.words.has_beginning(begun) else lost
         best = sorted(scores, key=lambda ids: -scores[ids])[: search.beam_size]
         ends = {ids: found[ids] for ids in best if scores[ids] >= scores[best[0]] - behind}
     scored = [(float(np.logaddexp(*one)) + bonus_of(ids, search), ids) for ids, one in ends.items()]
@@ -227,14 +237,17 @@ def test_both_searches_find_what_the_plain_one_finds(
         preferred = Hotwords(hotwords, pieces) if hotwords else None
         search = CtcBeam(pieces, 0, width, ngram if alpha else None, alpha, beta, preferred, *pruning)
         pruned = [search.prune_tokens(row) for row in rows]
-        together = search_arrays(pruned, search, width), search_tree(pruned, search, width)
+        number_of_texts = max(2, width)  # where one is sought, more is pruned
+        together = search_arrays(pruned, search, number_of_texts), search_tree(pruned, search, number_of_texts)
         for number, row in enumerate(rows):
             expected = [one for one in search_by_tuples(row, search) if one[0] > -np.inf]
             for found in together:
                 assert [ids for _, ids in found[number]] == [ids for _, ids in expected]
                 assert [one[0] for one in found[number]] == pytest.approx([one[0] for one in expected], abs=1e-9)
         for alone in (search_arrays, search_tree):
-            assert alone(pruned[:1], search, width)[0] in [one[0] for one in together], "whatever other rows there are"
+            assert alone(pruned[:1], search, number_of_texts)[0] in [one[0] for one in together], (
+                "whatever other rows there are"
+            )
 
 
 def test_prefixes_that_later_frames_cannot_tell_apart_take_one_place_of_the_beam(ngram: Ngram):
@@ -251,6 +264,42 @@ def test_prefixes_that_later_frames_cannot_tell_apart_take_one_place_of_the_beam
     # The places go to others: in a beam of 4, the texts found have higher scores for it.
     assert sum(found - plain for found, plain in pairs) / len(pairs) > 0.1
     assert sum(found > plain + 0.1 for found, plain in pairs) > sum(found < plain - 0.1 for found, plain in pairs)
+
+
+@pytest.mark.parametrize("pieces", [PIECES, WITH_SPACES])
+@pytest.mark.parametrize("hotwords", [{}, HOTWORDS])
+def test_a_word_that_the_model_lacks_is_charged_when_it_can_become_no_other(
+    ngram: Ngram, pieces: tuple[str, ...], hotwords: dict[str, float], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        "vaak.nn.decoding.ctc_tree.is_behind", lambda *_: False
+    )  # which the plain search doesn't leave out
+    rng = np.random.default_rng(4)
+    preferred = Hotwords(hotwords, pieces) if hotwords else None
+    # A wide beam: only the threshold prunes.
+    search = CtcBeam(pieces, 0, 400, ngram, 0.8, 0.5, preferred, token_min_logp=-4.0, beam_threshold=3.0)
+    differ = 0
+    for frames in range(4, 24):
+        row = draw_frames(rng, frames, len(pieces))
+        best = search_by_tuples(row, search, looks_ahead=True)[0]
+        [(score, ids)] = search_rows([row], search)[0]
+        assert ids == best[1]
+        assert score == pytest.approx(best[0], abs=1e-9), "at the end, an unknown word costs what it costs"
+        differ += best[1] != search_by_tuples(row, search)[0][1]
+    assert differ or hotwords
+
+
+def test_an_ngram_knows_beginnings_and_what_an_unknown_word_costs_at_least(ngram: Ngram, tmp_path: Path):
+    assert [ngram.has_beginning(letters) for letters in ("a", "b", "ab", "<s", "c")] == [True, True, False, True, False]
+    assert ngram.unknown == pytest.approx(-1.5 * math.log(10))
+    text = ARPA.replace("a\t-0.4", "ab\t0.4").replace("<s> a", "<s> ab").replace("a b", "ab b")
+    text = text.replace("ngram 2=3", "ngram 2=4").replace("-0.2\tb </s>", "-0.2\tb </s>\n-0.7\tb <unk>")
+    (tmp_path / "more.arpa").write_text(text)
+    more = Ngram(tmp_path / "more.arpa")
+    assert [more.has_beginning(letters) for letters in ("a", "ab", "abb")] == [True, True, False]
+    assert more.unknown == pytest.approx((-0.7 + 0.4) * math.log(10))
+    states = [more.begin(), more.after(more.begin(), "ab"), more.after(more.begin(), "b")]
+    assert max(score for score, _ in more.read([(state, "zzz") for state in states])) <= more.unknown
 
 
 def test_the_time_of_a_frame_is_that_of_the_first_ones(ngram: Ngram):
