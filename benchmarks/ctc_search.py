@@ -111,7 +111,8 @@ def compare_on_a_model(options: argparse.Namespace) -> None:
 
 def mean_rate(counts: list[Any]) -> float:
     """Return the word error rate of all texts together."""
-    return sum(one.word_errors for one in counts) / max(1, sum(one.words for one in counts))
+    wrong: int = sum(one.word_errors for one in counts)
+    return wrong / max(1, sum(one.words for one in counts))
 
 
 def make_decoder(arpa: Path | None, words: list[str], **options: float) -> Any:
