@@ -60,7 +60,7 @@ QUICK_DIARIZER = (
 QUICK_VOICE = (
     "datasets.0.num_sentences=12 datasets.0.train_fraction=0.6 datasets.0.valid_fraction=0.2 "
     "model.global_config.d_model=32 model.global_config.num_layers=1 "
-    "data.samples='[So it is.]' data.speaking.num_iterations=2 "
+    "data.samples='[So it is.]' "
     "training.max_steps=2 training.scheduler.warmup_steps=1 training.device=cpu"
 )
 FEW = "datasets.0.train_fraction=0.5 datasets.0.valid_fraction=0.3 training.max_steps=4"
