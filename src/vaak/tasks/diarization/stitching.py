@@ -116,7 +116,7 @@ def match_by_embeddings(
         sizes = np.repeat([len(output.probabilities) for output in outputs], counts)
         long = amounts >= LEAST_SPEECH * sizes
     # The embedding is zero for one who never speaks alone.
-    there: np.ndarray = vectors.any(1)
+    there: np.ndarray = np.asarray(vectors.any(1))
     trusted = _evenly_chosen(there & (amounts > 0) & long, windows)
     # Where nobody speaks for long, uncertain embeddings are better than none.
     if not trusted.any():
