@@ -439,6 +439,17 @@ class TranscriptWriter:
         # In a beam search, hypotheses are exchanged within their row, whose audio stays.
         if not torch.equal(own, self.rows):
             self.encoded = self.encoded.rows(rows)
-            self.cache.cross_attention_cache.batch_select_indices(rows)
+            self._select_audio(rows, is_one=bool((own == own[0]).all()))
         self.rows, self.written = own, self.written[rows]
         self.cache.self_attention_cache.batch_select_indices(rows)
+
+    def _select_audio(self, rows: Tensor, *, is_one: bool) -> None:
+        """Keep the audio's keys and values of ``rows``; where they are of one recording, all hypotheses share them."""
+        if not is_one:
+            self.cache.cross_attention_cache.batch_select_indices(rows)
+            return
+        # A view: a step of the search reads the memory of one hypothesis, not as many times that.
+        for layer in self.cache.cross_attention_cache.layers:
+            layer.keys, layer.values = (
+                one[rows[:1]].expand(len(rows), -1, -1, -1) for one in (layer.keys, layer.values)
+            )

@@ -31,7 +31,7 @@ from vaak.tasks.asr.whisper.data import Timing, WhisperDataset
 from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.asr.whisper.network import loaded_whisper
-from vaak.tasks.asr.whisper.predict import WhisperTranscriber, compression_ratio, require_decoding
+from vaak.tasks.asr.whisper.predict import TranscriptWriter, WhisperTranscriber, compression_ratio, require_decoding
 from vaak.tasks.asr.whisper.seeking import Listener, listen_on, open_listener
 from vaak.tasks.asr.whisper.sherpa import written_tokens
 from vaak.tasks.asr.whisper.task import WhisperTask
@@ -154,6 +154,26 @@ LONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"return_token_timestamps": True, "condition_on_prev_tokens": True},
     ),
 ]
+
+
+def test_hypotheses_of_one_recording_share_the_keys_of_its_audio(
+    made: dict[int, Made], monkeypatch: pytest.MonkeyPatch
+):
+    shared, select = list[bool](), TranscriptWriter.select
+
+    def note(self: TranscriptWriter, rows: torch.Tensor) -> None:
+        select(self, rows)
+        shared.append(all(one.keys.stride(0) == 0 for one in self.cache.cross_attention_cache.layers))
+
+    monkeypatch.setattr(TranscriptWriter, "select", note)
+    transcriber = made[0].transcriber(method="beam", beam_size=3, max_new_tokens=12)
+    features = [made[0].features(speech(seconds, seed)) for seed, seconds in enumerate((1.9, 1.2))]
+    alone = [transcriber.texts_of_windows([one])[0] for one in features]
+    assert shared
+    assert all(shared)
+    shared.clear()
+    assert transcriber.texts_of_windows(features) == alone, "where several have copies"
+    assert not shared[0]
 
 
 def listened(transcriber: WhisperTranscriber, path: Path) -> Any:
