@@ -96,11 +96,12 @@ def read_in_nf4(
     known = _read_kept(source, kept, layers)
     skipped = {theirs(f"{name}.weight") for name in known}
     tensors = iterate_tensors(source, lambda name: name not in skipped)
-    found = dict(known)
+    found, forgotten = dict(known), _Forgotten()
     for name, tensor in check_tensors(source, imported(tensors, list(left))):
         target, (path, _, field) = left.pop(name), name.rpartition(".")
         if path in layers and field == "weight":
             found[path] = NF4Linear(_checked_layer(layers[path], tensor, source, name)).kept[0]
+            forgotten.add(tensor.numel())
             continue
         # A model may have more rows than its base: those of tokens that were added, or that fill up a multiple.
         if tensor.shape[1:] != target.shape[1:] or len(tensor) > len(target):
@@ -171,6 +172,20 @@ def _read_kept(source: str, file: Path, layers: Collection[str]) -> dict[str, Qu
         return {}
 
 
+class _Forgotten:
+    """Gives back what whole weights took, now and then: small tensors that are kept lie in between."""
+
+    def __init__(self) -> None:
+        self._nbytes = 0
+
+    def add(self, number: int) -> None:
+        """Count the numbers of a weight that was quantised in 32 bits, and is no longer needed."""
+        self._nbytes += 4 * number
+        if self._nbytes > FREED_AT_ONCE:
+            free_memory(torch.device("cpu"))
+            self._nbytes = 0
+
+
 class Frozen(NamedTuple):
     """What is frozen of a base, by its ``adapters``, and where weights in four bits are kept: in prepared data.
 
@@ -191,7 +206,7 @@ class _Watch:
         self._root: Any = None
         self._layers: Collection[str] = ()
         self._known, self._found = dict[str, Quantised](), dict[str, Quantised]()
-        self._unfreed = 0
+        self._forgotten = _Forgotten()
 
     def see_module(self, parent: nn.Module, name: str, module: nn.Module | None) -> None:
         """Remember where a module is: layers don't know their own names."""
@@ -210,11 +225,7 @@ class _Watch:
         if root is not self._root or path not in self._layers:
             return None
         self._found[path] = self._known[path] if self._known else quantise(weight)
-        self._unfreed += weight.nbytes
-        if self._unfreed > FREED_AT_ONCE:
-            # What was forgotten stays with the process otherwise: small tensors that are kept lie in between.
-            free_memory(torch.device("cpu"))
-            self._unfreed = 0
+        self._forgotten.add(weight.numel())
         kept: Any = nn.Parameter(weight.detach().to("meta"), requires_grad=False)
         kept._is_hf_initialized = True
         return kept  # type: ignore[no-any-return]
