@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIWebSocketRoute
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
@@ -146,6 +147,11 @@ async def docs(request: Request) -> Response:
             said = about.get("description") or about.get("summary", "")
             table = [data_table(rows, f"Fields of {path}", folded=len(rows))] if len(rows) > 1 else []
             parts.append(section(f"{method.upper()} {path}", element("p", said), *table, identity=f"{method}-{path}"))
+    # Not in OpenAPI, which knows no WebSockets.
+    sockets = [one for one in request.app.routes if isinstance(one, APIWebSocketRoute)]
+    parts += [
+        section(f"WS {one.path}", element("p", one.endpoint.__doc__), identity=f"ws-{one.path}") for one in sockets
+    ]
     body = [element("header", element("h1", found["info"]["title"]), element("p", ABOUT)), element("main", *parts)]
     return HTMLResponse(document("vaak serve", body))
 

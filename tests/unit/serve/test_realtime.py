@@ -147,6 +147,7 @@ def test_what_can_not_be_understood_is_said(client_of, run_of, message, said):
 
 def test_a_model_that_is_not_there_is_named(client_of, run_of):
     client = client_of(run_of("asr").folder)
+    assert "WS /v1/realtime" in client.get("/docs").text
     with pytest.raises(WebSocketDenialResponse) as refused, open_socket(client, "/v1/realtime?model=other"):
         pass
     assert refused.value.status_code == 404

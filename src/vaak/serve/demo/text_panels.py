@@ -127,7 +127,9 @@ def chat_panel(page: Page, models: Sequence[Served]) -> None:
         event(run, [message, *controls, *logs], outputs, api_visibility="private") for event in events
     ]
     stop.click(None, None, None, cancels=running)
-    clear.click(lambda: [[] for _ in logs], None, logs, api_visibility="private")
+    # gradio takes what is returned for one output as its value, not as a list of values.
+    empty: list[Any] = [[] for _ in logs] if len(logs) > 1 else []
+    clear.click(lambda: empty, None, logs, api_visibility="private")
 
 
 def _plain_messages(talk: Sequence[Message] | None) -> list[Message]:

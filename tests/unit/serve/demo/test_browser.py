@@ -80,6 +80,30 @@ def train_hostile(folder: Path) -> Path:
     return folder / "hostile"
 
 
+CHAT = """
+task: lm
+model: {d_model: 32, num_layers: 1, num_heads: 2}
+data:
+  corpus: {type: chat, train: [FOLDER/chats.jsonl], train_fraction: 0.6, valid_fraction: 0.2}
+  tokenizer: {type: byte_level, vocab_size: 300}
+  max_length: 64
+training: {max_steps: 2, device: cpu, batch_size: 4, logging: {tensorboard: false, progress_bar: false}}
+"""
+
+
+def train_chat(folder: Path) -> Path:
+    """A language model of conversations, which has learned nearly nothing: it writes on and on."""
+    folder.mkdir()
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n} it is."}]}
+        for n in range(40)
+    ]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "chat.yml").write_text(CHAT.replace("FOLDER", str(folder)), encoding="utf-8")
+    train(load([folder / "chat.yml"], [f"run_dir={folder / 'chat'}"]))
+    return folder / "chat"
+
+
 @pytest.fixture(scope="module")
 def page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp("page")
@@ -88,7 +112,16 @@ def page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> 
     hostile = train_hostile(folder / "labels")
     time_axis = np.arange(3 * 16_000) / 16_000
     soundfile.write(folder / "microphone.wav", 0.5 * np.sin(2 * np.pi * 440 * time_axis), 16_000, "PCM_16")
-    runs = folder / "speech" / "asr", hostile, folder / "labels" / "classification"
+    (folder / "talk").mkdir()
+    train_task(folder / "talk", "diarization")
+    chat = train_chat(folder / "chats")
+    runs = (
+        folder / "speech" / "asr",
+        hostile,
+        folder / "labels" / "classification",
+        folder / "talk" / "diarization",
+        chat,
+    )
     microphone = (
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
@@ -147,6 +180,26 @@ def test_labels_and_texts_that_are_code_are_texts(page: Opened):
     labels = page.tab.value(f"{seen('.vaak .bar span:first-child')}.map(x => x.textContent)")
     assert {*HOSTILE} <= {*labels}
     assert page.tab.value("document.querySelectorAll('.vaak script, .vaak img, .vaak b').length") == 0
+
+
+def test_an_answer_is_stopped(page: Opened):
+    page.click("Chat", "[role=tab]")
+    page.tab.wait(f"{seen('input[type=number]')}.length")
+    # More tokens than come in a minute.
+    page.tab.value(f"{seen('input[type=number]')}[0].value = 2000")
+    for event in ("input", "change", "blur"):
+        page.tab.value(f"{seen('input[type=number]')}[0].dispatchEvent(new Event({event!r}, {{bubbles: true}}))")
+    page.fill("7?")
+    page.click("Send")
+    answer = f"{seen('.bot')}.map(x => x.innerText).join('')"
+    page.tab.wait(f"{answer}.length > 20")
+    page.click("Stop")
+    time.sleep(1.0)
+    before = page.tab.value(answer)
+    time.sleep(2.0)
+    assert page.tab.value(answer) == before
+    page.click("Begin again")
+    page.tab.wait(f"{seen('.bot')}.length === 0")
 
 
 def test_nothing_is_asked_for_elsewhere(page: Opened):
