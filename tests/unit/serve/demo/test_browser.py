@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 import soundfile
 
 from browser import CHROMIUM, Tab, browser
+from commands import Commands
 from served_runs import serving, train_task, wait_until
 from vaak.config.load import load
 from vaak.runs.start import train
@@ -112,29 +114,31 @@ def page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> 
     hostile = train_hostile(folder / "labels")
     time_axis = np.arange(3 * 16_000) / 16_000
     soundfile.write(folder / "microphone.wav", 0.5 * np.sin(2 * np.pi * 440 * time_axis), 16_000, "PCM_16")
-    (folder / "talk").mkdir()
-    train_task(folder / "talk", "diarization")
-    chat = train_chat(folder / "chats")
-    runs = (
-        folder / "speech" / "asr",
-        hostile,
-        folder / "labels" / "classification",
-        folder / "talk" / "diarization",
-        chat,
-    )
+    runs = folder / "speech" / "asr", hostile, folder / "labels" / "classification"
     microphone = (
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
         f"--use-file-for-fake-audio-capture={folder / 'microphone.wav'}",
     )
-    with (
-        serving(commands, folder, *runs, "--keep", folder / "kept", command="demo") as server,
-        browser(*microphone) as tab,
-    ):
+    with open_page(commands, folder, *runs, "--keep", folder / "kept", options=microphone) as opened:
+        yield opened
+
+
+@contextmanager
+def open_page(commands: Commands, folder: Path, *arguments: object, options: Sequence[str] = ()) -> Iterator[Opened]:
+    """The page of some runs in a new browser, which is begun with ``options``."""
+    with serving(commands, folder, *arguments, command="demo") as server, browser(*options) as tab:
         tab.size(1280)
         tab.open(f"{server.address}/")
         tab.wait("document.querySelectorAll('[role=tab]').length >= 2")
         yield Opened(tab, folder, server.address, server.command.pid)
+
+
+@pytest.fixture(scope="module")
+def chat_page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    folder = tmp_path_factory.mktemp("chat_page")
+    with open_page(commands, folder, train_chat(folder / "chats")) as opened:
+        yield opened
 
 
 def test_a_recording_is_transcribed_and_kept(page: Opened):
@@ -182,24 +186,24 @@ def test_labels_and_texts_that_are_code_are_texts(page: Opened):
     assert page.tab.value("document.querySelectorAll('.vaak script, .vaak img, .vaak b').length") == 0
 
 
-def test_an_answer_is_stopped(page: Opened):
-    page.click("Chat", "[role=tab]")
-    page.tab.wait(f"{seen('input[type=number]')}.length")
+def test_an_answer_is_stopped(chat_page: Opened):
+    chat_page.click("Chat", "[role=tab]")
+    chat_page.tab.wait(f"{seen('input[type=number]')}.length")
     # More tokens than come in a minute.
-    page.tab.value(f"{seen('input[type=number]')}[0].value = 2000")
+    chat_page.tab.value(f"{seen('input[type=number]')}[0].value = 2000")
     for event in ("input", "change", "blur"):
-        page.tab.value(f"{seen('input[type=number]')}[0].dispatchEvent(new Event({event!r}, {{bubbles: true}}))")
-    page.fill("7?")
-    page.click("Send")
+        chat_page.tab.value(f"{seen('input[type=number]')}[0].dispatchEvent(new Event({event!r}, {{bubbles: true}}))")
+    chat_page.fill("7?")
+    chat_page.click("Send")
     answer = f"{seen('.bot')}.map(x => x.innerText).join('')"
-    page.tab.wait(f"{answer}.length > 20")
-    page.click("Stop")
+    chat_page.tab.wait(f"{answer}.length > 20")
+    chat_page.click("Stop")
     time.sleep(1.0)
-    before = page.tab.value(answer)
+    before = chat_page.tab.value(answer)
     time.sleep(2.0)
-    assert page.tab.value(answer) == before
-    page.click("Begin again")
-    page.tab.wait(f"{seen('.bot')}.length === 0")
+    assert chat_page.tab.value(answer) == before
+    chat_page.click("Begin again")
+    chat_page.tab.wait(f"{seen('.bot')}.length === 0")
 
 
 def test_nothing_is_asked_for_elsewhere(page: Opened):
