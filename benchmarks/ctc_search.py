@@ -111,8 +111,8 @@ def compare_on_a_model(options: argparse.Namespace) -> None:
 
 def mean_rate(counts: list[Any]) -> float:
     """Return the word error rate of all texts together."""
-    wrong: int = sum(one.word_errors for one in counts)
-    return wrong / max(1, sum(one.words for one in counts))
+    wrong, words = (float(sum(getattr(one, name) for one in counts)) for name in ("word_errors", "words"))
+    return wrong / max(1.0, words)
 
 
 def make_decoder(arpa: Path | None, words: list[str], **options: float) -> Any:
