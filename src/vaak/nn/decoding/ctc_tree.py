@@ -5,10 +5,11 @@ pruning leaves one or two tokens of a frame, or where a language model is asked 
 faster. The words that tokens end are asked about once, those of all rows together.
 
 Where a language model is used, only the best text is sought and prefixes are pruned, two more are left out. One is a
-prefix that ends in the same token and the same begun word as a better one, in the same states of all models: later
-frames can't tell the two apart, so it never gets ahead (pyctcdecode's ``prune_history``). The other one is behind
-because its begun word can't become one of the language model's: the least that this will cost is charged at once, not
-when the word ends. Texts have the same scores at their end (pyctcdecode charges 10 more for each unknown word).
+prefix that ends in the same token and the same begun word as a better one, in the same states of all models
+(pyctcdecode's ``prune_history``): later frames add the same to both, so it gets ahead only by paths that join it later,
+from the prefix that it continues. The other one is a prefix whose begun word can't become one of the language model's:
+the least that this will cost is charged at once, not when the word ends. Texts have the same scores at their end
+(pyctcdecode charges 10 more for each unknown word).
 
     root ──h──▶ "h" ──e──▶ "he" ──␣──▶ "he "      each node: log p of its paths that end in a blank, and in its token
                   └───a──▶ "ha"
@@ -79,7 +80,7 @@ _Candidate = tuple[float, _Node, int, float]
 
 
 _Ahead = dict[tuple[int, str, int, int], tuple[float, float]]
-"""By all that later frames can tell of a prefix, the scores of the best one's paths that end in a blank and a token."""
+"""By everything that later frames depend on in a prefix, the scores of the best one's paths that end in a blank and a token."""
 
 
 class _Unread(NamedTuple):
@@ -350,7 +351,7 @@ def find_unknown_cost(search: CtcBeam) -> float:
 
 
 def is_behind(ahead: _Ahead, node: _Node, in_blank: float, in_token: float) -> bool:
-    """Return whether a prefix can't get ahead of a better one; if there is none yet, note its scores."""
+    """Return whether a prefix is behind a better one that later frames treat alike; the first of them is noted."""
     bonus = node.bonus
     best = ahead.get(node.key)
     if best is None:
