@@ -80,7 +80,7 @@ _Candidate = tuple[float, _Node, int, float]
 
 
 _Ahead = dict[tuple[int, str, int, int], tuple[float, float]]
-"""By everything that later frames depend on in a prefix, the scores of the best one's paths that end in a blank and a token."""
+"""By all that later frames depend on in a prefix: the best one's scores of paths ending in a blank and in a token."""
 
 
 class _Unread(NamedTuple):

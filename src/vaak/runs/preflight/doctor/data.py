@@ -71,11 +71,12 @@ def iterate_datasets(task: Task) -> Iterator[tuple[str, Dataset | UserError]]:
 def _read(dataset: Dataset, split: str, seed: int, skips_bad: bool) -> Iterator[DoctorFinding]:
     """Findings on a split: how many examples there are, or how many and which can't be read."""
     number = len(dataset.lengths)
-    if dataset.useful_workers and (cost := measure_examples(dataset, seed)) is not None:
-        yield DoctorFinding(ALL_DATA, split, "ok", f"an example takes {cost} to make")
+    # First: what is read once may be kept in memory, where it costs nothing.
+    cost = measure_examples(dataset, seed) if dataset.useful_workers else None
     bad = [f"{one.name}: {one.reason}" for one in read_examples(dataset, split, seed) if one.reason is not None]
     if not bad:
-        yield DoctorFinding(ALL_DATA, split, "ok", f"{number:,} examples can be read")
+        costs = "" if cost is None else f"; an example takes {cost} to make"
+        yield DoctorFinding(ALL_DATA, split, "ok", f"{number:,} examples can be read{costs}")
         return
     advice = "training skips them (data.on_bad_example)" if skips_bad else "fix them, or set data.on_bad_example: skip"
     mark: Mark = "warning" if skips_bad and len(bad) < number else "problem"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def read(file: Path, *overrides: str) -> list[DoctorFinding]:
 
 def test_a_truncated_recording_is_found_and_named(recordings: Path):
     before = tiny_runs.hashes(recordings.parent)
-    assert [(one.name, one.mark) for one in read(recordings)] == [("train", "ok"), ("valid", "ok"), ("test", "ok")]
+    whole = read(recordings)
+    assert [(one.name, one.mark) for one in whole] == [("train", "ok"), ("valid", "ok"), ("test", "ok")]
+    assert re.fullmatch(r"\d+ examples can be read; an example takes \d+\.\d ms \(.*reading.*\) to make", whole[0].said)
     assert tiny_runs.hashes(recordings.parent) == before, "nothing is written there"
     file = damage(recordings, "test")
     assert all(one.mark == "ok" for one in examine_configuration([recordings], [])), "not seen without reading"
