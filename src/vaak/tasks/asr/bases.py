@@ -11,10 +11,12 @@ with transformers, train it, resume it and export it, and write its line in docs
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+from vaak.nn.decoding.hotword_list import is_spelt, split_words
 
 Convolutions = tuple[tuple[int, int, int], ...]
 """Kernel, stride and padding of layers, one after another."""
@@ -154,16 +156,68 @@ def read_decoder_kind(base: str, folder: Path = Path()) -> DecoderBase | Listene
     return DECODER_BASES.get(read_type(base, folder) or "")
 
 
-def read_letters(base: str, folder: Path = Path()) -> frozenset[str] | None:
-    """Return the letters that a base with a token for each (vocab.json) can write; None for another, or by language."""
+def find_unspelt(base: str, hotwords: Iterable[str], folder: Path = Path()) -> list[str]:
+    """Return the hotwords that the tokens of a CTC base can't write in any case; none where its tokens aren't known.
+
+    They are known by a vocab.json with a token for each letter, or a tokenizer.json that is used unchanged.
+    """
     for place in (Path(base).expanduser(), folder / base):
-        try:
-            found = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        is_of_letters = isinstance(found, dict) and all(isinstance(one, int) for one in found.values())
-        return frozenset(one for one in found if len(one) == 1) if is_of_letters else None
-    return None
+        config = _read_object(place / "tokenizer_config.json") or {}
+        has_letters, has_pieces = ((place / name).is_file() for name in ("vocab.json", "tokenizer.json"))
+        if has_pieces and config.get("tokenizer_class") in UNCHANGED_TOKENIZERS:
+            return _find_unspelt_by_pieces(place / "tokenizer.json", config, hotwords)
+        # The vocab.json next to a tokenizer.json may be that of its pieces.
+        if has_letters and (not has_pieces or config.get("tokenizer_class") in LETTER_TOKENIZERS):
+            found = _read_object(place / "vocab.json") or {}
+            letters = [one for one in found if len(one) == 1]
+            # By language, it holds a vocabulary for each.
+            is_of_letters = bool(found) and all(isinstance(one, int) for one in found.values())
+            return [one for one in hotwords if not is_spelt(one, letters)] if is_of_letters else []
+    return []
+
+
+UNCHANGED_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend", "ParakeetTokenizer", "ParakeetTokenizerFast")
+"""Classes of transformers that read a tokenizer.json as it is; others, as LASR's, replace parts of it."""
+LETTER_TOKENIZERS = ("Wav2Vec2CTCTokenizer",)
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None for a file that isn't there, or of which others complain."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _find_unspelt_by_pieces(file: Path, config: Mapping[str, Any], hotwords: Iterable[str]) -> list[str]:
+    """Return the hotwords that a tokenizer.json can't write; ``config`` names tokens that no transcript has."""
+    from tokenizers import Tokenizer
+
+    from vaak.core.errors import catching_panics
+    from vaak.text.coverage import find_unwritable
+
+    try:
+        with catching_panics(quietly=True):
+            backend = Tokenizer.from_file(str(file))
+    # tokenizers raises plain exceptions. Preparation says what is wrong with the file.
+    except Exception:
+        return []
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = True
+    named = [
+        one.get("content") if isinstance(one, dict) else one for name, one in config.items() if name[-6:] == "_token"
+    ]
+    special = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
+    ids = (backend.token_to_id(one) for one in (*named, *special) if isinstance(one, str))
+    unknown = {one for one in ids if one is not None}
+    lost = []
+    for hotword in hotwords:
+        text = " ".join(split_words(hotword))
+        if all(find_unwritable(backend, [text, text.lower(), text.upper(), text.title()], unknown)):
+            lost.append(hotword)
+    return lost
 
 
 @dataclass(frozen=True)

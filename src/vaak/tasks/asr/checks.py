@@ -11,14 +11,14 @@ from vaak.config.tasks import CheckFinding, impossible, no_effect, remark, unrea
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.nn.config import own_network_findings, stack_findings
-from vaak.nn.decoding.hotword_list import is_spelt, read_hotwords
+from vaak.nn.decoding.hotword_list import read_hotwords
 from vaak.tasks.asr.bases import (
     CTC_BASES,
     DECODER_BASES,
     explain_kind,
+    find_unspelt,
     read_decoder_kind,
     read_kind,
-    read_letters,
     read_type,
 )
 from vaak.tasks.asr.config import (
@@ -114,8 +114,7 @@ def _hotword_findings(decoding: AsrDecodingConfig, architecture: str, base: str)
     except UserError as error:
         yield impossible(key, str(error))
         return
-    letters = read_letters(base) if architecture == CTC and hotwords else None
-    lost = [] if letters is None else [one for one in hotwords if not is_spelt(one, letters)]
+    lost = find_unspelt(base, hotwords) if architecture == CTC else []
     if lost:
         about = f"{len(lost)} of {len(hotwords)} are left out"
         yield remark(key, f"{about}, which the tokens of {base} can't write: {list_names(lost)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,53 @@ def test_hotwords_that_a_base_cannot_write_are_named_with_their_number(corpus: P
     assert said.endswith("can't write: Zürich, 42")
     sections["data"]["decoding"]["hotwords"] = ["Abidos"]
     assert "left out" not in check(corpus, tmp_path, **sections)
+
+
+@pytest.mark.parametrize("change", ["", "bytes", "lower", "accents", "lasr"])
+def test_a_tokenizer_of_pieces_names_what_a_command_names(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str
+):
+    """The check reads files alone; a command loads the base. Nothing is named where transformers changes the files."""
+    base = (tiny_bases.write_lasr if change == "lasr" else tiny_bases.write_parakeet)(tmp_path / "base")
+    _change_tokenizer(base / "tokenizer.json", change)
+    sections = make_sections(base)
+    given = ["Abidos", "ba dum", "Zürich", "bá", "ABBA", "42"]
+    sections["data"]["decoding"]["hotwords"] = given
+    said = check(corpus, tmp_path, **sections)
+    unwritable = {"": ["Zürich", "bá", "42"], "lower": ["Zürich", "bá", "42"], "accents": ["Zürich", "42"]}
+    lost = unwritable.get(change, [])
+    assert ("left out" in said) == bool(lost)
+    with caplog.at_level(logging.WARNING, "vaak"):
+        open_run(base, overrides=["data.decoding.method=beam", f"data.decoding.hotwords={json.dumps(given)}"])
+    if lost:
+        about = f"can't write: {', '.join(lost)}"
+        assert said.endswith(about)
+        assert f"hotwords: {len(lost)} of 6 left out, which the model's tokens {about}" in caplog.text
+    elif change == "bytes":
+        assert "left out" not in caplog.text
+
+
+def _change_tokenizer(file: Path, change: str) -> None:
+    content = json.loads(file.read_text())
+    if change == "bytes":
+        model = content["model"]
+        model["byte_fallback"] = True
+        size = max(model["vocab"].values(), default=0) + 100
+        model["vocab"] |= {f"<0x{byte:02X}>": size + byte for byte in range(256)}
+    elif change == "lower":
+        content["normalizer"] = {"type": "Lowercase"}
+    elif change == "accents":
+        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "StripAccents"}]}
+    file.write_text(json.dumps(content))
+
+
+def test_a_vocabulary_of_pieces_is_not_one_of_letters(corpus: Path, tmp_path: Path):
+    """Byte-level tokenizers have both files, and write everything."""
+    base = tiny_bases.CTC["wav2vec2"](tmp_path / "base")
+    (base / "tokenizer.json").write_text("{}")
+    config = json.loads((base / "tokenizer_config.json").read_text())
+    (base / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "GPT2TokenizerFast"}))
+    assert "left out" not in check(corpus, tmp_path, **make_sections(base))
 
 
 @pytest.mark.parametrize("given", ["Abidos, Zürich", ["Abidos", "Zürich"], ["Abidos, Zürich"]])
