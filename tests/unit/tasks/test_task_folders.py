@@ -72,8 +72,9 @@ OUTSIDE = [
 """All but the tasks' folders; what several tasks share lies next to these, and knows none of them either."""
 EXTRAS = "optional_import"
 """Its second argument is the name of a package's extra, which may be a task's, too."""
-ALLOWED = {("cli/export.py", "vocoder"), ("tasks/__init__.py", "lm")}
-"""An option of ``vaak export``, which the formats declare that take it; and the task of a YAML that points to none."""
+ALLOWED = {("cli/export.py", "vocoder"), ("core/extras.py", "asr"), ("tasks/__init__.py", "lm")}
+"""An option of ``vaak export``, which the formats declare that take it; an extra that is advised for a package that
+several have; and the task of a YAML that points to none."""
 OF_STRANGERS = {
     ("config/tasks.py", 'getattr(task, "'),
     ("library/fit.py", 'getattr(task, "'),
