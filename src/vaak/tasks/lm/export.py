@@ -394,13 +394,18 @@ def stop_ids(own: Mapping[str, Any], base: KeptBase | None, turn_ends: Sequence[
     >>> stop_ids({"eos_token_id": 2}, base, [7]), stop_ids({"eos_token_id": 2}, None)
     ({'eos_token_id': [7, 5, 2]}, {'eos_token_id': 2})
     """
-    found: list[int | None] = [*turn_ends]
-    if base is not None:
-        # transformers asks the configuration only where a base has no generation_config.json.
-        theirs = (base.generation or base.config).get("eos_token_id")
-        found += theirs if isinstance(theirs, list) else [theirs]
-    known = [one for one in dict.fromkeys([*found, own.get("eos_token_id")]) if one is not None]
+    found = [*turn_ends, *find_base_ends(base), own.get("eos_token_id")]
+    known = [one for one in dict.fromkeys(found) if one is not None]
     return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}
+
+
+def find_base_ends(base: KeptBase | None) -> list[int]:
+    """Return the tokens at which a pretrained model stops; none without one."""
+    if base is None:
+        return []
+    # transformers asks the configuration only where a base has no generation_config.json.
+    found = (base.generation or base.config).get("eos_token_id")
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _network_alone(model: Decoder) -> Decoder:
@@ -525,6 +530,11 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
 
     def _kept_base(self) -> KeptBase | None:
         return None if self.own.pretrained is None else KeptBase.of(self.prepared.folder)
+
+    @cached_property
+    def base_ends(self) -> list[int]:
+        """The tokens at which the run's pretrained model stops, which may be several; none without one."""
+        return find_base_ends(self._kept_base())
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

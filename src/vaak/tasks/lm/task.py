@@ -452,9 +452,9 @@ class LanguageModelTask(ExportableTask):
     # Use.
 
     def sampling(self, **options: object) -> SamplingSettings:
-        """Sampling settings that stop where a document ends."""
-        stop = (self.tokenizer.eos_id, self.tokenizer.bos_id, self.tokenizer.pad_id)
-        return SamplingSettings(stop_ids=stop, **options)  # type: ignore[arg-type]
+        """Sampling settings that stop where a document ends, and where a pretrained base stops."""
+        stop = (self.tokenizer.eos_id, self.tokenizer.bos_id, self.tokenizer.pad_id, *self.base_ends)
+        return SamplingSettings(stop_ids=tuple(dict.fromkeys(stop)), **options)  # type: ignore[arg-type]
 
     def predict(
         self,
