@@ -56,7 +56,8 @@ def write_base(folder: Path) -> None:
         reads, writes = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         reads.zero_()
         writes.zero_()
-        reads[:, 0] = 1
+        # After all other tokens, and so after an end that is passed over, comes a z.
+        reads[:, 0], writes[tokenizer.convert_tokens_to_ids("z"), 0] = 1, 10
         pairs = [*zip(asked, answers, strict=True), *zip(answers, ends, strict=True)]
         for place, (before, after) in enumerate(pairs, 1):
             reads[before] = torch.eye(reads.shape[1])[place]
