@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,20 @@ def columns(models: Sequence[Served]) -> list[gr.HTML]:
             with gr.Column(min_width=320):
                 made.append(gr.HTML(drawing.frame(one.name)))
     return made
+
+
+def fill_columns(shown: Sequence[gr.HTML], models: Sequence[Served], show: Show) -> Iterator[dict[Any, str]]:
+    """Yield what each column of ``columns`` shows, as it changes."""
+    for changed in side_by_side(models, show):
+        yield name_outputs(shown, changed)
+
+
+def name_outputs(outputs: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
+    """Return the values of some components as gradio takes them, however many there are.
+
+    A list is no such form: returned for a single output, gradio takes the list itself as the value.
+    """
+    return dict(zip(outputs, values, strict=True))
 
 
 def side_by_side(models: Sequence[Served], show: Show) -> Iterator[list[str]]:

@@ -17,6 +17,8 @@ from vaak.serve.demo import drawing
 from vaak.serve.demo.panels import (
     Page,
     columns,
+    fill_columns,
+    name_outputs,
     offer_examples,
     offer_with_reference,
     require_recording,
@@ -52,7 +54,7 @@ def transcribe_panel(page: Page, models: Sequence[Served]) -> None:
     shown = columns(models)
     text = gr.Textbox(label="Transcript", info="A reference, or the model's transcript with your corrections.", lines=2)
 
-    def run(path: str | None, with_words: bool, diarizer: str, given: str) -> Iterator[list[str]]:
+    def run(path: str | None, with_words: bool, diarizer: str, given: str) -> Iterator[dict[Any, str]]:
         first: list[str] = []
 
         def show(served: Served) -> Iterator[Html]:
@@ -63,7 +65,7 @@ def transcribe_panel(page: Page, models: Sequence[Served]) -> None:
             yield found[0]
 
         for changed in side_by_side(models, show):
-            yield [*changed, given or next(iter(first), "")]
+            yield name_outputs([*shown, text], [*changed, given or next(iter(first), "")])
 
     button.click(run, [recording, words, speakers, text], [*shown, text], api_visibility="private")
     for event in (recording.upload, recording.clear, recording.start_recording):
@@ -183,7 +185,7 @@ def diarize_panel(page: Page, models: Sequence[Served]) -> None:
     reference = gr.Textbox(label="Reference", lines=2, interactive=False, visible=False)
     shown = columns(models)
 
-    def run(path: str | None) -> Iterator[list[str]]:
+    def run(path: str | None) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             file = require_recording(page, path)
             with naming_files([file]):
@@ -195,7 +197,7 @@ def diarize_panel(page: Page, models: Sequence[Served]) -> None:
                 parts.append(drawing.note("as many speakers as the model can tell apart: there may be more"))
             yield Html("".join(parts))
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     button.click(run, [recording], shown, api_visibility="private")
     offer_with_reference(page, models, recording, reference)
@@ -214,11 +216,11 @@ def speak_panel(page: Page, models: Sequence[Served]) -> None:
     examples = page.examples(models)
     recorded = gr.Audio(label="Recorded", interactive=False, visible=bool(examples), buttons=[])
 
-    def run(given: str, speaker: str | None, faster: float) -> Iterator[list[str]]:
+    def run(given: str, speaker: str | None, faster: float) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             yield speak(served, require_text(page, given), speaker, faster)
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     button.click(run, [text, voice, speed], shown, api_visibility="private")
     offer_examples(examples, text, recorded)

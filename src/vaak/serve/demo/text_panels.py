@@ -16,6 +16,8 @@ from vaak.serve.demo import drawing
 from vaak.serve.demo.panels import (
     Page,
     columns,
+    fill_columns,
+    name_outputs,
     offer_with_reference,
     require_recording,
     require_text,
@@ -53,7 +55,7 @@ def complete_panel(page: Page, models: Sequence[Served]) -> None:
         stop = gr.Button("Stop")
     shown = columns(models)
 
-    def run(given: str, most: float, temperature: float, seed: float) -> Iterator[list[str]]:
+    def run(given: str, most: float, temperature: float, seed: float) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             text = require_text(page, given)
             form = CompletionRequest(prompt=text, max_tokens=int(most), temperature=temperature, seed=int(seed))
@@ -62,7 +64,7 @@ def complete_panel(page: Page, models: Sequence[Served]) -> None:
             for written in write(asked):
                 yield Html(drawing.plain_text(written, text) + remarks)
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     running = button.click(run, [prompt, *controls], shown, api_visibility="private")
     stop.click(None, None, None, cancels=[running])
@@ -127,9 +129,7 @@ def chat_panel(page: Page, models: Sequence[Served]) -> None:
         event(run, [message, *controls, *logs], outputs, api_visibility="private") for event in events
     ]
     stop.click(None, None, None, cancels=running)
-    # gradio takes what is returned for one output as its value, not as a list of values.
-    empty: list[Any] = [[] for _ in logs] if len(logs) > 1 else []
-    clear.click(lambda: empty, None, logs, api_visibility="private")
+    clear.click(lambda: name_outputs(logs, [[] for _ in logs]), None, logs, api_visibility="private")
 
 
 def _plain_messages(talk: Sequence[Message] | None) -> list[Message]:
@@ -150,7 +150,7 @@ def classify_panel(page: Page, models: Sequence[Served]) -> None:
     reference = gr.Textbox(label="Reference", interactive=False, visible=False)
     shown = columns(models)
 
-    def run(given: str) -> Iterator[list[str]]:
+    def run(given: str) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             found = _predict(served, require_text(page, given))
             several = len(found.labels) > 1
@@ -161,7 +161,7 @@ def classify_panel(page: Page, models: Sequence[Served]) -> None:
                 parts.append(drawing.bars(found.probabilities[column]))
             yield Html("".join(parts))
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     button.click(run, [text], shown, api_visibility="private")
     offer_with_reference(page, models, text, reference)
@@ -181,7 +181,7 @@ def translate_panel(page: Page, models: Sequence[Served]) -> None:
     reference = gr.Textbox(label="Reference", lines=2, interactive=False, visible=False)
     shown = columns(models)
 
-    def run(given: str) -> Iterator[list[str]]:
+    def run(given: str) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             [found] = submit(served, translate_job(served, [require_text(page, given)]))
             parts = [drawing.plain_text(found.text)]
@@ -191,7 +191,7 @@ def translate_panel(page: Page, models: Sequence[Served]) -> None:
                 parts.append(element("details", element("summary", "Other translations"), listed))
             yield Html("".join(parts))
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     button.click(run, [text], shown, api_visibility="private")
     offer_with_reference(page, models, text, reference)
@@ -207,7 +207,7 @@ def predict_panel(page: Page, models: Sequence[Served]) -> None:
     button = gr.Button("Predict", variant="primary")
     shown = columns(models)
 
-    def run(value: str | None) -> Iterator[list[str]]:
+    def run(value: str | None) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             if hears:
                 path = require_recording(page, value)
@@ -217,6 +217,6 @@ def predict_panel(page: Page, models: Sequence[Served]) -> None:
                 found = _predict(served, require_text(page, value))
             yield drawing.as_json(to_json(found))
 
-        yield from side_by_side(models, show)
+        yield from fill_columns(shown, models, show)
 
     button.click(run, [given], shown, api_visibility="private")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vaak.core.errors import UserError
 from vaak.serve.demo import drawing
 
-pytest.importorskip("gradio", reason="the extra demo isn't installed")
+gradio = pytest.importorskip("gradio", reason="the extra demo isn't installed")
 pytestmark = pytest.mark.slow
 
 
@@ -97,6 +100,28 @@ def test_a_fault_is_logged_and_not_shown(page_of, run_of, caplog):
     assert "fault of the server" in shown
     assert "secret" not in shown
     assert "a secret" in caplog.text
+
+
+@pytest.mark.parametrize("task", ["asr", "diarization", "tts", "lm", "classification", "seq2seq", "vocoder"])
+def test_columns_have_texts_for_gradio_of_however_many_models(page_of, run_of, tmp_path: Path, task):
+    from gradio.state_holder import SessionState
+
+    from vaak.serve.demo.page import make_page
+
+    async def run_panels(*runs: Path) -> list[Any]:
+        blocks, columns = make_page(page_of(*runs)), []
+        for one in blocks.fns.values():
+            if one.name == "run":
+                given = [getattr(component, "value", None) for component in one.inputs]
+                told = (await blocks.process_api(one, given, state=SessionState(blocks)))["data"]
+                columns += [value for value, where in zip(told, one.outputs, strict=True) if type(where) is gradio.HTML]
+        return columns
+
+    second = shutil.copytree(run_of(task).folder, tmp_path / "second")
+    for runs in ([second], [run_of(task).folder, second]):
+        columns = asyncio.run(run_panels(*runs))
+        assert len(columns) >= len(runs)
+        assert all(isinstance(value, str) for value in columns), columns
 
 
 @pytest.mark.parametrize(
