@@ -19,6 +19,7 @@ from contract_cases import CASES
 from quick_cases import mostly_slow
 from vaak.config.load import load
 from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.dry_pass import numberless
 from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import FrozenLinear, merged
@@ -98,6 +99,21 @@ def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path:
     in_nf4 = {parameter for parameter in kept if parameter.endswith(("codes", "absmax", "offset"))}
     assert in_nf4 <= frozen.keys()
     assert bool(in_nf4) == (base_dtype == "nf4")
+
+
+@pytest.mark.parametrize("name", mostly_slow([*NAMES], NAMES[0]))
+@pytest.mark.parametrize("base_dtype", ["bf16", "nf4"])
+def test_a_model_is_sized_before_it_is_made_as_it_is_held(name: str, base_dtype: str, tmp_path: Path):
+    """Tensors, their shapes and their types are those of the run: what config check and model show count."""
+    trainer = trainer_of(name, tmp_path / "run", base_dtype)
+    with numberless(torch.device("cpu")):
+        sized = trainer.task.meta_model()
+    assert sized is not None
+    assert describe_tensors(sized) == describe_tensors(trainer.model)
+
+
+def describe_tensors(model: torch.nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (one.shape, one.dtype) for name, one in (*model.named_parameters(), *model.named_buffers())}
 
 
 def tensors_by_kind(trainer: Trainer) -> set[torch.dtype]:
