@@ -59,13 +59,20 @@ def numberless(device: torch.device) -> Iterator[fake_tensor.FakeTensorMode]:
 
 @contextlib.contextmanager
 def _modules_stay() -> Iterator[None]:
-    """Within this context, modules are not moved (peft does, for one): torch can't move fake parameters."""
-    moves = nn.Module.to
-    setattr(nn.Module, "to", lambda module, *_, **__: module)  # noqa: B010 - a type checker refuses the assignment
+    """Within this context, modules are not moved (peft does, for one): torch can't move fake parameters.
+
+    Nor are weights drawn from a truncated normal distribution, as ModernBERT's: torch draws until all are in it.
+    """
+    places: tuple[tuple[Any, str], ...] = ((nn.Module, "to"), (nn.init, "_no_grad_trunc_normal_"))
+    # The second name is torch's own, which another version may lack.
+    kept = [(owner, name, getattr(owner, name)) for owner, name in places if hasattr(owner, name)]
+    for owner, name, _ in kept:
+        setattr(owner, name, lambda given, *_, **__: given)
     try:
         yield
     finally:
-        setattr(nn.Module, "to", moves)  # noqa: B010
+        for owner, name, own in kept:
+            setattr(owner, name, own)
 
 
 def dry_pass(

@@ -203,6 +203,11 @@ BERT = {
     "model_type": "bert", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "max_position_embeddings": 64,
 }  # fmt: skip
+MODERNBERT = {
+    "model_type": "modernbert", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
+    "sep_token_id": 2,
+}  # fmt: skip
 T5 = {
     "model_type": "t5", "vocab_size": 300, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu",
@@ -211,6 +216,8 @@ BASES = {
     "llama": ("lm", LLAMA, "pretrained"),
     "a module of transformers": ("lm", FALCON, "pretrained"),
     "bert": ("classification", BERT, "pretrained_model"),
+    # Its weights are drawn until all of them are in a range.
+    "modernbert": ("classification", MODERNBERT, "pretrained_model"),
     "t5": ("seq2seq", T5, "pretrained"),
 }
 
