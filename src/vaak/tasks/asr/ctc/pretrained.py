@@ -20,6 +20,7 @@ Pratap et al. 2023, "Scaling Speech Technology to 1,000+ Languages" (MMS).
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import shutil
@@ -148,9 +149,20 @@ def _wrap_vocabulary(source: str, found: Any) -> Vocabulary:
     size = _count_rows(source, max(known) + 1)
     special = {*found.all_special_ids, *(one for one in range(size) if one not in known)} - {found.pad_token_id}
     blank = found.pad_token_id
-    return Vocabulary(
-        found.backend_tokenizer.to_str(), SpecialIds((blank,), blank, blank, size, tuple(sorted(special)))
-    )
+    content = _with_named_unknown(found.backend_tokenizer.to_str(), found.unk_token_id)
+    return Vocabulary(content, SpecialIds((blank,), blank, blank, size, tuple(sorted(special))))
+
+
+def _with_named_unknown(content: str, unknown: int | None) -> str:
+    """Return the content of a tokenizer.json in which what isn't known is the token that the tokenizer names for it.
+
+    transformers has LASR's write the token between words instead, so that letters would be lost in silence.
+    """
+    about = json.loads(content)
+    if unknown is None or about["model"].get("unk_id") in (None, unknown):
+        return content
+    about["model"]["unk_id"] = unknown
+    return json.dumps(about)
 
 
 def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | None:
