@@ -2,7 +2,7 @@
 
     python scripts/doc_pictures.py FOLDER      # runs are trained in FOLDER, unless they are there; minutes to an hour
 
-Requires headless Chromium for pictures of pages (Debian: chromium-headless-shell), and the extras audio, tts, plot.
+Requires Chromium for pictures of pages (Debian: chromium), and the extras audio, tts, plot.
 """
 
 from __future__ import annotations
@@ -84,7 +84,13 @@ def screenshot(page: Path, size: tuple[int, int]) -> Path:
     if CHROMIUM is None:
         raise SystemExit("Chromium is not installed")
     path = page.with_suffix(".png")
-    options = ["--no-sandbox", "--hide-scrollbars", f"--window-size={size[0]},{size[1]}", f"--screenshot={path}"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--hide-scrollbars",
+        f"--window-size={size[0]},{size[1]}",
+        f"--screenshot={path}",
+    ]
     subprocess.run([CHROMIUM, *options, page.as_uri()], check=True, capture_output=True)
     return path
 

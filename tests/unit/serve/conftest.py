@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -75,6 +76,8 @@ def live() -> Iterator[Callable[..., Live]]:
         def make(*runs: Path, **how: object) -> Live:
             gate = stack.enter_context(make_gate(*runs, **how))  # type: ignore[arg-type]
             listening = stack.enter_context(listen("127.0.0.1", 0, None))
+            # Connections inherit it: little of an answer is held by the system for a client that doesn't read.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
             port = listening.getsockname()[1]
             server = uvicorn.Server(make_config(gate))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

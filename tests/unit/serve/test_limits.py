@@ -112,9 +112,12 @@ def test_a_client_that_never_reads_its_answer_frees_its_place(live, run_of, monk
     """It kept its place for ever."""
     monkeypatch.setattr(gates, "READING_SECONDS", 0.5)
     server = live(run_of("lm").folder, limits=Limits(max_requests=1))
-    body = json.dumps({"prompt": ["a" * 100_000] * 200, "max_tokens": 1, "echo": True}).encode()
+    body = json.dumps({"prompt": "ल " * 50_000, "max_tokens": 50, "echo": True, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as deaf:
+    with socket.socket() as deaf:
+        # Its buffer is small, as the server's is: the system holds little of the answer, which comes as a stream.
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(("127.0.0.1", server.port))
         deaf.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         wait_until(lambda: server.gate.metrics.in_flight == 1)
         wait_until(lambda: server.gate.metrics.in_flight == 0)

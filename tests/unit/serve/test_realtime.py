@@ -218,6 +218,7 @@ def test_a_client_that_never_reads_holds_up_nobody_and_frees_its_place(live, run
         wait_until(lambda: server.gate.metrics.in_flight == 0)
 
 
+@pytest.mark.slow
 def test_a_signal_amid_a_session_ends_it_and_the_server(commands, run_of, talk, tmp_path):
     with serving(commands, tmp_path, run_of("asr").folder) as server:
         address = server.address.replace("http", "ws")
