@@ -32,15 +32,14 @@ OTHERS = {
 }
 """Commands with what they make."""
 PAGES = {
-    "report": ("vaak report runs/quickstart", "runs/quickstart/report.html", (1200, 945), 310),
+    "report": ("vaak report runs/quickstart", "runs/quickstart/report.html", (1280, 2010)),
     "comparison": (
         "vaak report runs/classification-quickstart runs/wider --output comparison.html",
         "comparison.html",
         (1200, 900),
-        0,
     ),
 }
-"""Picture: a command, the page that it writes, the window, and where it is cut above (pixels)."""
+"""Picture: a command, the page that it writes, and the window in pixels."""
 FILES = {
     "confusion": ("runs/classification-quickstart/pictures/val_confusion/*.png", (0, 0, 1, 1)),
     "reliability": ("runs/classification-quickstart/pictures/val_reliability/*.png", (0, 0, 1, 1)),
@@ -62,9 +61,9 @@ def main() -> None:
     for command, made in OTHERS.items():
         if not (folder / made).exists():
             call(command, folder)
-    for name, (command, page, size, above) in PAGES.items():
+    for name, (command, page, size) in PAGES.items():
         call(command, folder)
-        write(name, screenshot(folder / page, size), (0, above / size[1], 1, 1))
+        write(name, screenshot(folder / page, size), (0, 0, 1, 1))
     for name, (pattern, part) in FILES.items():
         write(name, max(folder.glob(pattern)), part)
     samples, rate = soundfile.read(folder / "runs" / "tts-quickstart" / "sample-1.wav")
@@ -96,12 +95,12 @@ def screenshot(page: Path, size: tuple[int, int]) -> Path:
 
 
 def write(name: str, path: Path, part: tuple[float, float, float, float]) -> None:
-    """A part of a picture in 64 colours, which is small."""
+    """A part of a picture in 256 colours, which is small."""
     left, upper, right, lower = part
     with Image.open(path) as image:
         width, height = image.size
         cut = image.convert("RGB").crop((left * width, upper * height, right * width, lower * height))
-        cut.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+        cut.quantize(256, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
