@@ -266,7 +266,7 @@ def test_prefixes_that_later_frames_cannot_tell_apart_take_one_place_of_the_beam
     assert sum(found > plain + 0.1 for found, plain in pairs) > sum(found < plain - 0.1 for found, plain in pairs)
 
 
-@pytest.mark.parametrize("pieces", [PIECES, WITH_SPACES])
+@pytest.mark.parametrize("pieces", [PIECES, pytest.param(WITH_SPACES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("hotwords", [{}, HOTWORDS])
 def test_a_word_that_the_model_lacks_is_charged_when_it_can_become_no_other(
     ngram: Ngram, pieces: tuple[str, ...], hotwords: dict[str, float], monkeypatch: pytest.MonkeyPatch
