@@ -171,7 +171,7 @@ class DiarizationDataset(Dataset):
     def _read(self, index: int, rng: np.random.Generator) -> DiarizationExample:
         source, within = self.source.find(index) if isinstance(self.source, UtteranceSources) else (self.source, index)
         stored = source if isinstance(source, StoredSource) else None
-        found, samples = (stored.load_features(within, rng), None) if stored else self._from_audio(index, rng)
+        found, read = (stored.load_features(within, rng), None) if stored else self._from_audio(index, rng)
         frames, samples, masks = found.features, None, None
         if self.on_device:
             assert isinstance(self.features, Features)
@@ -189,8 +189,8 @@ class DiarizationDataset(Dataset):
         # Without a UEM, all of it was annotated.
         uem = found.uem or ((0.0, found.duration),)
         audio, computed = partial(self._samples, index) if self.with_audio else None, None
-        if samples is not None and audio is None and self.collator.has_own_call():
-            audio, computed = partial(np.asarray, samples), partial(self.features, samples) if self.on_device else None
+        if read is not None and audio is None and self.collator.has_own_call():
+            audio, computed = partial(np.asarray, read), partial(self.features, read) if self.on_device else None
         made = (found.name, frames, found.segments, found.duration, uem, samples, masks, audio)
         return DiarizationExample(*made, self.features.frame_shift, self.features.config.sampling_rate, computed)
 

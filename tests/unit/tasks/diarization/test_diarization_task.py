@@ -250,7 +250,7 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
 
 
 @pytest.mark.parametrize(
-    ("name", "outputs"), mostly_slow([("Everything", 2), ("CustomCollator", 2), ("Changed", 1)], "Changed")
+    ("name", "outputs"), mostly_slow([("Everything", 2), ("CustomCollator", 2), ("Changed", 1)], "Everything")
 )
 def test_a_label_type_of_a_call_alone_trains(
     vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
