@@ -61,7 +61,11 @@ def make_app(server: Server) -> FastAPI:
         # Its page loads scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
-        responses={400: {"model": forms.ErrorAnswer, "description": "The request can't be answered as it asks."}},
+        responses={
+            400: {"model": forms.ErrorAnswer, "description": "The request can't be answered as it asks."},
+            # With it FastAPI leaves out its own 422, which nothing here answers.
+            "default": {"model": forms.ErrorAnswer, "description": "Any other error."},
+        },
     )
     app.state.server = server
     add = app.add_api_route

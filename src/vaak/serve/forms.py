@@ -23,9 +23,17 @@ MOST_TOP = 20
 
 
 class Form(BaseModel):
-    """A request or an answer."""
+    """A request or an answer. Its fields have the types that /openapi.json says: "3" and true are no numbers."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_whole_numbers(cls, value: Any) -> Any:
+        """To JSON, 3.0 is a whole number like 3."""
+        if not isinstance(value, dict):
+            return value
+        return {name: int(one) if isinstance(one, float) and one.is_integer() else one for name, one in value.items()}
 
     @model_validator(mode="before")
     @classmethod

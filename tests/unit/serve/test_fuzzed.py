@@ -123,3 +123,46 @@ def test_the_page_of_endpoints_names_each_field_and_loads_nothing(client_of, run
     assert {"logprobs", "prompt", "seed"} <= set(fields)
     assert all(f">{name}<" in page for name in fields)
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//|@import|url\(""", page)
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ({"n": True}, "n"),
+        ({"logprobs": False}, "logprobs"),
+        ({"max_tokens": "3"}, "max_tokens"),
+        ({"temperature": "1"}, "temperature"),
+        ({"stream": "no"}, "stream"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ],
+)
+def test_a_field_has_the_type_that_is_described(client_of_lm, given, wrong):
+    answer = client_of_lm.post("/v1/completions", json={"prompt": "ab", "max_tokens": 1} | given)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == wrong
+
+
+def test_a_whole_number_may_be_written_with_a_point(client_of_lm):
+    asked = {"prompt": "ab", "max_tokens": 3, "n": 2, "seed": 1, "temperature": 1}
+    plain, pointed = (
+        client_of_lm.post("/v1/completions", json={name: change(one) for name, one in asked.items()})
+        for change in (lambda one: one, lambda one: float(one) if isinstance(one, int) else one)
+    )
+    assert pointed.status_code == 200, pointed.text
+    assert pointed.json()["choices"] == plain.json()["choices"]
+
+
+def test_the_answers_of_errors_are_described(client_of_lm):
+    described = client_of_lm.get("/openapi.json").json()["paths"]
+    for path, methods in described.items():
+        for about in methods.values():
+            answers = about["responses"]
+            assert "422" not in answers, path  # nothing answers so
+            [content] = answers["default"]["content"].values()
+            assert content["schema"]["$ref"].endswith("/ErrorAnswer"), path
+    assert client_of_lm.get("/v1/models/0").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def client_of_lm(client_of, run_of):
+    return client_of(run_of("lm").folder)

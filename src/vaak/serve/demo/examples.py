@@ -16,7 +16,7 @@ from vaak.report.run_facts import choose_summary, media, read_facts, summaries
 from vaak.serve.models import Served
 
 MOST_SHOWN = 5
-INPUTS, REFERENCES = ("source", "text"), ("reference", "class")
+INPUTS, REFERENCES = ("source", "text"), ("reference", "references", "class")
 """Keys of an example, of which one has the text that is read, and one what should come of it."""
 
 
@@ -83,7 +83,14 @@ def _write_reference(one: dict[str, Any]) -> str:
         found = one.get(key)
         if isinstance(found, str):
             return found
-        if isinstance(found, list):  # who speaks when
-            spans = [span for span in found if isinstance(span, list) and len(span) == 3]
-            return "\n".join(f"{start}–{end} s: {speaker}" for start, end, speaker in spans)
+        if isinstance(found, list):  # several translations, or who speaks when
+            lines = [one if isinstance(one, str) else _write_span(one) for one in found]
+            return "\n".join(filter(None, lines))
     return ""
+
+
+def _write_span(span: Any) -> str:
+    if not isinstance(span, list) or len(span) != 3:
+        return ""
+    start, end, speaker = span
+    return f"{start}–{end} s: {speaker}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium-headless-shell"),
 ]
+FURTHER = ("diarization", "seq2seq")
 HOSTILE = ("<script>alert(1)</script>", "{{value}} ${1+1}<img src=x onerror=alert(2)>")
 
 
@@ -58,6 +61,11 @@ class Opened:
         """Whether the page has asked for an address with this in it."""
         self.tab.value("1")  # reads what has happened
         return any(path in one for one in self.tab.requests)
+
+    def uploads(self) -> list[str]:
+        """The addresses of files that the page has loaded, each once."""
+        self.tab.value("1")
+        return [*dict.fromkeys(one for one in self.tab.requests if "/gradio_api/file=" in one)]
 
     def shown(self, of: str) -> str:
         """The text of the first element of results that is seen, once there is one."""
@@ -204,6 +212,63 @@ def test_an_answer_is_stopped(chat_page: Opened):
     assert chat_page.tab.value(answer) == before
     chat_page.click("Begin again")
     chat_page.tab.wait(f"{seen('.bot')}.length === 0")
+
+
+@pytest.fixture(scope="module")
+def further_page(commands, pictures: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """The page of a diarizer and of a translator."""
+    folder = tmp_path_factory.mktemp("further_page")
+    for task in FURTHER:
+        (folder / task).mkdir()
+        train_task(folder / task, task, evaluates=True)
+    with open_page(commands, folder, *(folder / task / task for task in FURTHER)) as opened:
+        yield opened
+
+
+def test_a_timeline_is_what_the_command_finds(further_page: Opened, vaak):
+    page = further_page
+    page.click("Who speaks", "[role=tab]")
+    page.tab.wait(f"{seen('tbody tr')}.length")
+    page.tab.value(f"{seen('tbody tr')}[0].click()")
+    page.tab.wait(f"{seen('textarea')}.some(x => x.value)")
+    reference = str(page.tab.value(f"{seen('textarea')}[0].value"))
+    assert all(re.fullmatch(r"[\d.]+–[\d.]+ s: \w+", line) for line in reference.splitlines()), reference
+    page.tab.wait(f"{seen('audio, [aria-label=Play]')}.length")  # the recording is there
+    page.click("Find who speaks when", "button.primary")
+    page.tab.wait(f"{seen('.vaak .lane')}.length")
+    shown = page.tab.value("[...document.querySelectorAll('.vaak td')].map(x => x.textContent)")
+    (recording,) = (one for one in page.uploads() if one.endswith("recording-1.wav"))
+    (page.folder / "recording.wav").write_bytes(httpx.get(recording).content)
+    code, printed, err = vaak("diarize", page.folder / "diarization" / "diarization", page.folder / "recording.wav")
+    assert code == 0, err
+    found = [line.split() for line in printed.splitlines() if line.startswith("SPEAKER")]
+    spans = [(float(one[3]), float(one[3]) + float(one[4]), one[7]) for one in found]
+    rows = [shown[place : place + 3] for place in range(0, len(shown), 3)]
+    assert len(rows) == len(spans) > 0
+    for (start, end, speaker), (begun, ended, name) in zip(rows, spans, strict=True):
+        assert (float(start), float(end)) == pytest.approx((begun, ended), abs=0.006)
+        assert speaker == name
+    lanes = page.tab.value(f"{seen('.vaak .lane div')}.map(x => x.children.length)")
+    assert sum(lanes) == len(spans)
+    inside = page.tab.value(
+        f"{seen('.vaak .lane div')}.every(lane => [...lane.children].every(x => "
+        "x.getBoundingClientRect().right <= lane.getBoundingClientRect().right + 1))"
+    )
+    assert inside
+
+
+def test_a_translation_is_that_of_the_command(further_page: Opened, vaak):
+    page = further_page
+    page.click("Translate", "[role=tab]")
+    page.fill("ab ba")
+    page.click("Translate", "button.primary")
+    text = page.shown(".text")
+    code, printed, err = vaak("predict", page.folder / "seq2seq" / "seq2seq", "ab ba")
+    assert code == 0, err
+    assert text == printed.rstrip("\n")
+    page.fill("")
+    page.click("Translate", "button.primary")
+    assert page.shown(".wrong") == "no text yet: write one"
 
 
 def test_nothing_is_asked_for_elsewhere(page: Opened):

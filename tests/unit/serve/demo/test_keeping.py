@@ -44,6 +44,21 @@ def test_kept_recordings_are_what_init_and_train_read(vaak, tmp_path: Path):
     assert (found.samplerate, found.channels, found.duration) == (44_100, 1, 0.5)
 
 
+@pytest.mark.slow
+def test_kept_recordings_are_trained_from(vaak, tmp_path: Path):
+    kept = KeptRecordings(tmp_path / "kept")
+    for number in range(3):
+        kept.add(record(tmp_path / f"talk-{number}.wav"), f"so it is {number}")
+    code, out, err = vaak("init", "asr", "--data", tmp_path / "kept", "--output", tmp_path / "own.yml")
+    assert code == 0, out + err
+    small = ["training.max_steps=1", "training.device=cpu"]
+    code, out, err = vaak("train", tmp_path / "own.yml", *small, f"run_dir={tmp_path / 'run'}")
+    assert code == 0, out + err
+    assert "step 1/1" in err
+    code, out, err = vaak("transcribe", tmp_path / "run", *sorted(kept.folder.glob("wavs/*.wav")))
+    assert code == 0, out + err
+
+
 def test_what_is_kept_at_once_is_all_there(tmp_path: Path):
     talk = record(tmp_path / "talk.wav", 0.01)
     kept = KeptRecordings(tmp_path / "kept")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from served_runs import train_task
 from vaak.core.errors import UserError
 from vaak.serve.demo import drawing
 
@@ -122,6 +123,19 @@ def test_columns_have_texts_for_gradio_of_however_many_models(page_of, run_of, t
         columns = asyncio.run(run_panels(*runs))
         assert len(columns) >= len(runs)
         assert all(isinstance(value, str) for value in columns), columns
+
+
+@pytest.mark.parametrize("task", ["asr", "diarization", "tts", "classification", "seq2seq"])
+def test_examples_have_references(pictures: None, tmp_path: Path, server_of, task):
+    from vaak.serve.demo.examples import read_examples
+
+    train_task(tmp_path, task, evaluates=True)
+    found = read_examples(*server_of(tmp_path / task).models.values(), tmp_path)
+    assert found
+    for one in found:
+        given, reference = one.given, one.reference
+        assert given.is_file() if isinstance(given, Path) else given.strip()
+        assert reference.is_file() if isinstance(reference, Path) else reference.strip()
 
 
 @pytest.mark.parametrize(
