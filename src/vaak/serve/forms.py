@@ -197,8 +197,8 @@ class WritingRequest(Form):
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, Field(description="Not read.")] = None
-    frequency_penalty: Annotated[Literal[0] | None, Field(description="Only 0.")] = None
-    presence_penalty: Annotated[Literal[0] | None, Field(description="Only 0.")] = None
+    frequency_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
+    presence_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
 
 
 class CompletionRequest(WritingRequest):

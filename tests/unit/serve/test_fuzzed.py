@@ -133,6 +133,8 @@ def test_the_page_of_endpoints_names_each_field_and_loads_nothing(client_of, run
         ({"max_tokens": "3"}, "max_tokens"),
         ({"temperature": "1"}, "temperature"),
         ({"stream": "no"}, "stream"),
+        ({"presence_penalty": False}, "presence_penalty"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ],
 )
@@ -143,7 +145,7 @@ def test_a_field_has_the_type_that_is_described(client_of_lm, given, wrong):
 
 
 def test_a_whole_number_may_be_written_with_a_point(client_of_lm):
-    asked = {"prompt": "ab", "max_tokens": 3, "n": 2, "seed": 1, "temperature": 1}
+    asked = {"prompt": "ab", "max_tokens": 3, "n": 2, "seed": 1, "temperature": 1, "presence_penalty": 0}
     plain, pointed = (
         client_of_lm.post("/v1/completions", json={name: change(one) for name, one in asked.items()})
         for change in (lambda one: one, lambda one: float(one) if isinstance(one, int) else one)

@@ -130,7 +130,8 @@ def test_examples_have_references(pictures: None, tmp_path: Path, server_of, tas
     from vaak.serve.demo.examples import read_examples
 
     train_task(tmp_path, task, evaluates=True)
-    found = read_examples(*server_of(tmp_path / task).models.values(), tmp_path)
+    (served,) = server_of(tmp_path / task).models.values()
+    found = read_examples(served, tmp_path)
     assert found
     for one in found:
         given, reference = one.given, one.reference
