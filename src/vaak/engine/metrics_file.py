@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from vaak.core.errors import UserError
+from vaak.core.storage.files import warn_unread
 from vaak.core.storage.json_lines import append_json_lines, iterate_lines, read_json_lines
 
 Record = Mapping[str, Any]
@@ -216,7 +217,11 @@ def _newest_totals(path: Path, log_file: BinaryIO) -> tuple[Totals, int]:
     A resume cuts the log and writes other lines: entries about the old ones lie beyond its end, or have another hash.
     """
     size = log_file.seek(0, io.SEEK_END)
-    entries = [entry for _, entry in read_json_lines(path).objects] if path.is_file() else []
+    try:
+        entries = [entry for _, entry in read_json_lines(path).objects] if path.is_file() else []
+    except OSError as error:
+        warn_unread(path, error)
+        entries = []
     for entry in sorted(entries, key=lambda one: _whole(one, "bytes"), reverse=True):
         end, seconds, parameters = _whole(entry, "bytes"), entry.get("seconds"), entry.get("parameters")
         if 0 < end <= size and entry.get("before") == _hash_before(log_file, end):

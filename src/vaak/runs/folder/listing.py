@@ -23,7 +23,7 @@ from vaak.core.storage import files
 from vaak.core.storage.links import LinkError, require_own_files
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import parse_step
-from vaak.engine.metrics_file import Totals, read_totals
+from vaak.engine.metrics_file import METRICS_FILE, Totals, read_totals
 from vaak.runs.folder.directory import (
     OWNER,
     PREPROCESSED,
@@ -115,10 +115,12 @@ def _is_readable(run: Path) -> bool:
 
 def summarize(run: Path, folder: Path) -> RunSummary:
     """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
-    totals = Totals()
-    # One damaged run mustn't hide the others of its folder.
-    with contextlib.suppress(OSError, ValueError):
+    try:
         totals = read_totals(run)
+    except (OSError, ValueError) as error:
+        # One damaged run mustn't hide the others of its folder.
+        files.warn_unread(run / METRICS_FILE, error)
+        totals = Totals()
     status = read_status(run)
     state = _state(run, status)
     total_steps, reason = status.get("total_steps"), status.get("reason")

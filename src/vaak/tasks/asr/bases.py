@@ -207,7 +207,7 @@ def _find_unspelt_by_pieces(file: Path, config: Mapping[str, Any], hotwords: Ite
     backend.no_truncation()
     backend.encode_special_tokens = True
     named = [
-        one.get("content") if isinstance(one, dict) else one for name, one in config.items() if name[-6:] == "_token"
+        one.get("content") if isinstance(one, dict) else one for name, one in config.items() if name.endswith("_token")
     ]
     special = [token.content for token in backend.get_added_tokens_decoder().values() if token.special]
     ids = (backend.token_to_id(one) for one in (*named, *special) if isinstance(one, str))

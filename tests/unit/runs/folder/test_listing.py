@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shutil
@@ -96,6 +98,27 @@ def test_broken_files_break_no_list(tiny_run: Path, tmp_path: Path, content: byt
     assert found["status.json"].state == "crashed"
     assert found["checkpoints_step-00000008_state.json"].checkpoint == 4
     assert found["metrics.jsonl"].step == 8
+
+
+@pytest.mark.parametrize(("name", "step"), [("totals.jsonl", 8), ("metrics.jsonl", 8)])
+def test_a_file_that_can_not_be_opened_is_named(
+    tiny_run: Path, tmp_path: Path, name: str, step: int, caplog: pytest.LogCaptureFixture, monkeypatch
+):
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    (run / "totals.jsonl").write_text("")
+    opened = io.open
+
+    def refuse(file, *arguments, **options):
+        if not isinstance(file, int) and Path(file) == run / name:
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return opened(file, *arguments, **options)
+
+    monkeypatch.setattr(io, "open", refuse)
+    monkeypatch.setattr("builtins.open", refuse)
+    with caplog.at_level("WARNING", "vaak"):
+        (found,) = list_runs(tmp_path)
+    assert (found.step, found.state) == (step, "finished")
+    assert f"{run / name} can't be read, and is left out: Permission denied" in caplog.text
 
 
 def test_a_run_that_crashed_goes_on_with_the_command_shown(tiny_run: Path, tmp_path: Path):
