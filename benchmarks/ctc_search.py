@@ -11,17 +11,19 @@ word; ``equal`` is the ratio to its time without that, as Vaak and KenLM score t
     python benchmarks/ctc_search.py --arpa words.arpa --beams 16 --frames 250 1000 4000
 
 With a trained model, its frames of a split are searched: the texts that pruning changes, of all, the word error rates
-with and without pruning, and both times a recording.
+with and without pruning, and both times a recording. --make-arpa writes three-grams of its training texts first.
 
-    python benchmarks/ctc_search.py --model runs/digits-ctc --split test --arpa words.arpa
+    python benchmarks/ctc_search.py --model runs/digits-ctc --split test --arpa words.arpa --make-arpa
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +41,8 @@ LABELS = ("", *"abcdefghijklmnopqrstuvwxyz'", " ")
 KINDS = {"peaked": (1.0, 8.0), "noisy": (2.0, 4.0)}
 """The deviation of logits, and what the right one has more."""
 ALPHA, BETA, TOGETHER = 0.5, 1.0, 16
+DISCOUNT = 0.7
+"""Of the counts of n-grams that are written with --make-arpa."""
 
 
 def main() -> None:
@@ -49,6 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", type=Path, help="a run with architecture ctc")
     parser.add_argument("--split", default="test")
+    parser.add_argument("--make-arpa", action="store_true", help="write --arpa: three-grams of the training texts")
     options = parser.parse_args()
     if options.model is not None:
         compare_on_a_model(options)
@@ -88,6 +93,10 @@ def compare_on_a_model(options: argparse.Namespace) -> None:
     transcriber, data = task.transcriber(opened.model, method="beam"), task.dataset(options.split)
     examples = [data.example(index, np.random.default_rng(0)) for index in range(data.num_transcribed)]
     rows = [transcriber.log_probs([one.features])[0] for one in examples]
+    if options.make_arpa:
+        train = task.dataset("train")
+        texts = (train.example(index, np.random.default_rng(0)).text for index in range(train.num_transcribed))
+        write_arpa(map(str.split, texts), options.arpa)
     model = None if options.arpa is None else Ngram(options.arpa)
     plain = replace(transcriber.beam, words=model, alpha=ALPHA if model else 0.0, beta=BETA if model else 0.0)
     print("| beam | n-gram | texts that pruning changes | WER pruned, % | WER exact, % | pruned, ms | exact, ms |")
@@ -107,6 +116,36 @@ def compare_on_a_model(options: argparse.Namespace) -> None:
             changed = sum(one != other for one, other in zip(*found, strict=True))
             shown = " | ".join([*(f"{rate:.2f}" for rate in rates), *(f"{each / len(rows):.1f}" for each in times)])
             print(f"| {beam} | {'yes' if words else 'no'} | {changed} of {len(rows)} | {shown} |", flush=True)
+
+
+def write_arpa(sentences: Iterable[list[str]], path: Path, order: int = 3) -> None:
+    """Write n-grams of words by absolute discounting, whose shorter ones are interpolated: ARPA, as KenLM reads it."""
+    counts: list[Counter[tuple[str, ...]]] = [Counter() for _ in range(order)]
+    for words in sentences:
+        whole = ["<s>", *words, "</s>"]
+        for size in range(1, order + 1):
+            counts[size - 1].update(tuple(whole[first : first + size]) for first in range(len(whole) - size + 1))
+    counts[0].pop(("<s>",))
+    scores: dict[tuple[str, ...], float] = {("<unk>",): 0.0}
+    back_offs = dict[tuple[str, ...], float]()
+    for grams in counts:
+        followers, totals = defaultdict[tuple[str, ...], int](int), defaultdict[tuple[str, ...], int](int)
+        for gram, count in grams.items():
+            followers[gram[:-1]] += 1
+            totals[gram[:-1]] += count
+        back_offs |= {history: DISCOUNT * followers[history] / totals[history] for history in totals}
+        for gram, count in grams.items():
+            shorter = scores[gram[1:]] if gram[1:] else 1 / (len(grams) + 1)
+            scores[gram] = (count - DISCOUNT) / totals[gram[:-1]] + back_offs[gram[:-1]] * shorter
+    scores["<unk>",] = back_offs[()] / (len(counts[0]) + 1)
+    lines = ["\\data\\", *(f"ngram {size}={len(grams) + 2 * (size == 1)}" for size, grams in enumerate(counts, 1))]
+    for size, grams in enumerate(counts, 1):
+        lines += ["", f"\\{size}-grams:"]
+        for gram in [*([("<s>",), ("<unk>",)] if size == 1 else []), *grams]:
+            own = -99.0 if gram == ("<s>",) else math.log10(scores[gram])
+            longer = f"\t{math.log10(back_offs[gram]):.6f}" if gram in back_offs else ""
+            lines.append(f"{own:.6f}\t{' '.join(gram)}{longer}")
+    path.write_text("\n".join([*lines, "", "\\end\\", ""]), encoding="utf-8")
 
 
 def mean_rate(counts: list[Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,30 @@ class Serving:
 
     command: Command
     address: str
+
+
+CHAT = """
+task: lm
+model: {d_model: 32, num_layers: 1, num_heads: 2}
+data:
+  corpus: {type: chat, train: [FOLDER/chats.jsonl], train_fraction: 0.6, valid_fraction: 0.2}
+  tokenizer: {type: byte_level, vocab_size: 300}
+  max_length: 64
+training: {max_steps: 2, device: cpu, batch_size: 4, logging: {tensorboard: false, progress_bar: false}}
+"""
+
+
+def train_chat(folder: Path) -> Path:
+    """A language model of conversations, which has learned nearly nothing: it writes on and on."""
+    folder.mkdir()
+    rows = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n} it is."}]}
+        for n in range(40)
+    ]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "chat.yml").write_text(CHAT.replace("FOLDER", str(folder)), encoding="utf-8")
+    train(load([folder / "chat.yml"], [f"run_dir={folder / 'chat'}"]))
+    return folder / "chat"
 
 
 @contextlib.contextmanager

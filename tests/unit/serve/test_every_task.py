@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quick_cases import mostly_slow
+from served_runs import train_chat
 from vaak.config.tasks import TASKS
 from vaak.serve.app import ENDPOINTS
 
@@ -127,33 +128,15 @@ def test_an_audio_task_opens_no_path_of_a_request(client_of, run_of):
     assert "no path or URL is opened" in answer.json()["error"]["message"]
 
 
-CHAT = """
-task: lm
-name: chat
-model: {d_model: 32, num_layers: 1, num_heads: 2}
-data:
-  corpus: {type: chat, train: [FOLDER/chats.jsonl], train_fraction: 0.6, valid_fraction: 0.2}
-  tokenizer: {type: byte_level, vocab_size: 300}
-  max_length: 64
-training: {max_steps: 2, device: cpu, batch_size: 4, logging: {tensorboard: false, progress_bar: false}}
-"""
-
-
 @pytest.mark.slow
 def test_answers_are_those_of_generate_chat(client_of, vaak, tmp_path):
-    rows = [
-        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n} it is."}]}
-        for n in range(40)
-    ]
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "chat.yml").write_text(CHAT.replace("FOLDER", str(tmp_path)))
-    assert vaak("train", tmp_path / "chat.yml", f"run_dir={tmp_path / 'chat'}")[0] == 0
-    client = client_of(tmp_path / "chat")
+    run = train_chat(tmp_path / "chats")
+    client = client_of(run)
     assert client.get("/v1/models/chat").json()["endpoints"] == ["predict", "completions", "chat"]
     messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": "7?"}]
     (tmp_path / "asked.json").write_text(json.dumps(messages))
     options = ("--chat", "--max-new-tokens", 12, "--samples", 2, "--seed", 3, "--json")
-    printed = vaak("generate", tmp_path / "chat", tmp_path / "asked.json", *options)[1]
+    printed = vaak("generate", run, tmp_path / "asked.json", *options)[1]
     messages[1]["content"] = [{"type": "text", "text": "7"}, {"type": "text", "text": "?"}]  # type: ignore[assignment]
     asked = {"messages": messages, "max_completion_tokens": 12, "seed": 3}
     found = client.post("/v1/chat/completions", json={**asked, "n": 2}).json()

@@ -18,7 +18,7 @@ import soundfile
 
 from browser import CHROMIUM, Tab, browser
 from commands import Commands
-from served_runs import serving, train_task, wait_until
+from served_runs import serving, train_chat, train_task, wait_until
 from vaak.config.load import load
 from vaak.runs.start import train
 
@@ -88,30 +88,6 @@ def train_hostile(folder: Path) -> Path:
     file.write_text(options.replace(str(folder / "data" / "texts.json"), str(folder / "texts.json")), encoding="utf-8")
     train(load([file], [f"run_dir={folder / 'hostile'}", "training.validation.interval=2"]))
     return folder / "hostile"
-
-
-CHAT = """
-task: lm
-model: {d_model: 32, num_layers: 1, num_heads: 2}
-data:
-  corpus: {type: chat, train: [FOLDER/chats.jsonl], train_fraction: 0.6, valid_fraction: 0.2}
-  tokenizer: {type: byte_level, vocab_size: 300}
-  max_length: 64
-training: {max_steps: 2, device: cpu, batch_size: 4, logging: {tensorboard: false, progress_bar: false}}
-"""
-
-
-def train_chat(folder: Path) -> Path:
-    """A language model of conversations, which has learned nearly nothing: it writes on and on."""
-    folder.mkdir()
-    rows = [
-        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"{n} it is."}]}
-        for n in range(40)
-    ]
-    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (folder / "chat.yml").write_text(CHAT.replace("FOLDER", str(folder)), encoding="utf-8")
-    train(load([folder / "chat.yml"], [f"run_dir={folder / 'chat'}"]))
-    return folder / "chat"
 
 
 @pytest.fixture(scope="module")
