@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +105,20 @@ def test_ctc_search():
     pytest.importorskip("pyctcdecode", reason="what it is compared with isn't installed")
     said = run_benchmark("ctc_search", "--rounds", 1, "--beams", 4, "--frames", 20)
     assert "| noisy | 4 | 20 |" in said
+
+
+def test_probabilities_of_the_n_grams_that_ctc_search_writes_add_up_to_one(tmp_path: Path):
+    from vaak.text.ngram import Ngram
+
+    write_arpa = runpy.run_path(str(BENCHMARKS / "ctc_search.py"), run_name="ctc_search")["write_arpa"]
+    write_arpa([["a", "b"], ["a", "c"], ["b", "b", "a"]], tmp_path / "words.arpa")
+    model = Ngram(tmp_path / "words.arpa")
+    for history in ((), ("a",), ("a", "b"), ("b", "b"), ("c",), ("unheard",)):
+        state = model.begin()
+        for word in history:
+            [(_, state)] = model.read([(state, word)])
+        scores = [score for score, _ in model.read([(state, word) for word in ("a", "b", "c", "</s>", "unheard")])]
+        assert sum(map(math.exp, scores)) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow
