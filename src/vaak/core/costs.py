@@ -11,7 +11,7 @@ _seconds: ContextVar[dict[str, float] | None] = ContextVar("seconds by part", de
 
 
 @contextlib.contextmanager
-def timed(part: str) -> Iterator[None]:
+def time_part(part: str) -> Iterator[None]:
     """Within this context, time counts for a part, where ``collect_costs`` is asking."""
     found = _seconds.get()
     if found is None:

@@ -36,7 +36,7 @@ class Padding(NamedTuple):
     longest: int | None = None
 
 
-FOR_AUDIO = 8
+MOST_AUDIO_WORKERS = 8
 """The most loading processes that are started unasked: each has its own cache of audio in memory."""
 
 
@@ -65,7 +65,7 @@ class Dataset:
     useful_workers
         Number of loading processes that help at most, where the options leave it open; half of the cores are the other
         limit. 0: an example is read in less time than it takes to hand it over, or examples are kept in memory once
-        read. FOR_AUDIO where audio is read, changed or made into features.
+        read. MOST_AUDIO_WORKERS where audio is read, changed or made into features.
     is_constant
         Whether an example is the same whenever it is read: ``example`` draws nothing.
     has_one_shape

@@ -11,7 +11,7 @@ from toy import ToyDataset
 from vaak.audio.augmentation.pipeline import augmented
 from vaak.audio.config import AugmentationConfig
 from vaak.audio.segments import LabelledAudio
-from vaak.core.costs import collect_costs, timed
+from vaak.core.costs import collect_costs, time_part
 from vaak.core.errors import DataError
 from vaak.data.example_cost import MOST_MEASURED, REST, measure_examples
 
@@ -27,9 +27,9 @@ class Slow(ToyDataset):
 
     def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
         self.made.append(index)
-        with timed("codec"):
+        with time_part("codec"):
             time.sleep(self.slow)
-        with timed("reading"):
+        with time_part("reading"):
             time.sleep(self.slow / 10)
         time.sleep(self.slow / 10)
         return super().example(index, rng)
@@ -67,14 +67,14 @@ def test_examples_that_cannot_be_made_have_no_cost():
 
 
 def test_parts_are_timed_only_where_someone_asks():
-    with timed("before"):
+    with time_part("before"):
         pass
     with collect_costs() as found:
-        with timed("a"):
+        with time_part("a"):
             pass
-        with timed("a"):
+        with time_part("a"):
             pass
-    with timed("after"):
+    with time_part("after"):
         pass
     assert list(found) == ["a"]
 

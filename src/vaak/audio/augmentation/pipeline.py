@@ -21,7 +21,7 @@ from torch import Tensor
 from vaak.audio.augmentation.effects import at_snr, at_speed, coded, drawn_noise, reverberated, room_responses
 from vaak.audio.config import AugmentationConfig, SpecAugmentConfig
 from vaak.audio.segments import AudioSource, Interval, LabelledAudio, Segment
-from vaak.core.costs import timed
+from vaak.core.costs import time_part
 from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
@@ -42,21 +42,21 @@ def augmented(
     speed, reverb, noise, codec, volume = (
         np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name)) for name in PARTS
     )
-    with timed("speed"):
+    with time_part("speed"):
         audio = _change_speed(audio, config, speed)
     samples, rate, room = audio.samples, audio.sampling_rate, config.room
     if room is not None and reverb.random() < room.probability:
-        with timed("room"):
+        with time_part("room"):
             [response] = room_responses(1, rate, reverb.uniform(*room.t60), reverb)
             samples = reverberated(samples, response)
     if config.noise is not None and noise.random() < config.noise.probability:
-        with timed("noise"):
+        with time_part("noise"):
             snr = noise.uniform(*config.noise.snr)
             others = None if voices is None else lambda: voices(noise)
             samples = at_snr(samples, drawn_noise(config.noise, len(samples), rate, noise, others), snr)
     if config.codecs and codec.random() < config.codec_probability:
         name = config.codecs[int(codec.integers(len(config.codecs)))]
-        with timed(f"codec {name}"):
+        with time_part(f"codec {name}"):
             samples = coded(samples, rate, name, codec)
     if config.volume is not None:
         samples = samples * np.float32(10 ** (volume.uniform(*config.volume) / 20))

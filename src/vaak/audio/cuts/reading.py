@@ -23,7 +23,7 @@ from vaak.audio.audio_file import TOLERATED_SECONDS, AudioFile, Header, read_hea
 from vaak.audio.config import AudioConfig
 from vaak.audio.embedded import EMBEDDED_TYPE, place_of_source
 from vaak.audio.segments import Alignment, Interval, LabelledAudio, Segment, merged
-from vaak.core.costs import timed
+from vaak.core.costs import time_part
 from vaak.core.errors import DataError, optional_import
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
     end = samples_in(cut.duration, audio.sampling_rate)
     last = end if last is None else min(last, end)
     # Read plain sections of files ourselves, with checks that Lhotse lacks; leave mixed and transformed cuts to Lhotse.
-    with timed("reading"):
+    with time_part("reading"):
         if not (hasattr(cut, "recording") and cut.has_recording and not cut.recording.transforms):
             samples = _read_by_lhotse(cut, audio)[first:last]
         else:

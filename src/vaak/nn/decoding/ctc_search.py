@@ -36,7 +36,7 @@ ROOT, NOWHERE = 1, 0
 """Hashes: of no tokens, and of a place of the beam that has no prefix."""
 SPREAD, SHIFT = np.int64(0x1E3779B97F4A7C15), np.int64(29)
 """How hashes of tokens are mixed."""
-FEW = 48.0
+MOST_FOR_TREE = 48.0
 """Tokens of a frame, on average, times the beam, up to which a row without a language model is searched by a tree.
 
 A tree takes 0.2 to 8 times the time of arrays (29 letters, beams of 8, 16 and 64). Both take as long at about 110 for a
@@ -65,7 +65,7 @@ def _is_for_tree(row: np.ndarray, search: CtcBeam) -> bool:
     """Return whether the search by a tree is the faster one for a row whose tokens have been pruned."""
     if search.token_min_logp is None:
         return False
-    return search.words is not None or bool((row > NEVER).sum() * search.beam_size <= FEW * len(row))
+    return search.words is not None or bool((row > NEVER).sum() * search.beam_size <= MOST_FOR_TREE * len(row))
 
 
 def search_arrays(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:

@@ -206,7 +206,7 @@ def describe_device(name: str) -> tuple[str, bool]:
     return (name, False) if not there.get(name, True) else (pick_device(name).type, True)
 
 
-def planned_precision(name: str, kind: str, is_here: bool) -> Precision:
+def plan_precision(name: str, kind: str, is_here: bool) -> Precision:
     """The precision that training has on a kind of device, for passes without numbers.
 
     They run as on a CPU where this machine has no CUDA. A GPU that isn't here multiplies bf16, as all do since 2020.
@@ -227,7 +227,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     experiment, training = loaded.experiment, loaded.experiment.training
     task = loaded.task()
     kind, is_here = describe_device(training.device)
-    precision = planned_precision(training.mixed_precision, kind, is_here)
+    precision = plan_precision(training.mixed_precision, kind, is_here)
     with numberless(precision.device) as fake:
         model = task.meta_model()
         if model is None and is_prepared(experiment.run_dir):

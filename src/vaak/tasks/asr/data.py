@@ -23,7 +23,7 @@ from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.sources import BoundedCache, CutSource
 from vaak.audio.segments import Alignment, LabelledAudio
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import FOR_AUDIO, Dataset
+from vaak.core.task import MOST_AUDIO_WORKERS, Dataset
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.utterances import Utterances
 from vaak.tasks.asr.vocabulary import Vocabulary
@@ -87,7 +87,7 @@ class AsrDataset(Dataset):
         changes_audio = augmentation is not None and augmentation.changes_audio
         # Where all features fit in the cache, they are computed once, and handing them over would cost more than
         # reading them.
-        self.useful_workers = FOR_AUDIO if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
+        self.useful_workers = MOST_AUDIO_WORKERS if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
         self._voices = make_voices(self.source)
 

@@ -29,7 +29,7 @@ from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversa
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import FOR_AUDIO, Dataset, Padding
+from vaak.core.task import MOST_AUDIO_WORKERS, Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
@@ -149,7 +149,7 @@ class DiarizationDataset(Dataset):
         self.length_of_position = collator.options.frame_seconds
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
-        self.useful_workers = 0 if augmentation is None else FOR_AUDIO * reads_audio(source)
+        self.useful_workers = 0 if augmentation is None else MOST_AUDIO_WORKERS * reads_audio(source)
         kind = [] if isinstance(features, Features) else [type(features).__name__]
         self.fingerprint = compute_fingerprint([feature_fingerprint(source, features.config), drawn, *kind])
         self._features = BoundedCache(features.config.cache_gigabytes * 2**30)

@@ -20,7 +20,7 @@ from vaak.audio.segments import AudioSource
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.storage.files import compute_fingerprint
-from vaak.core.task import FOR_AUDIO, Dataset, Padding
+from vaak.core.task import MOST_AUDIO_WORKERS, Dataset, Padding
 from vaak.runs.prepared import Recipe
 from vaak.tasks import speech_task
 from vaak.tasks.base import pad_rows
@@ -65,7 +65,7 @@ class VocoderDataset(Dataset):
         self.source: AudioSource = own[0] if len(own) == 1 else UtteranceSources(own)
         self.lengths = self.source.durations if crops is None else np.full(len(self.source.durations), seconds)
         self._of_recordings = np.concatenate([one.store.durations[one.cuts] for one in own])
-        self.useful_workers = 0 if crops is None or all(one.all_fit for one in own) else FOR_AUDIO
+        self.useful_workers = 0 if crops is None or all(one.all_fit for one in own) else MOST_AUDIO_WORKERS
         drawn = None if crops is None else [crops.num_samples, crops.gain]
         self.fingerprint = compute_fingerprint([self.source.fingerprint, drawn])
 
