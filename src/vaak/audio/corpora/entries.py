@@ -17,7 +17,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.config.base import given_dialect
 from vaak.core.errors import DataError
-from vaak.core.names import require_known
+from vaak.core.names import list_names, require_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.dialects import AS_FOUND, GivenDialect
 from vaak.core.storage.tables import Table, is_table
@@ -58,6 +58,12 @@ class CorpusReader(ABC):
 
     def require_texts(self) -> None:  # noqa: B027
         """Raises DataError for a table without a column for texts."""
+
+
+def list_contents(folder: Path) -> str:
+    """Return the names in a folder for a message, but for hidden ones, such as a lock: nobody put data there."""
+    names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
+    return list_names(names, most=10) if names else "nothing"
 
 
 def list_entries(dataset: DatasetConfig) -> dict[str, list[Path]]:

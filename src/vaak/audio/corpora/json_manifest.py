@@ -34,6 +34,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import (
     CorpusReader,
     ManifestLine,
+    list_contents,
     list_entries,
     manifest_lines,
     named_file,
@@ -429,7 +430,7 @@ class SplitFolderReader(JsonReader):
         if not root.is_dir():
             raise DataError(f"datasets, {dataset.name}: corpus_dir: no such folder: {root}")
         self._splits = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
-        self.folders_there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
+        self.folders_there = list_contents(root)
         others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._splits.values())
         for split in ("train", "valid"):
             meant = None if split in self._splits else _meant_for(split, root, others)

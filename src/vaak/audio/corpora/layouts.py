@@ -30,6 +30,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import (
     CorpusReader,
     ManifestLine,
+    list_contents,
     list_entries,
     manifest_lines,
     rename_columns,
@@ -134,7 +135,7 @@ class LayoutReader(CorpusReader):
             self.parts = self.find_parts()
         self.given = tuple(self.parts)
         self.files = sorted({path for parts in self.parts.values() for part in parts for path in self.list_files(part)})
-        self.folders_there = ", ".join(sorted(one.name for one in self.root.iterdir())[:10])
+        self.folders_there = list_contents(self.root)
         if "train" not in self.parts:
             there = ", ".join(str(path.relative_to(self.root)) for paths in self.parts.values() for path in paths[:3])
             self.lacks_train = f"{self.lacks_train}; {self.root} has {there}"

@@ -27,7 +27,7 @@ def lines_of(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "recordings.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_kept_recordings_are_what_init_and_train_read(vaak, tmp_path: Path):
+def test_kept_recordings_are_what_init_and_train_read(vaak, tmp_path: Path, caplog):
     kept = KeptRecordings(tmp_path / "kept")
     for number in range(4):
         kept.add(record(tmp_path / f"../{tmp_path.name}/talk-{number}.wav", channels=2), f"so it\n is {number}")
@@ -38,6 +38,9 @@ def test_kept_recordings_are_what_init_and_train_read(vaak, tmp_path: Path):
     code, out, err = vaak("data", "check", tmp_path / "own.yml")
     assert code == 0, out + err
     assert sum(map(int, re.findall(r"^\w+: (\d+) examples", out, re.MULTILINE))) == 4, out
+    # The lock of what keeps them is nobody's data.
+    assert caplog.text.count("there are recordings.jsonl, wavs\n") == 2
+    assert ".lock" not in caplog.text + out + err
     (one, *_) = lines_of(tmp_path / "kept")
     assert one["text"] == "so it is 0"
     found = soundfile.info(tmp_path / "kept" / str(one["audio_filepath"]))
