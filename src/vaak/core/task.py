@@ -216,7 +216,7 @@ class TunedScore:
 
 @dataclass(frozen=True)
 class TunedOptions:
-    """The options that ``vaak tune`` chose for a run: what a task's method ``tune(model, split)`` returns.
+    """The options that ``vaak tune`` chose for a run, as returned by a task's method ``tune(model, split)``.
 
     ``section`` is their dotted key, such as ``data.inference``, and ``options`` are all of it, as JSON. ``unit`` says
     what the examples are, in the plural: "recordings".

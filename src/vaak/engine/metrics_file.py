@@ -157,7 +157,7 @@ def is_record(value: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
 class Totals:
     """What a listing says of a run's records: the last step, the seconds that steps took, the size of the model.
 
-    ``ignored`` counts the lines that are no records.
+    ``ignored`` counts the lines that aren't records.
     """
 
     step: int = 0

@@ -159,7 +159,7 @@ def keep_token_vectors_in_bf16(modules: Iterable[nn.Module | None]) -> None:
     """
     found = [one for one in dict.fromkeys(modules) if one is not None]
     kinds = {nn.Embedding: FrozenEmbedding, nn.Linear: FrozenLinear}
-    # One that is tied to a module which stays as it is does so, too.
+    # One that is tied to an unchanged module is unchanged, too.
     others = {id(one.weight) for one in found if type(one) not in kinds and hasattr(one, "weight")}
     halved: dict[int, nn.Parameter] = {}
     for one in found:
@@ -177,7 +177,7 @@ def list_token_modules(model: nn.Module) -> list[nn.Module | None]:
     try:
         return [] if one is None else [one.get_input_embeddings(), one.get_output_embeddings()]
     except NotImplementedError:
-        # transformers says so of networks without tokens.
+        # transformers raises this for networks without tokens.
         return []
 
 

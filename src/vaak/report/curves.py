@@ -1,4 +1,4 @@
-"""What a report draws over the steps of a run: curves of its records (``vaak.report.history``), and events."""
+"""Curves over the steps of a run, from its records (``vaak.report.history``), and events."""
 
 from __future__ import annotations
 

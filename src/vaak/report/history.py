@@ -3,7 +3,7 @@
 A run may have logged hundreds of megabytes. A curve keeps the lowest, the highest, the first and the last value of
 some thousand stretches of equally many points, which grow as the run does: so memory depends on the number of curves.
 
-    points    1 2 3 4 5 6 7 8 9 ...          up to EXACT points are kept as they are
+    points    1 2 3 4 5 6 7 8 9 ...          up to EXACT points are kept
     stretches [1 2] [3 4] [5 6] [7 8]        then the lowest and the highest of each stretch of 2
               [1 2 3 4] [5 6 7 8]            of 4, of 8, ..., whenever there are more than STRETCHES
 """

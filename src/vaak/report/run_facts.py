@@ -201,7 +201,7 @@ def _from_defaults(options: Mapping[str, Any]) -> tuple[list[tuple[str, Any, Any
 
 
 def _inside_tasks(name: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """A change; of the tasks that are trained at once, what differs from each task's own defaults."""
+    """A changed option; in a multitask run, one that differs from its task's own default."""
     inner = after if name == "data.tasks" and isinstance(after, Mapping) else {}
     if not inner or not all(isinstance(one, Mapping) and one.get("task") in TASKS for one in inner.values()):
         yield name, before, after

@@ -23,7 +23,7 @@ MOST_TOP = 20
 
 
 class Form(BaseModel):
-    """A request or an answer. Its fields have the types that /openapi.json says: "3" and true are no numbers."""
+    """A request or an answer. Its fields have the types that /openapi.json says: "3" and true aren't numbers."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), strict=True)
 
@@ -42,7 +42,7 @@ class Form(BaseModel):
         try:
             json.dumps(value, ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError:
-            raise ValueError("a text has half of a surrogate pair, which is no character") from None
+            raise ValueError("a text has half of a surrogate pair, which isn't a character") from None
         return value
 
 

@@ -1,7 +1,7 @@
 """``/v1/realtime``: a WebSocket that hears 16-bit samples and tells the text while they come (docs/serving.md).
 
 A subset of OpenAI's realtime transcription. The client appends audio, the server tells what is settled and, at the end
-of each utterance, its final text: what ``vaak transcribe --live`` writes. Audio is read message by message, each once
+of each utterance, its final text, as ``vaak transcribe --live`` does. Audio is read message by message, each once
 the one before is computed, so a client that sends faster than the model reads has to wait.
 """
 

@@ -93,7 +93,7 @@ class _Uvicorn(uvicorn.Server):
 def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
     """Return uvicorn's configuration for a gate; ``has_lifespan``: the application hears of startup and shutdown."""
     lifespan: Any = "on" if has_lifespan else "off"
-    # The demo has no WebSocket of its own, and its extra no package for them.
+    # The demo doesn't use WebSockets, and its extra has no package for them.
     sockets: Any = "websockets-sansio" if importlib.util.find_spec("websockets") else "none"
     how: dict[str, Any] = {"ws": sockets, "ws_max_size": MOST_MESSAGE_BYTES, "lifespan": lifespan}
     return uvicorn.Config(gate, http="h11", log_config=None, access_log=False, **how)

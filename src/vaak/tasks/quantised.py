@@ -49,7 +49,7 @@ FOUR_BITS = "in_four_bits"
 FREED_AT_ONCE = 2**27
 """Bytes of whole weights after which what was forgotten of them is given back to the system."""
 LARGEST_REST = 0.1
-"""Of the numbers in four bits: if others but those of tokens are more, a line says so."""
+"""A line warns where the numbers that stay whole, tokens' rows aside, exceed this fraction of those in four bits."""
 READ_AHEAD = "HF_DEACTIVATE_ASYNC_LOAD"
 """True has transformers read a tensor when it needs it; else its threads would read the whole model meanwhile."""
 
@@ -173,7 +173,7 @@ def _read_kept(source: str, file: Path, layers: Collection[str]) -> dict[str, Qu
 
 
 class _Forgotten:
-    """Gives back what whole weights took, now and then: small tensors that are kept lie in between."""
+    """Gives back the memory of whole weights now and then; small tensors that are kept fragment it."""
 
     def __init__(self) -> None:
         self._nbytes = 0

@@ -211,7 +211,7 @@ class Tokenizer:
         return parts
 
     def written_bytes(self, token: int) -> bytes:
-        """Return what a token adds to a text after others, in UTF-8: of a special one its name, of no token nothing."""
+        """Return what a token adds to a text after others, in UTF-8: for a special one its name, for None nothing."""
         if token >= self.vocab_size:
             return b""
         if token in self._special_ids:

@@ -37,7 +37,7 @@ def open_bytes(path: Path | Part) -> BinaryIO:
 
 def open_pieces(path: Path | Part, pieces: Sequence[Piece]) -> BinaryIO:
     """The pieces, one after another, as one file."""
-    # These are stored compressed or inside a column, so there are no byte ranges to refer to: unpack into memory.
+    # These are stored compressed or inside a column, so they have no byte ranges to refer to: unpack into memory.
     if isinstance(path, ParquetCell | DeflatedRange | PackedRange):
         with path.open() as file:
             content = file.read()

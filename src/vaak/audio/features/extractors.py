@@ -286,7 +286,7 @@ class FeatureStream:
             return np.zeros((0, features.dims), np.float32)
         rows = features.frame_rows([features.read_section(first, last, num_samples, self._samples)])
         self._num_frames = last
-        # What a window at the end mirrors is no further back than it is long.
+        # A window at the end mirrors at most as many samples as it has.
         begin, end = features.span(last)
         unused = max(0, begin - (end - begin) - self._first)
         self._kept, self._first = self._kept[unused:], self._first + unused

@@ -1,4 +1,4 @@
-"""Hotwords where a model writes token by token: in a beam search as they are, in a greedy one as far as it can."""
+"""Hotwords where a model writes token by token: all of them in a beam search; a greedy one finds what it can."""
 
 from __future__ import annotations
 

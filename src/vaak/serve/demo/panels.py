@@ -79,7 +79,7 @@ def fill_columns(shown: Sequence[gr.HTML], models: Sequence[Served], show: Show)
 def name_outputs(outputs: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
     """Return the values of some components as gradio takes them, however many there are.
 
-    A list is no such form: returned for a single output, gradio takes the list itself as the value.
+    A list isn't: when it is returned for a single output, gradio takes the list itself as the value.
     """
     return dict(zip(outputs, values, strict=True))
 

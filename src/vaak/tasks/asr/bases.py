@@ -177,7 +177,7 @@ def find_unspelt(base: str, hotwords: Iterable[str], folder: Path = Path()) -> l
 
 
 UNCHANGED_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend", "ParakeetTokenizer", "ParakeetTokenizerFast")
-"""Classes of transformers that read a tokenizer.json as it is; others, as LASR's, replace parts of it."""
+"""Classes of transformers that read a tokenizer.json unchanged; others, such as LASR's, replace parts of it."""
 LETTER_TOKENIZERS = ("Wav2Vec2CTCTokenizer",)
 
 
@@ -307,10 +307,10 @@ NOT_READ = {
     "fun_asr_nano": "its front end is another",
     "vibevoice_asr": "it writes speakers and times as JSON",
     "moss_transcribe_diarize": "it writes speakers and times",
-    "qwen2_audio": "it answers questions about audio; its transcripts have no request of their own",
-    "phi4_multimodal": "it has an adapter of its own for speech",
-    "cohere_asr": "it has an encoder of its own",
-    "canary": "it has an encoder of its own",
+    "qwen2_audio": "it answers questions about audio; it has no request for transcripts",
+    "phi4_multimodal": "it has a separate adapter for speech",
+    "cohere_asr": "it has another kind of encoder",
+    "canary": "it has another kind of encoder",
     "seamless_m4t": "it translates",
     "seamless_m4t_v2": "it translates",
     "dia": "it speaks",

@@ -30,7 +30,7 @@ SCRATCH = "scratch"
 WHISPER, CTC, DECODER = "whisper", "ctc", "decoder"
 """Values of model.architecture."""
 LOAD_BALANCING = "load_balancing"
-"""The only name in training.loss.auxiliary: what models with experts add."""
+"""The only name in training.loss.auxiliary: the balance loss of models with experts."""
 VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}
 """Short names of bases on the Hugging Face Hub."""
 CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448

@@ -175,7 +175,7 @@ class ChunkedTranscriber(LiveTranscriber):
     """Transcribes by a model that reads each utterance in chunks, however long it is; no part is read twice."""
 
     def __init__(self, transcriber: Transcriber, options: LiveOptions) -> None:
-        # The model's chunks are the interval: what has come is read at once.
+        # The model's chunks are the interval: new audio is read at once.
         super().__init__(transcriber, replace(options, interval=FRAME))
         self._longest = sys.maxsize
         self._num_read = self._num_freed = 0
@@ -222,7 +222,7 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 
 
 def find_agreed(first: str, second: str) -> str:
-    """The beginning that two texts share, up to the end of a word; of the marks after that, none.
+    """The beginning that two texts share, up to the end of a word; without the marks after it.
 
     >>> find_agreed("I like it, but", "I like it. Bu"), find_agreed("a do", "a don't"), find_agreed("今日は", "今日も")
     ('I like it', 'a', '今日')

@@ -1,4 +1,4 @@
-"""The speech recognition task's specification: what others know of it without torch."""
+"""The speech recognition task's specification, which others read without torch."""
 
 from __future__ import annotations
 

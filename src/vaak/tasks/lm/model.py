@@ -65,7 +65,7 @@ class MixedDecoder(nn.Module):
     def without_ngram(self) -> Self:
         """Return the network alone, with the same weights."""
         alone = copy.copy(self)
-        # The copy has modules of its own, so the n-grams stay where they are.
+        # The copy's modules are separate, so the n-grams stay where they are.
         alone._modules = {name: module for name, module in self._modules.items() if name != "ngram"}
         alone.ngram = None
         return alone

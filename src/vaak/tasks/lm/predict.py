@@ -251,10 +251,10 @@ class RowDecoder:
 
 @dataclass
 class TokenReader:
-    """A reader of the tokens of rows, called as they are drawn.
+    """A reader of the tokens of rows, called after each is drawn.
 
     Rows whose numbers it puts into ``ended`` end there. ``observe`` is called in each step before the tokens are given:
-    with the numbers of the rows that go on, the scores ``(row, vocab)`` of their next tokens, and these tokens.
+    with the numbers of the unfinished rows, the scores ``(row, vocab)`` of their next tokens, and these tokens.
     """
 
     ended: set[int] = field(default_factory=set)

@@ -97,7 +97,7 @@ def _unread_by_vocoder(speaking: SpeakingConfig) -> Iterator[CheckFinding]:
     """Options of Griffin–Lim that what makes audio hasn't."""
     if speaking.vocoder is not None:
         yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
-        yield no_effect("data.speaking.phases", "data.speaking.vocoder is given, which has phases of its own")
+        yield no_effect("data.speaking.phases", "data.speaking.vocoder is given, which makes its own phases")
     elif speaking.phases == "pitch":
         yield no_effect("data.speaking.num_iterations", "data.speaking.phases is pitch, which has no iterations")
 

@@ -88,7 +88,7 @@ class Document(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """What a document has in common with its duplicates: of a conversation, all that its answers are learned by.
+        """A document's key for finding duplicates; a conversation's has all that its answers are learned by.
 
         That is its text, who says what, which answers are learned, and what the template is given.
         """

@@ -1,4 +1,4 @@
-"""Tools, calls (in OpenAI's form, with arguments as objects) and options: what a template reads besides the texts.
+"""Tools, calls (in OpenAI's form, with arguments as objects) and options, which a template reads besides the texts.
 
     tools        [{"type": "function", "function": {"name", "description", "parameters"}}, …]      or as functions
     functions    [{"name", "description", "parameters"}, …]                                        OpenAI, earlier

@@ -134,7 +134,7 @@ def units(text: str) -> str:
     text = _OF_TWO_UNITS.sub(lambda match: match[1] + (", " if match[2] == match[3] else " or "), text)
     text = _ANGLE.sub(_angle, text)
     text = _SHORT_FEET_INCHES.sub(lambda match: f"{_name_amount(match[1], 'foot/feet')} {_name_inches(match[2])}", text)
-    # ratios reads what is left of a whole number and its fraction
+    # ratios reads the rest of a whole number and its fraction
     text = _FEET_INCHES.sub(
         lambda match: (
             f"{decimal(match[1])} foot {decimal(match[2]) if re.fullmatch(NUMBER, match[2]) else f'{match[2]} inches'}"

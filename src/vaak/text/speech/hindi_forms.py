@@ -131,7 +131,7 @@ def _measure(found: re.Match[str]) -> str:
 
 
 def _name_unit(short: str) -> str:
-    """``मी`` and ``मी.`` are meters; what isn't short stays."""
+    """``मी`` and ``मी.`` are meters; long words stay."""
     return HINDI_BY_UNIT.get(short, HINDI_BY_UNIT.get(f"{short}.", short))
 
 

@@ -29,7 +29,7 @@ _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
 _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(1000|\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
 _RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
-"""So many of so many people: 0.31/100,000."""
+"""A rate per number of people: 0.31/100,000."""
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/((?:4|5|9|10|20|50|100)(?:\.0)?)(?![\w/]|[.,]\d)")
 _PLOT = re.compile(
     r",? (?:[A-Z][\w.']*\s){1,3}(?:Road|Street|Lane|Avenue|Marg|Nagar|Colony|Layout|Block|Market|Main|Cross|Rd|St)\b"
@@ -110,7 +110,7 @@ def _say_stroke(match: re.Match[str]) -> str | None:
 
 
 def _is_score(match: re.Match[str], above: int, below: int) -> bool:
-    """Return whether so many are out of so many: by a word such as "scored", or because no fraction is written so."""
+    """Return whether this is a count out of a total, by a word such as "scored" or as no fraction is written so."""
     if above > below or below % 5 or match.string.startswith(" of ", match.end()):
         return False
     if below in _FULL_MARKS and (above == below or gcd(above, below) > 1):
@@ -120,7 +120,7 @@ def _is_score(match: re.Match[str], above: int, below: int) -> bool:
 
 
 def _is_bowling(match: re.Match[str], above: int, below: int) -> bool:
-    """Return whether so many wickets cost so many runs: took 5/23."""
+    """Return whether this is a bowler's wickets for runs: took 5/23."""
     if above > MOST_WICKETS or below < LEAST_RUNS or match.string.startswith(" of ", match.end()):
         return False
     return bool(_BOWLED.search(match.string[max(0, match.start() - 20) : match.start()]))

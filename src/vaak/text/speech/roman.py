@@ -78,7 +78,7 @@ _NUMBERED_EVENT = re.compile(
     r"Summit|Conference|Session|Schedule|Plan)\b)"
 )
 _LONG = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
-"""So many letters can hardly be anything else."""
+"""That many letters can hardly be anything else."""
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
 _CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")

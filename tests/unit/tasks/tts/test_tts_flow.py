@@ -101,7 +101,7 @@ def test_a_control_without_its_predictor_is_an_error(voice_run: Path, tmp_path: 
     ("model", "data", "message"),
     [
         ({"pitch": True}, {"speaking": {"phases": "pitch", "num_iterations": 9}}, "which has no iterations"),
-        ({}, {"speaking": {"vocoder": "a/b", "phases": "random"}}, "which has phases of its own"),
+        ({}, {"speaking": {"vocoder": "a/b", "phases": "random"}}, "which makes its own phases"),
         ({"flow_matching": {"width": 8}}, {}, "only flow_matching has a field"),
         ({}, {"speaking": {"num_steps": 3}}, "decoder_type is transformer, which has no noise"),
         (

@@ -117,7 +117,7 @@ def _find_tokenizer(source: str) -> Any:
     auto = import_transformers(PURPOSE, "asr")
     try:
         return fetch_model(BASE_KEY, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
-    # Where there is no tokenizer, each version of transformers raises another error.
+    # Without a tokenizer, each version of transformers raises another error.
     except UserError as error:
         if not any(find_file(BASE_KEY, source, name) for name in ("tokenizer.json", "vocab.json")):
             return None

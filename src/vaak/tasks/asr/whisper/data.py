@@ -51,7 +51,7 @@ class WhisperDataset(AsrDataset):
     ) -> tuple[np.ndarray, bool]:
         if self.timing is None or rng.random() >= self.timing.share:
             return ids, False
-        # Without speech, the text ends after the time that it begins with: what the rules for times allow, too.
+        # Without speech, the text ends after the time that it begins with, which the rules for times allow.
         segments = split_segments(text, alignment, seconds) if text else []
         timed = timed_ids(self.vocabulary, segments) or [self.vocabulary.times[0]]
         # Its times may make a text longer than the decoder's table of positions; it is then trained without them.

@@ -254,7 +254,7 @@ class WhisperTranscriber(Transcriber):
         read = [prompt[: prompt.index(first) + 1] for prompt in prompts]
         found = dict[int, float]()
         with without_dropout(self.model), torch.inference_mode():
-            # Those of one length together: what was said before makes lengths differ.
+            # Those of one length together: the text before makes lengths differ.
             for length in sorted({len(one) for one in read}):
                 rows = [row for row, one in enumerate(read) if len(one) == length]
                 some = encoded if len(rows) == len(read) else encoded.rows(torch.tensor(rows))
