@@ -11,6 +11,8 @@ A row is ``id|text|normalised text``. A file ``.tsv`` has sentences instead (cat
 that are right are separated by |), whose share by category and part is printed with its 95 % interval:
 
     python benchmarks/text_normalisation.py tests/unit/text/speech/hindi_sentences.tsv --language hi
+
+``--wrong tuned`` prints only that part's sentences that are read otherwise, so that the others stay unseen.
 """
 
 from __future__ import annotations
@@ -72,9 +74,10 @@ def main() -> None:
     parser.add_argument("--strict", action="store_true", help="compare with the corpus' text unchanged")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--language", choices=("en", "hi"), default="en", help="of sentences")
+    parser.add_argument("--wrong", metavar="PART", help="print what is wrong of this part only")
     options = parser.parse_args()
     if options.metadata.suffix == ".tsv":
-        print_sentences(options.metadata, options.language)
+        print_sentences(options.metadata, options.language, options.wrong)
         return
     rows = list(compared(options.metadata, options.strict))
     other = [row for row in rows if row.expected != row.found]
@@ -97,7 +100,7 @@ def compared(metadata: Path, strict: bool) -> Iterator[Row]:
         yield Row(name, folded(expected, strict), folded(normalise(text), strict))
 
 
-def print_sentences(path: Path, language: str) -> None:
+def print_sentences(path: Path, language: str, part_shown: str | None = None) -> None:
     """Print the right sentences of each category and part, the shares of the parts, and what was read otherwise."""
     processor = PhonemeProcessor(FrontEndConfig() if language == "en" else FrontEndConfig(language=language))
     right, number = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -120,7 +123,8 @@ def print_sentences(path: Path, language: str) -> None:
         share = 100 * right["all", part] / number["all", part]
         print(f"{part}: {share:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f})")
     for part, written, found in wrong:
-        print(f"{part}: {written} -> {found}")
+        if part_shown in (None, part):
+            print(f"{part}: {written} -> {found}")
 
 
 def read_sentence(processor: PhonemeProcessor, written: str) -> str:

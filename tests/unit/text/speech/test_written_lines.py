@@ -6,7 +6,8 @@ the categories that failed, after rules for these had been, and looked at after 
 
 The files ``*_sentences.tsv`` have 300 sentences of each language from 25 categories, written before the rules of
 2026-11-29 and divided by a seed, and 50 written after them; English has 300 more, by a writer who hadn't seen the rules
-(``second``): docs/lab/2026-11-29-normalisation.md.
+(``second``). Those of ``*_sources.tsv`` are as news, mail, shops, recipes, forums, science, sport, law, medicine and
+travel have them, 300 a language, divided by a seed: docs/lab/2026-11-29-normalisation.md.
 """
 
 from __future__ import annotations
@@ -86,6 +87,19 @@ def test_sentences_are_read_as_people_read_them(
     wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
     each = {"later": 2, "second tuned": 10, "second unseen": 10}.get(part, 6)
     assert set(Counter(row["category"] for row in rows).values()) == {each}
+    assert len(rows) - len(wrong) >= least, wrong
+
+
+@pytest.mark.parametrize(
+    ("language", "part", "least"),
+    [("en", "tuned", 107), ("en", "unseen", 116), ("hi", "tuned", 136), ("hi", "unseen", 131)],
+)
+def test_sentences_of_ten_sources_are_read_as_people_read_them(
+    processors: dict[str, PhonemeProcessor], language: str, part: str, least: int
+) -> None:
+    rows = read_rows(f"{'english' if language == 'en' else 'hindi'}_sources.tsv", part)
+    wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
+    assert set(Counter(row["category"] for row in rows).values()) == {15}
     assert len(rows) - len(wrong) >= least, wrong
 
 
