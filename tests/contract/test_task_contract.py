@@ -49,6 +49,8 @@ SLOW = (
     "asr, ctc, features on the device", "diarization, features on the device",
     "lm decoder, packed", "lm encoder, packed", "lm chat", "vocoder, no discriminators", "lm preferences, orpo",
     "seq2seq Performer", "lm chat, packed",
+    "asr, experts", "tts, flow matching, pitch, energy, learned durations", "diarization, speech, conversations",
+    "diarization, attractors, stored features",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)

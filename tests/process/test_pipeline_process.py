@@ -155,6 +155,7 @@ def test_how_the_process_of_a_stage_ends_is_said(how: str, status: int, said: st
     assert said in ended.errors.splitlines()
 
 
+@pytest.mark.slow
 def test_several_processes_make_the_same_bits(start: Start, tmp_path: Path) -> None:
     finished(start("reference"))
     finished(start("run", "--num-jobs", "2"))

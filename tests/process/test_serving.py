@@ -80,6 +80,7 @@ def test_a_second_signal_ends_it_at_once(commands, tiny_run: Path, tmp_path: Pat
     assert isinstance(found[0], httpx.HTTPError)
 
 
+@pytest.mark.slow
 def test_a_kill_changes_nothing_in_the_run(commands, tiny_run: Path, tmp_path: Path):
     before = contents(tiny_run)
     with serving(commands, tmp_path, tiny_run) as server:

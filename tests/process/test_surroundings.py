@@ -104,6 +104,7 @@ def test_a_reader_that_does_not_answer_ends_in_a_line_after_sigterm(
     assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["full stdout", pytest.param("full stderr", marks=slow)])
 def test_what_cannot_be_printed_ends_no_run(
     train: Callable[..., Ended], reference: Path, tmp_path: Path, stream: str

@@ -32,6 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_by_hand_gives_the_bits_of_vaak_train(run, commands: Commands, tmp_path: Path):
     """Also where it is killed in the middle and started again."""
     by_hand = tmp_path / "by_hand"

@@ -104,6 +104,7 @@ def test_an_offline_file_holds_the_config_and_every_record(tmp_path: Path):
     assert {name: value for name, value in config.items() if name != "_wandb"} == CONFIG
 
 
+@pytest.mark.slow
 def test_a_new_run_of_the_command_is_tracked(
     vaak: Callable[..., tuple[int, str, str]], tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -163,6 +164,7 @@ def sync(folder: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_online_no_step_is_shown_twice_after_a_resume(tmp_path: Path, server: WandbServer):
     """What the server has of steps 4 to 7 is what comes again, to the bit."""
     trained(tmp_path, "online", StopAt(7))

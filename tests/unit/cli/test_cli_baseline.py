@@ -164,6 +164,7 @@ def test_a_diarizers_are_scored_on_whole_recordings(made: Any):
     assert 0 < found["figures"]["energy and spectral clustering"]["der"] < found["figures"]["one speaker"]["der"]
 
 
+@pytest.mark.slow
 def test_a_model_below_its_baseline_is_named(vaak: Any, made: Any, tmp_path: Path):
     made("classification")
     assert vaak("baseline", "tiny.yml")[0] == 0

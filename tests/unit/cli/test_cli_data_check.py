@@ -63,6 +63,7 @@ def test_data_that_is_fine(vaak, recordings: Path):
     assert not (recordings.parent / "runs").exists()
 
 
+@pytest.mark.slow
 def test_nan_silence_clipping_and_what_cannot_be_read(vaak, recordings: Path):
     samples, rate = soundfile.read(recordings / "train" / "train0.wav", dtype="float32")
     soundfile.write(recordings / "train" / "train0.wav", np.clip(samples * 20, -1, 1), rate)

@@ -87,6 +87,7 @@ def test_options_of_the_yaml_decide(simulate: Command, vaak: Command, voices: Pa
     assert np.mean(np.abs(samples) < 1e-4) > 0.02, "there are pauses without any noise"
 
 
+@pytest.mark.slow
 def test_no_speaker_is_in_two_splits_by_default(vaak: Command, voices: Path, tmp_path: Path, monkeypatch) -> None:
     """Without valid and test, utterances were divided by recording: everyone in test had been heard in training."""
     monkeypatch.chdir(tmp_path)

@@ -169,6 +169,7 @@ def test_a_bug_shows_its_traceback(capfd):
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)

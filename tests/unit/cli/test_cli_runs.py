@@ -132,7 +132,7 @@ def test_a_start_that_came_to_life_meanwhile_stays(several: Path):
     assert (several / "failed").exists()
 
 
-@pytest.mark.parametrize(("answer", "stays"), [(b"n\n", True), (b"y\n", False)])
+@pytest.mark.parametrize(("answer", "stays"), [pytest.param(b"n\n", True, marks=pytest.mark.slow), (b"y\n", False)])
 def test_clean_asks_on_a_terminal(several: Path, answer: bytes, stays: bool):
     leader, follower = pty.openpty()
     command = [sys.executable, "-c", "from vaak.cli.main import main; main()", "runs", "clean", str(several)]
@@ -145,6 +145,7 @@ def test_clean_asks_on_a_terminal(several: Path, answer: bytes, stays: bool):
     assert (several / "failed").exists() == stays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("columns", "expected"), [(130, HEADER), (50, ["run", "state", "best"])])
 def test_a_narrow_terminal_has_fewer_columns(tiny_run: Path, columns: int, expected: list[str]):
     code = "from vaak.cli.main import main; main()"
@@ -174,7 +175,14 @@ def test_it_says_how_a_crashed_run_goes_on_and_what_is_damaged(vaak, tiny_run: P
     assert vaak("runs", tmp_path)[1].splitlines()[1].split()[5:8] == ["finished", "8/8", "8"]
 
 
-@pytest.mark.parametrize("arguments", [["runs", "."], ["config", "check", "tiny.yml"], ["config", "show", "tiny.yml"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["runs", "."],
+        ["config", "check", "tiny.yml"],
+        pytest.param(["config", "show", "tiny.yml"], marks=pytest.mark.slow),
+    ],
+)
 def test_quick_commands_import_no_torch(tiny_text: Path, arguments: list[str]):
     code = (
         "import sys\nfrom vaak.cli.main import main\n"

@@ -72,6 +72,7 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
     assert more["step"] == 9
 
 
+@pytest.mark.slow
 def test_no_mixed_precision_overrides_the_yaml(vaak, tiny_text: Path, tmp_path: Path):
     """As users of the TTS trainer type it."""
     asked = ("train", tiny_text / "tiny.yml", "training.mixed_precision=bf16", "training.max_steps=1")
@@ -83,6 +84,7 @@ def test_no_mixed_precision_overrides_the_yaml(vaak, tiny_text: Path, tmp_path: 
         assert ("mixed_precision: no" in (run / "config.yml").read_text()) == bool(options)
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_precision_that_it_began_with(vaak, tiny_text: Path, tmp_path: Path):
     """The YAML leaves it open, so a CPU computes in fp32; what began in bf16, as on a GPU, stays so."""
     run, began_in_bf16 = tmp_path / "fp32", tmp_path / "bf16"

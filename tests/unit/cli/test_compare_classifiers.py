@@ -79,6 +79,7 @@ def right(vaak: Any, run: str) -> list[bool]:
         return [row["label"] == row["predicted_label"] for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_runs_of_any_kind_are_compared_text_by_text(vaak: Any):
     names = ("weak", "cnn", "transformer")
     code, out, err = vaak("compare", *(f"runs/{name}" for name in names), "--metric", "accuracy", "--json")
@@ -109,7 +110,9 @@ def test_runs_of_any_kind_are_compared_text_by_text(vaak: Any):
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        ("two", "isn't the same in runs/cnn and runs/two: its content or labels differ"),
+        pytest.param(
+            "two", "isn't the same in runs/cnn and runs/two: its content or labels differ", marks=pytest.mark.slow
+        ),
         pytest.param(
             "three", "isn't the same in runs/cnn and runs/three: its content or labels differ", marks=pytest.mark.slow
         ),

@@ -100,6 +100,7 @@ def test_learning_rate_finding(tmp_path: Path):
     assert lr_finder.history["lr"][-1] <= 1
 
 
+@pytest.mark.slow
 def test_augmentation_and_curriculum():
     from vaak.data.curriculum import CurriculumScheduler
     from vaak.text.augmentation import DataAugmenter

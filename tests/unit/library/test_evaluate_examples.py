@@ -53,6 +53,7 @@ def of_split(run: vaak.TrainedRun, split: str) -> dict[str, float]:
     return {name.removeprefix(f"{split}_"): value for name, value in run.evaluate(split).items()}
 
 
+@pytest.mark.slow
 def test_pairs_are_evaluated_as_those_of_a_split(translator):
     run = vaak.open(translator, device="cpu")
     expected = of_split(run, "test")

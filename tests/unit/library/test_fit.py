@@ -217,6 +217,7 @@ print(run.predict("queue").lower(), run.evaluate() == again.evaluate())
 """
 
 
+@pytest.mark.slow
 def test_a_plain_script_trains_once_and_has_its_run(vowels):
     """Without ``if __name__ == "__main__"``: the run's copy of the script isn't executed."""
     Path("script.py").write_text(Path(vowels.__file__).read_text() + SCRIPT)

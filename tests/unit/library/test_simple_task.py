@@ -40,6 +40,7 @@ def test_it_keeps_the_whole_contract(vowels):
     vaak.check(vowels.Vowels, learning_rate=0.1, checks=QUICK)
 
 
+@pytest.mark.slow
 def test_a_torch_dataset_and_values_for_each_row():
     vaak.check(make_task(), learning_rate=0.1)
 

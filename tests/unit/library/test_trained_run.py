@@ -64,6 +64,7 @@ def test_what_was_written_down(run):
     assert run.metrics["val_loss"] == run.history("evaluation")[-1]["val_loss"]
 
 
+@pytest.mark.slow
 def test_a_picture(run, tmp_path):
     figure = run.plot(str(tmp_path / "run.png"))
     assert (tmp_path / "run.png").stat().st_size > 1000

@@ -77,7 +77,10 @@ def test_everything_runs_once_and_a_moved_copy_is_as_good(tiny: Any, tmp_path: P
         pytest.param(
             ("--sign", -1), Counter(["result"]), "result: starts (sign was 1, is -1 now)", marks=pytest.mark.slow
         ),
-        (("--rows", 150), Counter(["numbers 0", "numbers 100", "result"]) + SUMS, "num_rows was 350, is 150 now"),
+        pytest.param(
+            *(("--rows", 150), Counter(["numbers 0", "numbers 100", "result"]) + SUMS, "num_rows was 350, is 150 now"),
+            marks=pytest.mark.slow,
+        ),
         ((), Counter(), "result: up to date"),
     ],
 )
@@ -215,6 +218,7 @@ def test_options_come_from_a_file_and_errors_are_one_line(tiny: Any, tmp_path: P
         assert error in said
 
 
+@pytest.mark.slow
 def test_what_had_cost_time_is_set_aside_and_nothing_of_others_is_touched(tiny: Any, tmp_path: Path) -> None:
     tiny()
     finished = (tmp_path / RUN / "sums" / "sums.npy").read_bytes()

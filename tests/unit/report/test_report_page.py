@@ -137,6 +137,7 @@ def crashed(tiny_run: Path, tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_crashed_run_without_torch(crashed: Path, tmp_path: Path):
     """The command's own process, in which torch can't be imported."""
     block = "import sys; sys.modules['torch'] = None; from vaak.cli.main import main; main()"

@@ -163,6 +163,7 @@ def test_a_student_of_another_kind_learns_from_stored_predictions():
     assert stored.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_predictions_are_shared_through_the_cache():
     for name, temperature in (("first", 2.0), ("second", 8.0)):
         data = DATA | {"cache_dir": "cache"}
@@ -254,6 +255,7 @@ def test_a_distilled_run_keeps_the_contract_of_training(tmp_path: Path, sections
     check_task(Case(make), (check_resume, check_replay))
 
 
+@pytest.mark.slow
 def test_a_language_model_learns_from_another(tmp_path: Path):
     data = {"corpus": {"type": "grammar", "num_sentences": 60}, "tokenizer": {"type": "character"}, "max_length": 40}
     small = {"d_model": 16, "num_layers": 1, "num_heads": 2}
@@ -371,6 +373,7 @@ def test_a_teacher_that_trained_on_is_not_taken_for_the_one_a_run_began_with():
         train(load([file], ["training.max_steps=6", "training.checkpoint.resume=auto"]))
 
 
+@pytest.mark.slow
 def test_a_teacher_may_move_and_another_may_not_take_its_place():
     train(load([config("movable")]))
     file = config("moving", distillation=TEACHER | {"teacher": "runs/movable"})

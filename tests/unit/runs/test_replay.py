@@ -123,6 +123,7 @@ def test_a_run_that_began_with_other_weights(run: Path, tiny_text: Path, tmp_pat
         replay_step(third, 3)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_run_that_went_on_is_compared_as_it_was_written(tiny_text: Path, tmp_path: Path):
     other = tmp_path / "run"
     tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH, "training.max_steps=3")  # logs the last step, 3, too
@@ -242,6 +243,7 @@ def nan_of_one(run: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return bad
 
 
+@pytest.mark.slow
 def test_a_step_that_is_not_finite_is_shown(nan_of_one: int, tiny_text: Path, tmp_path: Path, vaak: Vaak):
     other = tmp_path / "run"
     with pytest.raises(NonFiniteError, match=rf"step 3: the loss cross_entropy .* example {nan_of_one} \(document"):

@@ -107,6 +107,7 @@ def test_a_trial_that_a_process_holds_is_left_to_it(tiny_text: Path, tmp_path: P
     assert [row["state"] for row in finished(plan(tiny_text), tmp_path)] == ["complete", "complete"]
 
 
+@pytest.mark.slow
 def test_what_is_worse_than_the_others_is_stopped(tiny_text: Path, tmp_path: Path):
     rates = ",".join(f"{n}e-3" for n in range(5, 10)) + ",1e-9"
     table = finished(plan(tiny_text, read_grid(f"training.optimizer.lr={rates}"), num_trials=6, prune=True), tmp_path)
@@ -175,6 +176,7 @@ OUTSIDE: dict[str, Exception] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", OUTSIDE)
 def test_a_trial_that_met_a_failure_of_the_machine_is_tried_again_by_the_same_command(
     tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str

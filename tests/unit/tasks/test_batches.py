@@ -88,7 +88,7 @@ def test_with_one_part_at_a_time_none_is_read_ahead():
     assert (next(found), read) == (0, [0])
 
 
-@pytest.mark.parametrize("size", [None, 16])
+@pytest.mark.parametrize("size", [None, pytest.param(16, marks=pytest.mark.slow)])
 def test_batches_become_smaller_where_memory_runs_out(size: int | None, caplog: pytest.LogCaptureFixture):
     sizes: list[int] = []
 
@@ -115,6 +115,7 @@ def test_an_input_that_does_not_fit_alone_is_said_in_one_line():
         list(Batches(CPU).results([1, 2], int, compute))
 
 
+@pytest.mark.slow
 def test_a_source_with_a_part_that_does_not_fit_ends_alone():
     def compute(some: list[int]) -> list[int]:
         if 9 in some:

@@ -103,21 +103,17 @@ def test_a_diarizers_run_is_exported(diarizer_run: Path, vaak: Any, tmp_path: Pa
     assert (code, err) == (2, "--format hf: a run of task diarization can't be exported so; use --format onnx\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {"model_type": "decoder", "position_type": "alibi"},
-        *(
-            pytest.param(options, marks=pytest.mark.slow)
-            for options in (
-                {"position_type": "convolutional"},
-                {"position_type": "learned"},
-                {"position_type": "t5"},
-                {"attention_type": "linear"},
-                {"attention_type": "local", "window": 4},
-                {"model_type": "decoder", "attention_type": "causal_linear"},
-            )
-        ),
+        {"position_type": "convolutional"},
+        {"position_type": "learned"},
+        {"position_type": "t5"},
+        {"attention_type": "linear"},
+        {"attention_type": "local", "window": 4},
+        {"model_type": "decoder", "attention_type": "causal_linear"},
     ],
 )
 def test_language_models_score_tokens_in_onnxruntime(options: dict[str, Any], tiny_run: Path, tmp_path: Path):

@@ -60,6 +60,7 @@ def test_awkward_text_comes_back(trained: dict[str, Tokenizer], kind: str, text:
     assert trained[kind].decode(trained[kind].encode(text)) == text
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=40) | st.text(" \n\t#<>0xAE▁Ġकि़्\u200d\u200c₹é", max_size=20))
 def test_any_text_comes_back(trained: dict[str, Tokenizer], text: str) -> None:
     for kind in EXACT:
@@ -146,7 +147,7 @@ def test_a_hindi_word_is_one_piece() -> None:
     assert pieces("क्\u200dष १२३ (है?)  अब") == ["क्\u200dष", " १२३", " (", "है", "?)", " ", " अब"]
 
 
-@pytest.mark.parametrize("kind", mostly_slow(TYPES, "byte_level", "unigram"))
+@pytest.mark.parametrize("kind", mostly_slow(TYPES, "byte_level"))
 def test_training_is_the_same_in_every_process_and_thread_count(trained: dict[str, Tokenizer], kind: str) -> None:
     program = (
         "import sys, ast\nfrom types import SimpleNamespace as N\n"

@@ -104,6 +104,7 @@ def test_each_turn_is_what_the_recogniser_says_of_its_part(
     assert {segment["speaker"] for segment in found["segments"]} == {"speaker_1", "speaker_2"}
 
 
+@pytest.mark.slow
 def test_who_said_what_is_written_in_each_format_and_scored(
     vaak, run: Path, diarizer_run: Path, talk: Path, tmp_path: Path
 ):

@@ -118,6 +118,7 @@ def test_transcribe(vaak, listener: Path, tmp_path: Path):
     assert [json.loads(one)["text"] for one in each] == [found[0][0]["text"], found[0][2]["text"]]
 
 
+@pytest.mark.slow
 def test_diarize(vaak, diarizer_run: Path, tmp_path: Path):
     files = recordings(tmp_path / "in", 16000, (1.7, 9.3, 0.25, 4.1, 0.05))
     alone, together, chosen = in_sizes(vaak, "diarize", diarizer_run, *files, "--window", 2)
@@ -149,6 +150,7 @@ def test_speak(vaak, voice: str, request: pytest.FixtureRequest, tmp_path: Path)
             np.testing.assert_allclose(spoken[size][name], samples, atol=0.01 * loudest + step)
 
 
+@pytest.mark.slow
 def test_predict_of_a_vocoder(vaak, vocoder_run: Path, tmp_path: Path):
     files = [path for path in recordings(tmp_path / "in", 16000, (0.4, 1.1, 0.3)) if path.name[0].isdigit()]
     found = [

@@ -48,6 +48,7 @@ def test_sizes_double_up_to_the_last_and_the_run_directory_stays_untouched(tiny_
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_all_the_data_is_where_it_ends(tiny_text, tmp_path):
     advice = find_batch_size(tiny_runs.loaded(tiny_text, tmp_path / "run"))
     assert advice.trials[-1].holds_all

@@ -411,6 +411,7 @@ def test_a_split_without_the_label_of_groups_is_named(
         make_task(data, tmp_path / "asked", data={"group": "accent"})
 
 
+@pytest.mark.slow
 def test_gradients_of_gate_and_experts_are_those_of_differences(
     corpus: Path, whisper_folder: Path, vaak: Any, tmp_path: Path
 ):

@@ -94,7 +94,7 @@ def logits_of(run: OpenedRun) -> torch.Tensor:
     return found
 
 
-LIKE_OTHERS = ("camembert", "mpnet", "deberta", "albert", "electra")
+LIKE_OTHERS = ("camembert", "mpnet", "deberta", "albert", "electra", "distilbert", "deberta-v2", "modernbert")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,7 @@ def open_task(loaded: Any, folder: Path) -> ClassificationTask:
     return ClassificationTask(loaded.experiment, Path("runs/tiny"), folder)
 
 
+@pytest.mark.slow
 def test_classes_in_another_order_are_put_in_ours(folder: Path):
     write_base("electra")
     run = trained()
@@ -171,6 +172,7 @@ def test_classes_in_another_order_are_put_in_ours(folder: Path):
         torch.testing.assert_close(model(ids, ids > 0), peer.eval()(ids).logits.flip(1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_classes_that_a_base_shares_in_part_are_taken_by_name_and_said(folder: Path, caplog: Any):
     write_base("electra")
     run = trained()
@@ -201,6 +203,7 @@ def test_a_decoder_needs_its_last_token(kind: str, folder: Path):
         prepare(load(["tiny.yml"]))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize(
     ("kind", "target"), [("gpt_neox", "query_key_value"), pytest.param("gemma2", "q_proj", marks=pytest.mark.slow)]

@@ -279,6 +279,7 @@ def test_a_checkpoint_of_another_architecture_is_refused(vaak: Any, folder: Path
     assert says in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_text_of_a_megabyte_is_cut_and_counted(folder: Path):
     (folder / "texts.json").write_text(json.dumps([*rows(), {"text": "good word " * 100_000, "label": "yes"}]))
     about = json.loads((prepare(load(["tiny.yml"])) / "prepared.json").read_text())

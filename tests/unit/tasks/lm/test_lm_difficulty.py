@@ -93,6 +93,7 @@ def test_other_windows_and_another_tokenizer_are_other_measurements(tiny_text: P
     assert len(list((tmp_path / "r" / "prepared" / "train").glob("difficulty-lexical-*.bin"))) == 2
 
 
+@pytest.mark.slow
 def test_minimal_pairs_have_none(tiny_text: Path, tmp_path: Path):
     task = tiny_runs.prepared_task(tiny_text, tmp_path / "r", "data.minimal_pairs=[grammar]", "data.max_length=64")
     with pytest.raises(UserError, match="not trained on"):

@@ -194,6 +194,7 @@ def test_data_in_tables_are_read_as_everywhere(made: Path, vaak: Vaak, tmp_path:
     assert "pairs.tsv:3: 1 columns, but the first row has 2" in errors
 
 
+@pytest.mark.slow
 def test_columns_of_numbers_are_numbers(tmp_path: Path) -> None:
     from vaak.tasks.lm.evaluation_harness import _read_rows
 

@@ -253,6 +253,7 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
     assert again.step == 6 * outcome.step // 5
 
 
+@pytest.mark.slow
 def test_a_report_has_the_metrics_data_and_options_of_each_task(folder, pictures):
     train(load(["tiny.yml"], ["training.epochs=2"]))
     log = (folder / "runs/tiny/train.log").read_text()
@@ -273,6 +274,7 @@ def test_a_report_has_the_metrics_data_and_options_of_each_task(folder, pictures
     assert tables_of_groups(facts) == []
 
 
+@pytest.mark.slow
 def test_adapters_of_one_task_adapt_the_weights_that_all_begin_with(folder):
     options = ["shared=[]", "training.max_steps=2"]
     model = "model: {architecture: transformer, d_model: 16, num_layers: 1, num_heads: 2}"
@@ -372,6 +374,7 @@ def test_mistakes_have_one_line(folder, overrides, message):
         load(["tiny.yml"], overrides)
 
 
+@pytest.mark.slow
 def test_data_of_all_tasks_are_in_a_cache(folder):
     train(load(["tiny.yml"], ["data.cache_dir=cache", "training.max_steps=1"]))
     found = {(folder / "runs/tiny/tasks" / name / "prepared").resolve() for name in ("word", "kind")}

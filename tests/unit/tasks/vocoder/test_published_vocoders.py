@@ -162,6 +162,7 @@ def published_mel(samples: np.ndarray, mel: MelConfig) -> Tensor:
     return (torch.from_numpy(filters) @ magnitudes).clamp(min=1e-5).log()
 
 
+@pytest.mark.slow
 def test_sound_by_way_of_our_spectrogram_stands_where_the_published_code_puts_it(tmp_path: Path):
     """The published frames of the same sound, half a hop later, are ours; and so are its samples."""
     reference = write_hifigan(tmp_path / "published")
@@ -351,6 +352,7 @@ def test_what_cannot_be_used_is_one_line_and_runs_nothing(vaak, voice_run: Path,
     assert not (tmp_path / "a.wav").exists()
 
 
+@pytest.mark.slow
 def test_training_begins_with_published_weights_and_resumes_without_them(tmp_path: Path):
     reference = write_hifigan(tmp_path / "published")
     corpus = tiny_voice.write_voice(tmp_path / "corpus")

@@ -219,6 +219,7 @@ def test_the_vocoder_of_a_run_is_found_from_anywhere_and_after_both_moved(
         opened.task.speaker(opened.model)
 
 
+@pytest.mark.slow
 def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocoder_run: Path, tmp_path: Path):
     other = {"global_config": {"mel": {**tiny_voice.MEL, "hop_length": 32}}}
     corpus = tiny_voice.write_voice(tmp_path / "corpus")

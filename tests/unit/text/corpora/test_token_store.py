@@ -57,6 +57,7 @@ def test_cutting_and_batching_change_no_token(kind: str, tmp_path: Path, monkeyp
     assert cut.num_bytes.tolist() == whole.num_bytes.tolist() == [len(text.encode()) for text in texts]
 
 
+@pytest.mark.slow
 def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     tokenizer = make_tokenizer("character")
     tokenizer.backend.add_tokens([f"word{number}" for number in range(1 << 16)])

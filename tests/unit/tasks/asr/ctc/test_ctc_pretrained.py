@@ -135,6 +135,7 @@ def logits_of(model: Any, samples: np.ndarray) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.slow
 def test_an_adapter_is_that_of_transformers_and_goes_back(corpus: Path, tmp_path: Path):
     base = write_base(tmp_path / "base", "wav2vec2", "layer", LANGUAGES)
     task = with_adapter(corpus, tmp_path / "task", "hin", base=base)
