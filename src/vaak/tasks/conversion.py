@@ -5,8 +5,9 @@ GGUF (llama.cpp)          transformers' own names and orders of its tensors; qua
 Whisper as OpenAI's .pt   ``{"dims": …, "model_state_dict": …}``, read as tensors alone; its tokenizer is next to the
                           file, or that of the model of its size on the Hugging Face Hub
 
-One tensor is held at a time, so a conversion takes the memory of the largest, and not of the model. Networks with
-experts, whose weights are stored otherwise than transformers holds them, are read and written whole.
+One tensor is held at a time, so a conversion takes the memory of the largest, and not of the model. What transformers
+holds as one, such as the gates and inputs of all experts of a layer, is joined as soon as its parts are read, and
+written as transformers saves it, in a tensor for each expert.
 
 A converted folder is in the user's cache, under the name, the size and the time of change of the file:
 
@@ -28,6 +29,7 @@ import re
 import shutil
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,11 @@ A process that has made its folder takes the lock at once.
 """
 AT_ONCE = 1 << 24
 """Numbers that are dequantized at once."""
+_EXPERT_WIDTHS = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+"""Of a GGUF, and of transformers' configurations."""
 
 
 def locate_converted(file: Path) -> Path:
@@ -175,13 +182,11 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
             how = {"gguf_file": whole.name, "trust_remote_code": False}
             _save_tokenizer(auto.AutoTokenizer.from_pretrained(whole.parent, **how), folder)
             config = auto.AutoConfig.from_pretrained(whole.parent, **how)
+            _set_expert_widths(config, importlib.import_module("gguf").GGUFReader(whole).fields)
             with torch.device("meta"):
                 model = auto.AutoModelForCausalLM.from_config(config)
-            if _has_experts(model):
-                lacking = _write_whole(auto, whole, how, folder)
-            else:
-                lacking = _write_tensors(model, _iterate_gguf(whole, model), folder)
-                _write_sizes(model, folder)
+            lacking = _write_tensors(model, _iterate_gguf(whole, model), folder)
+            _write_sizes(model, folder)
     except UserError:
         raise
     # each layer of transformers and of gguf raises its own
@@ -202,40 +207,44 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
         raise UserError(f"converted model can't be written to {folder}: {error}") from error
 
 
-def _has_experts(model: Any) -> bool:
-    """Whether weights of several experts, or of convolutions, are one tensor."""
-    return any(tensor.ndim > 2 for tensor in model.state_dict().values())
-
-
-def _write_whole(auto: Any, file: Path, how: Mapping[str, Any], folder: Path) -> list[str]:
-    """Read a GGUF and write its model, as transformers does both; return the names of tensors that it lacks."""
-    load = auto.AutoModelForCausalLM.from_pretrained
-    model, about = load(file.parent, dtype=torch.float32, output_loading_info=True, **how)
-    # transformers takes what it dequantized itself for quantized still, and doesn't save it.
-    model.hf_quantizer, model.is_quantized = None, False
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.save_pretrained(folder)
-    return sorted(about["missing_keys"])  # transformers drew them
+def _set_expert_widths(config: Any, fields: Mapping[str, Any]) -> None:
+    """Set the widths of experts, which transformers doesn't read from a GGUF: it takes its defaults."""
+    architecture = fields["general.architecture"].contents()
+    for field, option in _EXPERT_WIDTHS.items():
+        found = fields.get(f"{architecture}.{field}")
+        if found is not None and hasattr(config, option):
+            setattr(config, option, found.contents())
 
 
 def _iterate_gguf(file: Path, model: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield transformers' names of a GGUF's tensors that ``model`` has, and their numbers, as transformers has them."""
+    """Yield transformers' names of a GGUF's tensors that ``model`` has, and their numbers, as transformers holds them.
+
+    Several tensors of the file can be parts of one of the model: it is yielded when the last has been read.
+    """
     gguf: Any = importlib.import_module("gguf")
     theirs: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
     config = theirs.load_gguf_checkpoint(str(file), return_tensors=False)["config"]
-    parsed = {"config": config, "tensors": {}}
+    joined: dict[str, Tensor] = {}
+    parsed = {"config": config, "tensors": joined}
     reader = gguf.GGUFReader(file)
     architecture = reader.fields["general.architecture"].contents()
     # Of a vocabulary of 262,144 tokens, these are 0.65 GB of small arrays.
     reader.fields.clear()
     processor = theirs.TENSOR_PROCESSORS.get(architecture, theirs.TensorProcessor)(config=config)
     names = theirs.get_gguf_hf_weights_map(model, processor)
+    unread = Counter(names.values())
     for tensor in reader.tensors:
         weights = _dequantize(gguf, reader, tensor)
         found = processor.process(weights=weights, name=tensor.name, tensor_key_mapping=names, parsed_parameters=parsed)
+        del weights  # of experts, a copy is in ``joined``
+        # Tensors of experts aren't weights of one layer, and have no ".weight" in transformers.
+        own = names.get(tensor.name) or names.get(tensor.name.removesuffix(".weight"))
         if found.name in names:
             yield names[found.name], found.weights
+        elif own in joined:
+            unread[own] -= 1
+            if not unread[own]:
+                yield own, joined.pop(own).numpy()
 
 
 def _dequantize(gguf: Any, reader: Any, tensor: Any) -> np.ndarray:
@@ -264,23 +273,32 @@ def _write_tensors(model: Any, tensors: Iterable[tuple[str, np.ndarray]], folder
     Source: github.com/huggingface/safetensors, Format.
     """
     # Tensors that are tied are written once, under the first name.
-    expected = {name: tuple(one.shape) for name, one in model_tensors(model).items()}
+    held = {name: tuple(one.shape) for name, one in model_tensors(model).items()}
+    expected = {name: tuple(one.shape) for name, one in _as_saved(model, model_tensors(model)).items()}
     longest = {name: _describe(shape, 1 << 50, 1 << 50) for name, shape in expected.items()}
     room = -(-len(_header(longest)) // 8) * 8
     written: dict[str, Any] = {}
     with open(folder / SAFETENSORS, "wb") as file:
         file.seek(8 + room)
         for name, weights in tensors:
-            if name not in expected:
+            if name not in held:
                 continue  # a second name of one that is tied
-            if weights.shape != expected[name]:
-                raise ValueError(f"{name} has shape {weights.shape}, expected {expected[name]}")
-            begin = file.tell() - 8 - room
-            file.write(np.ascontiguousarray(weights, "<f4").data)
-            written[name] = _describe(weights.shape, begin, file.tell() - 8 - room)
+            if weights.shape != held[name]:
+                raise ValueError(f"{name} has shape {weights.shape}, expected {held[name]}")
+            for part, tensor in _as_saved(model, {name: torch.from_numpy(weights)}).items():
+                begin = file.tell() - 8 - room
+                file.write(np.ascontiguousarray(tensor.numpy(), "<f4").data)
+                written[part] = _describe(tensor.shape, begin, file.tell() - 8 - room)
         file.seek(0)
         file.write(struct.pack("<Q", room) + _header(written).ljust(room))
     return sorted(expected.keys() - written.keys())
+
+
+def _as_saved(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors as transformers saves them: of all experts that it holds as one, each by itself."""
+    loading: Any = importlib.import_module("transformers.core_model_loading")
+    saved: dict[str, Tensor] = loading.revert_weight_conversion(model, dict(tensors))
+    return saved
 
 
 def _describe(shape: Sequence[int], begin: int, end: int) -> dict[str, Any]:

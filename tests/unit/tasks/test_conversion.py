@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, WhisperForConditionalGeneration
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, WhisperForConditionalGeneration
 
 from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
@@ -195,23 +196,44 @@ def test_what_a_killed_conversion_left_is_deleted_by_the_next_one(gguf_file: Pat
 
 
 CONVERTING = """
-import importlib, resource, sys
+import importlib, sys
 from pathlib import Path
 for name in ("gguf", "transformers.modeling_gguf_pytorch_utils", "transformers.models.llama.modeling_llama"):
     importlib.import_module(name)
 import vaak.tasks.pretrained as pretrained
 pretrained.import_transformers("test").AutoModelForCausalLM
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def read_peak():  # unlike getrusage's, not that of the process that started this one
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+before = read_peak()
 pretrained.resolve_source("model.pretrained", sys.argv[1], Path())
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+print((read_peak() - before) * 1024)
 """
 
 
-def _write_wide(small: Path, file: Path, width: int, blocks: int) -> int:
-    """Write a GGUF with the tokens of a small one and blocks of another width; return the number of its parameters."""
+def _list_shapes(num_tokens: int, width: int, blocks: int, experts: int) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (num_tokens, width), "output_norm": (width,)}
+    shapes["output"] = (num_tokens, width)
+    for block in range(blocks):
+        shapes |= {f"blk.{block}.attn_{name}": (width, width) for name in ("q", "k", "v", "output")}
+        shapes |= {f"blk.{block}.{name}_norm": (width,) for name in ("attn", "ffn")}
+        inner = (experts, 2 * width, width) if experts else (4 * width, width)
+        each = "_exps" if experts else ""
+        shapes |= {f"blk.{block}.ffn_{name}{each}": inner for name in ("gate", "up")}
+        shapes[f"blk.{block}.ffn_down{each}"] = (*inner[:-2], inner[-1], inner[-2])
+        if experts:
+            shapes |= {f"blk.{block}.attn_{name}_norm": (width // 8,) for name in ("q", "k")}
+            shapes[f"blk.{block}.ffn_gate_inp"] = (experts, width)
+    return shapes
+
+
+def _write_wide(small: Path, file: Path, width: int, blocks: int, experts: int = 0, without: str = "") -> int:
+    """Write a GGUF with the tokens of a small one and blocks of another width; return the number of its parameters.
+
+    A Llama; with ``experts``, a Qwen3-MoE. Tensors whose name ends with ``without`` are left out.
+    """
     gguf: Any = pytest.importorskip("gguf")
     reader = gguf.GGUFReader(small)
-    writer = gguf.GGUFWriter(file, "llama")
+    writer = gguf.GGUFWriter(file, "qwen3moe" if experts else "llama")
     for name, one in reader.fields.items():
         if name.startswith("tokenizer."):
             inner = one.types[-1] if one.types[0] == gguf.GGUFValueType.ARRAY else None
@@ -222,31 +244,55 @@ def _write_wide(small: Path, file: Path, width: int, blocks: int) -> int:
         (writer.add_layer_norm_rms_eps, 1e-5), (writer.add_rope_dimension_count, width // 8),
     ):  # fmt: skip
         add(value)
-    num_tokens = len(reader.fields["tokenizer.ggml.tokens"].data)
-    shapes = {"token_embd": (num_tokens, width), "output_norm": (width,), "output": (num_tokens, width)}
-    for block in range(blocks):
-        shapes |= {f"blk.{block}.attn_{name}": (width, width) for name in ("q", "k", "v", "output")}
-        shapes |= {f"blk.{block}.ffn_{name}": (4 * width, width) for name in ("gate", "up")}
-        shapes |= {f"blk.{block}.ffn_down": (width, 4 * width)}
-        shapes |= {f"blk.{block}.{name}_norm": (width,) for name in ("attn", "ffn")}
+    if experts:
+        for add, value in (
+            (writer.add_expert_count, experts), (writer.add_expert_used_count, 2), (writer.add_key_length, width // 8),
+            (writer.add_expert_feed_forward_length, 2 * width), (writer.add_value_length, width // 8),
+        ):  # fmt: skip
+            add(value)
+    shapes = _list_shapes(len(reader.fields["tokenizer.ggml.tokens"].data), width, blocks, experts)
+    rng = np.random.default_rng(0)
     for name, shape in shapes.items():
         dtype = np.float32 if len(shape) == 1 else np.float16
-        writer.add_tensor(f"{name}.weight", np.full(shape, 0.01, dtype))
+        if not without or not name.endswith(without):
+            writer.add_tensor(f"{name}.weight", rng.standard_normal(shape, np.float32).astype(dtype))
     for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
         step()
     return sum(int(np.prod(shape)) for shape in shapes.values())
 
 
 @pytest.mark.slow
-def test_a_conversion_takes_the_memory_of_a_tensor_and_not_of_the_model(gguf_file: Path, tmp_path: Path):
-    """It took 11.8 bytes a parameter of Gemma 3 270M; of three times as many blocks it takes no more now."""
+@pytest.mark.parametrize(("width", "experts"), [(512, 0), (256, 8)])
+def test_a_conversion_takes_the_memory_of_a_tensor_and_not_of_the_model(
+    gguf_file: Path, tmp_path: Path, width: int, experts: int
+):
+    """It took 11.8 bytes a parameter of Gemma 3 270M, and 6.1 for each that more blocks of experts add."""
     peaks, sizes = [], []
     for blocks in (4, 12):
         file = tmp_path / f"{blocks}.gguf"
-        sizes.append(_write_wide(gguf_file, file, 512, blocks))
+        sizes.append(_write_wide(gguf_file, file, width, blocks, experts))
         done = subprocess.run([sys.executable, "-c", CONVERTING, file], check=True, capture_output=True, text=True)
         peaks.append(int(done.stdout.split()[-1]))
     assert peaks[1] - peaks[0] < 1.0 * (sizes[1] - sizes[0]), "bytes a parameter more"
+
+
+def test_experts_of_a_gguf_are_those_that_transformers_reads_and_none_is_filled_with_zeros(
+    gguf_file: Path, tmp_path: Path
+):
+    file = tmp_path / "experts.gguf"
+    _write_wide(gguf_file, file, 32, 2, experts=4)
+    config = AutoConfig.from_pretrained(tmp_path, gguf_file=file.name)
+    config.moe_intermediate_size = 64  # which transformers doesn't read
+    how: Any = {"gguf_file": file.name, "config": config, "dtype": torch.float32}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, **how).state_dict()
+    source = Path(resolve_source("model.pretrained", str(file), Path()))
+    ours = AutoModelForCausalLM.from_pretrained(source).state_dict()
+    assert all(torch.equal(tensor, ours[name]) for name, tensor in theirs.items())
+    with safe_open(source / "model.safetensors", "pt") as written:
+        assert "model.layers.1.mlp.experts.3.up_proj.weight" in written.keys()  # noqa: SIM118 - it isn't a mapping
+    _write_wide(gguf_file, file, 32, 2, experts=4, without="1.ffn_up_exps")
+    with pytest.raises(UserError, match=r"experts\.gguf lacks 8 tensors of its model, such as .*experts\.0\."):
+        resolve_source("model.pretrained", str(file), Path())
 
 
 KILLED = """
