@@ -220,6 +220,16 @@ class LoggingConfig(Section):
 Logits = Literal["auto", "whole", "chunked", "liger"]
 
 
+def _recomputed_parts(value: Any) -> Any:
+    return {"none": False, "block": True}.get(value, value) if isinstance(value, str) else value
+
+
+Recomputation = Annotated[
+    bool | Literal["attention", "all"],
+    BeforeValidator(_recomputed_parts, json_schema_input_type=bool | Literal["none", "block", "attention", "all"]),
+]
+
+
 class PerformanceConfig(Section):
     """Speed and memory; no option here changes which numbers are drawn."""
 
@@ -244,7 +254,11 @@ class PerformanceConfig(Section):
         resume="free",
     )
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
-    gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
+    gradient_checkpointing: Recomputation = option(
+        "Which activations the backward pass recomputes, to save memory, with the same bits. false or none: none; "
+        "attention: each layer's attention; true or block: each layer; all: each layer, and whole groups of layers.",
+        False,
+    )
     tf32: bool | None = option(
         "TensorFloat-32 matrix products on CUDA; null: with mixed precision, unless deterministic.", None
     )

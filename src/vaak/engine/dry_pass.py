@@ -93,7 +93,7 @@ def dry_pass(
         flops = count_flops(task, model, batch, precision)
         # the count of flops restored the mode it had found
         model.train()
-        with _LiveStorages([*model.parameters(), *model.buffers(), *batch.tensors.values()]) as storages:
+        with LiveStorages([*model.parameters(), *model.buffers(), *batch.tensors.values()]) as storages:
             for _ in range(passes):
                 for objective in list_objectives(task, model):
                     with precision.autocast():
@@ -103,7 +103,7 @@ def dry_pass(
     return DryPass(flops, unit, counts[unit], storages.peak)
 
 
-class _LiveStorages(TorchDispatchMode):
+class LiveStorages(TorchDispatchMode):
     """Adds up the bytes of storages that operations make, for as long as they live; those of ``known`` don't count."""
 
     def __init__(self, known: list[Tensor]) -> None:

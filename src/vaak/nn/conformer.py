@@ -211,7 +211,12 @@ class ConformerBlock(Block):
         """Return ``x`` with what its four layers add to it, normalised."""
         visibility, rotation, mask = around.visibility, around.rotation, around.mask
         x = self.add("first_feed_forward", x, lambda y: 0.5 * self.first_feed_forward(y))
-        x = self.add("attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache))
+        x = self.add(
+            "attention",
+            x,
+            lambda y: self.attention(y, visibility, rotation=rotation, cache=cache),
+            recompute=around.recompute_attention,
+        )
         x = self.add("convolution", x, lambda y: self.convolution(y, mask, cache))
         x = self.add("feed_forward", x, lambda y: 0.5 * self.feed_forward(y))
         normed: Tensor = self.output_norm(x)

@@ -32,11 +32,12 @@ from torch.utils.checkpoint import checkpoint
 
 import vaak
 from vaak.config.components import check_options, resolve_component, without_folder
+from vaak.config.training import Recomputation
 from vaak.core.errors import OptionError, UserError
 from vaak.nn.config import StackConfig
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.stack import TransformerStack
+from vaak.nn.stack import RECOMPUTES, TransformerStack
 
 
 class OwnNetwork(nn.Module):
@@ -51,7 +52,7 @@ class OwnNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.causal, self.key, self.name = config, causal, f"{section}.type", without_folder(config.type)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing: Recomputation = False
         self.network = self._made(memory_width)
         takes = inspect.signature(self.network.forward).parameters
         self.takes_documents = "documents" in takes
@@ -165,9 +166,14 @@ class OwnNetwork(nn.Module):
         """An empty cache, for decoding token by token."""
         return StateCache() if self.has_steps else InputCache()
 
-    def recompute(self, on: bool) -> None:
-        """Keep only the network's input in training, and compute the rest again in the backward pass, or not."""
-        self.gradient_checkpointing = on
+    def recompute(self, parts: Recomputation) -> None:
+        """Keep only the network's input in training, and compute the rest again in the backward pass, or not.
+
+        Raises OptionError for ``"attention"``, which nothing tells from the rest of it.
+        """
+        if parts == "attention":
+            raise OptionError(RECOMPUTES, f"which part of {self.name} is attention isn't known; set it to block")
+        self.gradient_checkpointing = parts
 
     def require_packing(self, what: str) -> None:
         """Raises OptionError where the network doesn't tell the documents of one row apart, as ``what`` asks."""

@@ -15,7 +15,8 @@ Transformer Architecture" (pre); Ding et al. 2021, "CogView", section 2.4 (sandw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Annotated as Bool
 from typing import Annotated as Float
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vaak.config.training import Recomputation
 from vaak.nn.attention import Attention
 from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
@@ -43,8 +45,16 @@ class TransformerStack(nn.Module):
     ``causal`` hides later tokens from earlier ones, as causal linear attention always does. With ``memory_width`` each
     block looks at an encoder's output of that width. ``max_length`` is needed by learned positions.
 
-    ``gradient_checkpointing = True`` keeps only the blocks' inputs in training and computes the rest again in the
-    backward pass, with the same dropout (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+    ``gradient_checkpointing`` says what training computes again in the backward pass, with the same dropout, instead of
+    keeping it (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"):
+
+        False          nothing
+        "attention"    self- and cross-attention with their norms; what feed-forward needs is kept
+        True           each block: its input alone is kept
+        "all"          each block, and groups of about √layers of them: the groups' inputs alone are kept until the
+                       backward pass reaches a group, which then keeps its blocks' inputs. Two more forward passes, not
+                       one; of use from four blocks on
+
     ``variable_length = False`` always tells documents apart by a mask.
     """
 
@@ -74,7 +84,7 @@ class TransformerStack(nn.Module):
         self.norm: nn.Module = nn.Identity()
         if config.norm_placement != "post":
             self.norm = make_norm(config.norm_type, config.d_model, config.norm_eps)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing: Recomputation = False
         self.variable_length = True
 
     def make_block(self, config: StackConfig, memory_width: int | None) -> nn.Module:
@@ -136,11 +146,18 @@ class TransformerStack(nn.Module):
 
     def through_blocks(self, x: Tensor, around: AttentionInputs, cache: StackCache | None = None) -> Tensor:
         """Return what the blocks make of ``x``, one after another; the ``cache`` is continued."""
-        recompute = self.gradient_checkpointing and self.training and torch.is_grad_enabled()
+        recompute: Recomputation = self.training and torch.is_grad_enabled() and self.gradient_checkpointing
+        if recompute == "all":
+            at_once = math.ceil(math.sqrt(len(self.blocks)))
+            for start in range(0, len(self.blocks), at_once):
+                group = self.blocks[start : start + at_once]
+                x = checkpoint(_recompute_blocks, group, x, around, use_reentrant=False)
+            return x
+        if recompute is True:
+            return _recompute_blocks(self.blocks, x, around)
+        around = around._replace(recompute_attention=recompute == "attention")
         for layer, block in enumerate(self.blocks):
-            if recompute:
-                x = checkpoint(block, x, around, use_reentrant=False)
-            elif cache is None:
+            if cache is None:
                 x = block(x, around)
             else:
                 x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
@@ -150,9 +167,9 @@ class TransformerStack(nn.Module):
         """An empty cache, for decoding token by token."""
         return StackCache(len(self.blocks))
 
-    def recompute(self, on: bool) -> None:
+    def recompute(self, parts: Recomputation) -> None:
         """Set ``gradient_checkpointing``."""
-        self.gradient_checkpointing = on
+        self.gradient_checkpointing = parts
 
     def _visibility(
         self,
@@ -193,14 +210,24 @@ class TransformerStack(nn.Module):
         return has_kernels(x, dtype, config.num_heads, num_key_heads, config.head_width)
 
 
-def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
-    """Have the stacks of a model keep only their blocks' inputs in training, or not; return how many there are.
+RECOMPUTES = "training.performance.gradient_checkpointing"
 
-    Stacks are those modules that have a method ``recompute(on)``.
+
+def _recompute_blocks(blocks: Iterable[nn.Module], x: Tensor, around: AttentionInputs) -> Tensor:
+    for block in blocks:
+        x = checkpoint(block, x, around, use_reentrant=False)
+    return x
+
+
+def set_gradient_checkpointing(model: nn.Module, parts: Recomputation) -> int:
+    """Have the stacks of a model recompute these ``parts`` in the backward pass; return how many stacks there are.
+
+    Stacks are those modules that have a method ``recompute(parts)``, which raises UserError for parts that it can't
+    recompute alone.
     """
     stacks: list[Any] = [module for module in model.modules() if callable(getattr(module, "recompute", None))]
     for stack in stacks:
-        stack.recompute(on)
+        stack.recompute(parts)
     return len(stacks)
 
 
@@ -222,6 +249,8 @@ class AttentionInputs(NamedTuple):
     memory_norms: SquaredNorms | None = None
     mask: Bool[Tensor, "batch time"] | None = None
     """True where a token is real; None where all are."""
+    recompute_attention: bool = False
+    """Whether the backward pass computes attention again."""
 
 
 class Block(nn.Module):
@@ -260,9 +289,14 @@ class Block(nn.Module):
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
         """Return ``x`` with what attention, cross-attention and feed-forward add to it."""
-        visibility, rotation, memory, memory_visibility, norms, memory_norms, mask = around
+        visibility, rotation, memory, memory_visibility, norms, memory_norms, mask, recompute = around
         own = None if norms is None else (norms, norms)
-        x = self.add("attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own))
+        x = self.add(
+            "attention",
+            x,
+            lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own),
+            recompute=recompute,
+        )
         if self.cross_attention is not None:
             cross, across = self.cross_attention, None
             if norms is not None and memory_norms is not None:
@@ -271,20 +305,28 @@ class Block(nn.Module):
                 "cross_attention",
                 x,
                 lambda y: cross(y, memory_visibility, memory=memory, cache=cross_cache, norms=across),
+                recompute=recompute,
             )
         return self.add("feed_forward", x, lambda y: self.feed_forward(y, mask))
 
-    def add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return ``x`` with what the layer of this name adds to it, normalised where ``placement`` says."""
-        norm: nn.Module = getattr(self, f"{name}_norm")
-        if self.placement == "post":
-            normed: Tensor = norm(x + self.dropout(layer(x)))
-            return normed
-        y = layer(norm(x))
-        if self.placement == "sandwich":
-            y = getattr(self, f"{name}_output_norm")(y)
+    def add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor], *, recompute: bool = False) -> Tensor:
+        """Return ``x`` with what the layer of this name adds to it, normalised where ``placement`` says.
+
+        With ``recompute``, the backward pass computes the layer and its norms again, from ``x``.
+        """
+        norm: Callable[[Tensor], Tensor] = getattr(self, f"{name}_norm")
+
+        def compute(x: Tensor) -> Tensor:
+            if self.placement == "post":
+                return layer(x)
+            y = layer(norm(x))
+            if self.placement == "sandwich":
+                y = getattr(self, f"{name}_output_norm")(y)
+            return y
+
+        y = checkpoint(compute, x, use_reentrant=False) if recompute else compute(x)
         added: Tensor = x + self.dropout(y)
-        return added
+        return norm(added) if self.placement == "post" else added
 
     @staticmethod
     def make_norm(config: StackConfig) -> nn.Module:

@@ -54,6 +54,8 @@ def sketched(task: LanguageModelTask) -> LanguageModel:
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
+                ["training.performance.gradient_checkpointing=attention"],
+                ["training.performance.gradient_checkpointing=all", "model.num_layers=5"],
                 ["training.mixed_precision=bf16"],
                 ["training.batching.type=packed"],
                 ["training.loss.label_smoothing=0.1", "model.tie_embeddings=false"],

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 import torch
 
+from vaak.engine.dry_pass import LiveStorages
 from vaak.nn.config import StackConfig
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
@@ -25,34 +27,61 @@ def small_stack(*, causal: bool = True, **options: Any) -> TransformerStack:
     return stack
 
 
+LEVELS = (False, "attention", True, "all")
+
+
 def test_gradient_checkpointing_changes_no_bit_with_dropout_on():
     results = []
-    for recompute in (False, True):
-        stack = small_stack(dropout=0.3, attention_dropout=0.2)
+    for recompute in LEVELS:
+        stack = small_stack(dropout=0.3, attention_dropout=0.2, num_layers=5)
         stack.gradient_checkpointing = recompute
         x = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         torch.manual_seed(5)
         output = stack(x, documents=torch.zeros(2, 7, dtype=torch.long))
         output.square().sum().backward()
-        results.append([output, *(parameter.grad for parameter in stack.parameters())])
-    assert all(torch.equal(plain, recomputed) for plain, recomputed in zip(*results, strict=True))
+        results.append([output, *(parameter.grad for parameter in stack.parameters()), torch.rand(3)])
+    for recomputed in results[1:]:
+        assert all(torch.equal(*pair) for pair in zip(results[0], recomputed, strict=True))
 
 
-def test_gradient_checkpointing_keeps_fewer_activations():
-    saved = []
-    for recompute in (False, True):
-        stack, count = small_stack(), 0
+def test_the_more_is_computed_again_the_less_memory_is_taken():
+    """By all storages that live together at the peak of a forward and backward pass."""
+    peaks = []
+    for recompute in LEVELS:
+        stack = small_stack(num_layers=16)
         stack.gradient_checkpointing = recompute
+        x = torch.randn(2, 64, 16, dtype=torch.float64)
+        stack(x).sum().backward()
+        gradients = [one.grad for one in stack.parameters() if one.grad is not None]
+        with LiveStorages([x, *stack.parameters(), *gradients]) as storages:
+            stack(x).sum().backward()
+        peaks.append(storages.peak)
+    nothing, attention, blocks, groups = peaks
+    assert attention < 0.75 * nothing
+    assert blocks < 0.5 * attention
+    assert groups < 0.8 * blocks
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal count
-            count += tensor.numel()
-            return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            stack(torch.randn(2, 7, 16, dtype=torch.float64))
-        saved.append(count)
-    assert saved[1] < saved[0] / 3
+@pytest.mark.parametrize(
+    ("recompute", "passes"), [(False, (1, 1)), ("attention", (2, 1)), (True, (2, 2)), ("all", (3, 3))]
+)
+def test_what_a_level_computes_again(recompute: Any, passes: tuple[int, int]):
+    stack, calls = small_stack(num_layers=4), [0, 0]
+    stack.gradient_checkpointing = recompute
+
+    def counted(number: int) -> Any:
+        def count(*_: Any) -> None:
+            calls[number] += 1
+
+        return count
+
+    block: Any = stack.blocks[0]
+    block.attention.register_forward_pre_hook(counted(0))
+    block.feed_forward.register_forward_pre_hook(counted(1))
+    stack(torch.randn(2, 7, 16, dtype=torch.float64)).sum().backward()
+    assert tuple(calls) == passes
+    stack.eval()(torch.randn(2, 7, 16, dtype=torch.float64)).sum().backward()
+    assert tuple(calls) == tuple(one + 1 for one in passes)
 
 
 def test_a_causal_stack_never_sees_the_future_and_the_other_does():

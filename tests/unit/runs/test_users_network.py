@@ -96,6 +96,14 @@ def test_a_resume_changes_no_bit_nor_does_recomputing(project, whole, tmp_path):
     }
 
 
+def test_its_attention_is_not_recomputed_alone(project, tmp_path):
+    again = "training.performance.activation_checkpointing=attention"
+    with pytest.raises(
+        UserError, match=r"gradient_checkpointing: which part of .*mine.py:Net is attention isn't known"
+    ):
+        trained(project / "own.yml", tmp_path / "run", again)
+
+
 def test_other_options_of_it_are_refused_at_a_resume(whole):
     with pytest.raises(UserError, match=r"model\.hidden was 12, is 13"):
         trained(whole / "config.yml", whole, "model.hidden=13", "training.checkpoint.resume=auto")

@@ -104,6 +104,7 @@ ELSEWHERE: dict[str, str] = {
     "experiment_name": "name",
     "training.logging.wandb_project": "wandb.project",
     "training.logging.wandb_entity": "wandb.entity",
+    "training.performance.activation_checkpointing": "training.performance.gradient_checkpointing",
     "training.eval_knobs.max_duration": "training.batching.max_duration",
     "model.global_config.batch_size": "training.batch_size",
     "training.scheduler.T_0": "training.scheduler.first_cycle_epochs",
