@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 TORCH := torch==2.13.0
-EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,m4a,lilcom,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,test,dev,docs
+EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,tensorboard,wandb,trackio,plot,spreadsheets,audio,m4a,lilcom,cloud,asr,umap,study,ray,tts,tts-eval,live,lm-eval,serve,test,dev,docs
 BIN := .venv/bin
 # What is set up, each a file that says so: the core, with which the quick start trains; what lint reads; all of it
 CORE := .venv/core-ready

@@ -91,6 +91,7 @@ USES = {
         ),
         program="tensorboard",
     ),
+    "cloud": Use((f"train training_minimal {SHORT} training.checkpoint.upload_to=s3://vaak/run",), "credentials"),
     "lilcom": Use(("train diarization/quickstart --try global_config.storage_type=lilcom",), r"vaak\[audio\]"),
     "umap": Use(("pipeline moe-asr --dataset-root corpus --reduce umap",), r"vaak\[asr\]"),
     "live": Use((f"train training_minimal {SHORT}", f"transcribe {RUN} --live"), "requires a run of task asr"),

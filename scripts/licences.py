@@ -34,9 +34,10 @@ published ones, since a model knows no others: of Llama 3 and 3.1 (Meta's Llama 
 STATED_ELSEWHERE = {
     "espeakng-loader": "GPL-3.0-or-later (espeak-ng, a library of its own that is loaded when it is used)",
     "liger-kernel": "BSD-2-Clause",
+    "s3fs": "BSD",
     "trackio": "MIT",
 }
-"""Those that don't state it in their metadata, from their repositories; trackio isn't installed for tests."""
+"""Those that don't state it in their metadata, from their repositories; s3fs and trackio aren't installed for tests."""
 SHORT = {
     **dict.fromkeys(("Apache Software License", "Apache 2.0", "Apache 2.0 License", "Apache"), "Apache-2.0"),
     **dict.fromkeys(("Apache License 2.0", "Apache License, Version 2.0", "Apache License v2.0"), "Apache-2.0"),

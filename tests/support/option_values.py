@@ -171,6 +171,7 @@ VALUES: dict[str, Any] = {
     "training.scheduler.metric": "val_accuracy",
     "training.checkpoint.metric": "val_accuracy",
     "training.checkpoint.save_dir": "FOLDER/elsewhere",
+    "training.checkpoint.upload_to": "memory://sweep/run",
     "training.checkpoint.init_from": "FOLDER/other",
     "training.checkpoint.init_except": ["embedding"],
     "training.checkpoint.resume": "FOLDER/other/checkpoints/step-00000004",

@@ -170,6 +170,12 @@ class CheckpointConfig(Section):
     save_dir: Place | None = option(
         "Folder for checkpoints: SAVE_DIR/NAME, to which RUN/checkpoints then points; null is RUN/checkpoints.", None
     )
+    upload_to: str | None = option(
+        "URL of a folder (s3://bucket/run, gs://…) to which checkpoints are uploaded in the background, and from which "
+        "resume: auto brings the newest one to a machine that lacks it; null: none.",
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://.",
+    )
     interval: int | None = option("Save every N steps.", None, gt=0)
     interval_epochs: int | None = option("Save at the end of every N epochs.", 1, gt=0)
     interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)

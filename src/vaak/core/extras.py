@@ -15,6 +15,7 @@ OTHER_NAMES = {"google": "protobuf", "sklearn": "scikit-learn", "umap": "umap-le
 FIRST_CHOICES = {
     "espeakng-loader": "audio",
     "fastapi": "serve",
+    "fsspec": "cloud",
     "huggingface-hub": "hf",
     "jiwer": "asr",
     "matplotlib": "plot",

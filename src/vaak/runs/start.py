@@ -76,6 +76,7 @@ from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, require_secrets, require_trust
 from vaak.runs.open_run import begin_with_weights, bundled_files, require_same_rows
 from vaak.runs.prepared import is_prepared, prepared_folder
+from vaak.runs.uploading import fetch_run, uploading
 from vaak.runs.use import command_lines, find_spec, formats_to_record
 
 log = logging.getLogger("vaak")
@@ -214,10 +215,13 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     require_trust(loaded)
     secrets = require_secrets(loaded)
-    loaded = _settle_batches_per_process(_settle_precision(loaded))
+    ranks = start_ranks(loaded.experiment.training)
+    with _closed_after_errors(ranks):
+        # What is settled next follows from the checkpoint that the run resumes from.
+        fetched = ranks.run_on_main(lambda: fetch_run(loaded.experiment))
+        loaded = _settle_batches_per_process(_settle_precision(loaded))
+        _compare(loaded, ranks)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
-    ranks = start_ranks(training)
-    _compare(loaded, ranks)
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
     shown = progress_allowed(training.logging.progress_bar and not training.logging.json_lines)
     with contextlib.closing(ranks), keeping_kernels(), _held_directory(loaded, ranks) as remarks, logs, shown:
@@ -226,6 +230,8 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
                 log.warning(warning)
             for remark in secrets:
                 log.info(remark)
+            for level, text in fetched:
+                log.log(level, text)
             _log_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
@@ -247,7 +253,18 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)
         ranks.run_on_main(lambda: _begin_session(trainer, loaded))
-        yield trainer
+        with uploading(trainer, training.checkpoint.upload_to):
+            yield trainer
+
+
+@contextlib.contextmanager
+def _closed_after_errors(ranks: Ranks) -> Iterator[None]:
+    """Close the ranks where an error leaves this context: no other one holds them yet."""
+    try:
+        yield
+    except BaseException:
+        ranks.close()
+        raise
 
 
 def _require_resumable(loaded: Loaded, reference: str | None) -> None:
@@ -285,18 +302,13 @@ def _compare(loaded: Loaded, ranks: Ranks) -> None:
     """Raise UserError on every rank where one runs another configuration or other versions, or updates otherwise."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     values = {**mask(loaded.experiment.model_dump(mode="json")), "versions": {"vaak": vaak.__version__, **versions}}
-    try:
-        ranks.compare("the processes have different settings", values)
-        rule = UPDATE_RULES.get(loaded.experiment.training.optimizer.type)
-        if rule is not None and rule.condition is not None:
-            # Their weights would drift apart.
-            there = update_condition(loaded.experiment.training.optimizer, ranks.device)
-            found = {f"{name} in": value for name, value in there.items()}
-            ranks.compare("the machines have different processors", found, rule.condition.advice)
-    # The caller's context doesn't hold the ranks yet.
-    except UserError:
-        ranks.close()
-        raise
+    ranks.compare("the processes have different settings", values)
+    rule = UPDATE_RULES.get(loaded.experiment.training.optimizer.type)
+    if rule is not None and rule.condition is not None:
+        # Their weights would drift apart.
+        there = update_condition(loaded.experiment.training.optimizer, ranks.device)
+        found = {f"{name} in": value for name, value in there.items()}
+        ranks.compare("the machines have different processors", found, rule.condition.advice)
 
 
 @contextlib.contextmanager

@@ -91,7 +91,7 @@ NOT_SELECTING = {
     "folder", "folds_file", "global_config", "init_from", "lexicon", "lm", "minimal_pairs",
     "new_tokens", "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project",
     "prompt", "resume", "samples", "save_dir", "speaker_encoder", "speaker_features", "storage_path", "subset",
-    "synonyms", "tags", "tasks", "test_target", "train_target", "valid_target", "vocoder",
+    "synonyms", "tags", "tasks", "test_target", "train_target", "upload_to", "valid_target", "vocoder",
 }  # fmt: skip
 """Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {

@@ -21,7 +21,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +314,10 @@ class CheckpointWriter:
         self.total_limit, self.keep_every = total_limit, keep_every
         self.session: int | None = None
         self.bundled_files: Mapping[str, str | Path] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called when a checkpoint was written or completed."""
+        self.in_use: Callable[[], Iterable[Path]] = tuple
+        """Returns checkpoints that must not be removed yet."""
         self.finished: list[Path] = []
         """Complete checkpoints that were not reported yet, oldest first."""
         self.thread: threading.Thread | None = None
@@ -383,6 +387,7 @@ class CheckpointWriter:
         if path not in self.finished:
             # The run resumed from this checkpoint: files due after it are new.
             self.finished.append(path)
+        self._say_changed()
 
     def raise_failure(self) -> None:
         """Raise what went wrong in the background, if anything did."""
@@ -405,6 +410,7 @@ class CheckpointWriter:
                 point(self.folder, "best", path.name)
             self.remove_superfluous()
             self.finished.append(path)
+            self._say_changed()
         except CheckpointError as error:
             self.failure = error
         except OSError as error:
@@ -416,17 +422,32 @@ class CheckpointWriter:
         """Remove superfluous checkpoints; best and last stay at any age, and so does anything else in the folder."""
         if self.total_limit is None:
             return
-        named = {pointed(self.folder, "best"), pointed(self.folder, "last")}
-        whole = [path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()]
-        every = self.keep_every
-        forever = [path for path in whole if every is not None and (parse_step(path) or 0) % every == 0]
-        periodic = [path for path in whole if _is_periodic(path) and path not in forever]
-        kept = {*periodic[-self.total_limit :], *named, *forever}
-        for path in whole:
-            if path not in kept:
-                hidden = path.with_name(f".{path.name}{files.REMOVED}")
-                path.rename(hidden)
-                shutil.rmtree(hidden, ignore_errors=True)
+        whole = {parse_step(path) or 0: path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()}
+        named = {parse_step(path) for name in ("best", "last") if (path := pointed(self.folder, name))}
+        periodic = {step: _is_periodic(path) for step, path in whole.items()}
+        in_use = {parse_step(path) for path in self.in_use()}
+        kept = choose_kept(periodic, self.total_limit, self.keep_every, named | in_use)
+        for path in (path for step, path in whole.items() if step not in kept):
+            hidden = path.with_name(f".{path.name}{files.REMOVED}")
+            path.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+    def _say_changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+
+def choose_kept(
+    periodic: Mapping[int, bool], total_limit: int, keep_every: int | None, named: Collection[int | None]
+) -> set[int]:
+    """The steps of the checkpoints to keep: the newest periodic ones, those ``named``, and multiples of ``keep_every``.
+
+    >>> sorted(choose_kept({10: True, 20: False, 30: True, 40: True, 50: True}, 2, 30, {10}))
+    [10, 30, 40, 50]
+    """
+    forever = {step for step in periodic if keep_every is not None and step % keep_every == 0}
+    counted = sorted(step for step, is_periodic in periodic.items() if is_periodic and step not in forever)
+    return {*counted[-total_limit:], *forever, *(step for step in named if step is not None)}
 
 
 def _is_periodic(path: Path) -> bool:

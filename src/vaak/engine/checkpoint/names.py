@@ -85,13 +85,18 @@ def listed_files(path: Path) -> dict[str, Entry]:
         manifest = files.read_json(path / MANIFEST)
         if (written := int(manifest.get("format", MANIFEST_FORMAT))) > MANIFEST_FORMAT:
             raise CheckpointError(f"{path} was written by a later version of Vaak (format {written}): update Vaak")
-        return {
-            files.inside(name): Entry(int(about["bytes"]), str(about["sha256"]))
-            for name, about in manifest["files"].items()
-        }
+        return parse_listed(manifest)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
     except OSError as error:
         raise CheckpointError(f"{path / MANIFEST} can't be read: {error.strerror}") from error
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error
+
+
+def parse_listed(manifest: Any) -> dict[str, Entry]:
+    """The files that a manifest lists. Raises ValueError, KeyError, TypeError and the like for what isn't one."""
+    return {
+        files.inside(name): Entry(int(about["bytes"]), str(about["sha256"]))
+        for name, about in manifest["files"].items()
+    }

@@ -59,6 +59,7 @@ OPTIONAL = {
     "py3langid": "vaak data clean",
     "python_calamine": "reading spreadsheets",
     "ray": "vaak launch ray, and sweeps on it",
+    "s3fs": "training.checkpoint.upload_to and data at s3:// URLs",
     "sacrebleu": "the task seq2seq",
     "scipy": "the task diarization, augmentation of audio, vaak crossval",
     "sounddevice": "the microphone of vaak transcribe --live",

@@ -1,0 +1,216 @@
+"""Runs kept in an S3 bucket: killed, cut off, damaged there, and resumed on another machine with the same bits.
+
+Against a real server of S3's protocol, moto's, which is not among the test requirements (it brings 40 packages):
+``pip install 'moto[server]' s3fs``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import TOTAL_STEPS, Command, assert_same_run, checkpoints_of, free_port, steps_of, wait_until
+
+s3fs = pytest.importorskip("s3fs", reason="requires the extra cloud")
+pytest.importorskip("moto.server", reason="requires moto[server], a server of S3's protocol")
+pytestmark = pytest.mark.slow
+FINAL = f"step-{TOTAL_STEPS:08d}"
+KEY = "AKIDTESTTESTTEST"
+SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
+
+
+class Server:
+    """A server of S3's protocol in a process of its own, which may be stopped and started again, empty."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.address = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment = {
+            "AWS_ENDPOINT_URL": self.address,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        self.start()
+
+    def start(self) -> None:
+        program = "from moto.server import main; main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while not self.answers():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/moto-api/data.json", timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def system(self) -> Any:
+        return s3fs.S3FileSystem(
+            key=KEY, secret=SECRET, endpoint_url=self.address, use_listings_cache=False, skip_instance_cache=True
+        )
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def bucket(server: Server, request: pytest.FixtureRequest) -> str:
+    name = f"b{abs(hash(request.node.name)) % 10**9}"
+    server.system().mkdir(name)
+    return name
+
+
+@pytest.fixture
+def begin(start: Callable[..., Command], server: Server, bucket: str) -> Callable[..., Command]:
+    """``begin(run, *overrides)`` starts the tiny job with its checkpoints uploaded to the bucket."""
+
+    def begin_training(run: Path, *overrides: str, **options: Any) -> Command:
+        run.parent.mkdir(exist_ok=True)
+        upload_to = f"training.checkpoint.upload_to=s3://{bucket}/runs/tiny"
+        return start(run, upload_to, *overrides, environment=server.environment, **options)
+
+    return begin_training
+
+
+def whole_there(server: Server, bucket: str) -> list[int]:
+    """The steps whose checkpoints have a manifest there."""
+    found = server.system().glob(f"{bucket}/runs/tiny/checkpoints/step-*/MANIFEST.json")
+    return sorted(int(path.split("/")[-2].removeprefix("step-")) for path in found)
+
+
+@pytest.fixture
+def kill_after(
+    begin: Callable[..., Command], server: Server, bucket: str, tmp_path: Path
+) -> Callable[[int], list[int]]:
+    """``kill_after(number)`` trains, is killed once so many checkpoints are at the URL, and loses its machine.
+
+    It returns the steps that are there.
+    """
+
+    def train_and_kill(number: int) -> list[int]:
+        command = begin(tmp_path / "first" / "run")
+        assert wait_until(lambda: len(whole_there(server, bucket)) >= number, command), command.said
+        command.send(signal.SIGKILL, to_all=True)
+        command.wait()
+        shutil.rmtree(tmp_path / "first")
+        return whole_there(server, bucket)
+
+    return train_and_kill
+
+
+def require_ended(command: Command) -> str:
+    """What a command said that ended well."""
+    ended = command.wait(300)
+    assert ended.status == 0, ended.errors
+    return ended.output + ended.errors
+
+
+def test_a_run_killed_amid_uploads_is_resumed_on_another_machine_with_the_same_bits(
+    begin: Callable[..., Command],
+    kill_after: Callable[[int], list[int]],
+    server: Server,
+    bucket: str,
+    reference: Path,
+    tmp_path: Path,
+):
+    there = kill_after(2)
+    assert there[-1] < TOTAL_STEPS
+    said = require_ended(begin(tmp_path / "second" / "run"))
+    assert f"step-{there[-1]:08d}, " in said
+    assert f"was downloaded from s3://{bucket}/runs/tiny and verified" in said
+    assert_same_run(tmp_path / "second" / "run", reference)
+    # On a third machine nothing is left to do.
+    shutil.rmtree(tmp_path / "second")
+    said += require_ended(begin(tmp_path / "third" / "run"))
+    kept = [int(name.removeprefix("step-")) for name in checkpoints_of(reference)]
+    assert whole_there(server, bucket) == kept
+    for file in ("model.safetensors", "optimizer.safetensors"):
+        ours, theirs = (run / "checkpoints" / FINAL / file for run in (tmp_path / "third/run", reference))
+        assert ours.read_bytes() == theirs.read_bytes()
+    said += "".join(path.read_text() for path in (tmp_path / "third").rglob("*.log"))
+    assert (SECRET in said, KEY in said) == (False, False)
+
+
+def test_a_truncated_object_is_found_and_the_one_before_is_resumed(
+    begin: Callable[..., Command],
+    kill_after: Callable[[int], list[int]],
+    server: Server,
+    bucket: str,
+    reference: Path,
+    tmp_path: Path,
+):
+    *_, before, newest = kill_after(2)
+    system, place = server.system(), f"{bucket}/runs/tiny/checkpoints/step-{newest:08d}/model.safetensors"
+    system.pipe_file(place, system.cat_file(place)[:-100])
+    said = require_ended(begin(tmp_path / "second" / "run"))
+    assert f"step-{newest:08d} is damaged or incomplete: it doesn't count" in said
+    assert f"step-{before:08d}, " in said
+    assert_same_run(tmp_path / "second" / "run", reference)
+
+
+def test_a_server_that_goes_away_costs_lines_and_not_the_run(
+    begin: Callable[..., Command], server: Server, bucket: str, reference: Path, tmp_path: Path
+):
+    command = begin(tmp_path / "run")
+    assert wait_until(lambda: bool(whole_there(server, bucket)), command)
+    server.stop()
+    try:
+        said = require_ended(command)
+    finally:
+        server.start()
+    assert_same_run(tmp_path / "run", reference)
+    assert "training goes on" in said
+    assert "upload(s) failed" in said
+    assert "Traceback" not in said
+
+
+def test_what_can_not_work_is_a_line_before_the_first_step(
+    begin: Callable[..., Command], start: Callable[..., Command], server: Server, bucket: str, tmp_path: Path
+):
+    require_ended(begin(tmp_path / "run", "training.max_steps=3"))
+    own = f"training.checkpoint.upload_to=s3://{bucket}/runs/tiny"
+    unreachable = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{free_port()}"}
+    unknown = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/"}
+    cases: list[tuple[str, tuple[str, ...], dict[str, str], str]] = [
+        ("other", ("name=other", own), {}, "has the run tiny, and this one is other: give another training.checkpoint"),
+        ("fresh", (own, "training.checkpoint.resume=null"), {}, "already holds a run"),
+        ("third", ("training.checkpoint.upload_to=s3://no-such-bucket/run",), {}, "no such bucket"),
+        ("fourth", (f"training.checkpoint.upload_to=s3://{bucket}/runs",), {}, "has files, and no run"),
+        ("run", (own,), unreachable, "or train without (training.checkpoint.upload_to=null)"),
+        ("nobody", (own,), unknown, "no valid credentials"),
+    ]
+    for name, overrides, environment, problem in cases:
+        folder = tmp_path if name == "run" else tmp_path / name
+        folder.mkdir(exist_ok=True)
+        ended = start(folder / "run", *overrides, environment={**server.environment, **environment}).wait(300)
+        assert (ended.status, problem in ended.errors) == (2, True), (name, ended.errors)
+        assert "Traceback" not in ended.errors
+        assert name == "run" or not (folder / "run" / "metrics.jsonl").exists()
+    assert steps_of(tmp_path / "run") == [1, 2, 3]
