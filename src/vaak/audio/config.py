@@ -263,8 +263,9 @@ class AugmentationConfig(Section):
     volume: Range | None = option("Gain in decibels; null disables this.", None)
     noise: NoiseConfig | None = option("Added noise; null disables this.", None)
     room: RoomConfig | None = option("Simulated rooms; null disables this.", None)
-    codecs: tuple[Literal["mulaw", "alaw", "opus", "mp3", "vorbis"], ...] = option(
-        "Codecs, one drawn for each example that gets one; empty disables this.", ()
+    codecs: tuple[Literal["mulaw", "alaw", "opus", "opus_fast", "mp3", "vorbis"], ...] = option(
+        "Codecs, one drawn for each example that gets one; empty disables this. opus_fast: Opus by PyAV, in less time.",
+        (),
     )
     codec_probability: float = option("Fraction of the examples that go through a codec.", 0.5, ge=0, le=1)
     spec_augment: SpecAugmentConfig | None = option("Masks on the features; null disables this.", None)

@@ -79,6 +79,6 @@ def augmentation_findings(augmentation: AugmentationConfig | None) -> Iterator[C
         # Five seconds of noise at 16 kHz, one core, 2026-11-29: 165 ms by opus, 29, 18 and 1.4 by the others.
         yield remark(
             "data.augmentation.codecs",
-            "opus takes a core about 30 ms for each second of audio, mp3 6, vorbis 4, mulaw and alaw 0.3; vaak doctor "
-            "measures what an example takes",
+            "opus takes a core about 30 ms for each second of audio, opus_fast (vaak[m4a]) 10 to 12 for the same "
+            "distortion, mp3 6, vorbis 4, mulaw and alaw 0.3; vaak doctor measures what an example takes",
         )

@@ -151,4 +151,8 @@ def test_conversations_of_more_speakers_than_the_model_has_are_remarked_on(read:
 def test_what_the_codec_opus_costs_is_remarked_on(read: Read, augmentation: str, warned: int):
     warnings = read("multilabel", f"data: {{augmentation: {{{augmentation}}}}}").warnings
     assert len(warnings) == warned
-    assert all("data.augmentation.codecs: opus takes a core about 30 ms for each second" in one for one in warnings)
+    assert all(
+        "data.augmentation.codecs: opus takes a core about 30 ms for each second of audio, opus_fast (vaak[m4a]) 10"
+        in one
+        for one in warnings
+    )
