@@ -30,7 +30,8 @@ from vaak.core.errors import UserError, optional_import
 from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
-from vaak.nn.lora_experts import Gate, LoraExperts, is_target
+from vaak.nn.lora_experts import Gate, LoraExperts
+from vaak.nn.lora_targets import fit_targets, is_target
 from vaak.nn.new_tokens import ORIGINAL, ROWS_KEY, NewRows, iterate_new_rows, merge_new_rows
 from vaak.nn.nf4 import NF4_BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
@@ -44,13 +45,15 @@ DTYPES: dict[str, Kept] = {"fp32": torch.float32, "bf16": torch.bfloat16, "nf4":
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
     """The model, frozen but for the modules ``also_trained``, with low-rank adapters of its layers; None adds none.
 
-    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or a name of
-    ``options.targets`` is that of no layer outside of ``also_trained``.
+    They are drawn from torch's default generator. Default targets are those that the model's family has. Raises
+    UserError where peft isn't installed, or a name of ``options.targets`` is that of no layer outside of
+    ``also_trained``.
     """
     if options is None:
         return model
     own = [model.get_submodule(name) for name in also_trained]
     linear = linear_layers(model, also_trained)
+    options = fit_targets(options, linear)
     require_layers("model.lora", linear, options)
     adapted = [name for name in linear if is_target(name, options.targets)]
     with warnings.catch_warnings():

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import read_together, send
 from vaak.nn.feed_forward import balance
+from vaak.nn.lora_targets import is_target
 
 USE = "expert_use"
 """Name of a term, with an expert's number after a slash: how often it was chosen."""
@@ -122,15 +123,6 @@ class Gate(nn.Module):
         if self.bias is not None:
             use = torch.stack([sums[f"{USE}/{expert}"] for expert in range(len(self.bias))])
             balance(self.bias, use, self.bias_rate)
-
-
-def is_target(name: str, targets: Iterable[str]) -> bool:
-    """Return whether a layer's name is one of the ``targets``, or ends in one, as peft reads them.
-
-    >>> is_target("decoder.0.query", ["query"]), is_target("decoder.0.query", ["0.query"]), is_target("query", ["ery"])
-    (True, True, False)
-    """
-    return f".{name}".endswith(tuple(f".{target}" for target in targets))
 
 
 def add_experts(

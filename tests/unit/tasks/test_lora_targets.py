@@ -1,4 +1,7 @@
-"""A name in ``model.lora.targets`` that is that of no layer is an error in each task, before anything is trained."""
+"""``model.lora.targets``: a name that is that of no layer is an error in each task, and config check knows it before.
+
+The default is the layers of queries and values by whichever names a family has for them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
+import tiny_bases
+import tiny_decoder
 from contract_cases import CASES
 from task_case import TaskCase
 from vaak.core.errors import UserError
+from vaak.nn.config import LoraConfig
+from vaak.nn.lora import add_lora
+from vaak.tasks.fetching import target_findings
 
 
 def _two_tasks(case: Any) -> TaskCase:
@@ -52,3 +62,53 @@ def test_a_target_that_no_layer_has_is_an_error_with_the_nearest_ones(path: str,
     prepared = replace(case, options=options, training=training).prepared(tmp_path)
     with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called .*; there are "):
         prepared.make_task().model()
+
+
+TEXT_ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "albert", "camembert", "deberta-v2", "distilbert",
+                 "mpnet", "modernbert", "roformer", "eurobert")  # fmt: skip
+SMALL = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+DISTILBERT = {"vocab_size": 100, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
+NETWORKS = [*TEXT_ENCODERS, *tiny_decoder.OTHERS]
+
+
+def _make_network(name: str) -> Any:
+    """A small network of transformers without numbers, as classification or lm has it."""
+    if name in TEXT_ENCODERS:
+        sizes = DISTILBERT if name == "distilbert" else SMALL
+        auto, config = transformers.AutoModel, transformers.AutoConfig.for_model(name, pad_token_id=0, **sizes)
+    else:
+        kind, sizes = tiny_decoder.OTHERS[name]
+        auto, config = (
+            transformers.AutoModelForCausalLM,
+            getattr(transformers, f"{kind}Config")(vocab_size=100, **sizes),
+        )
+    with torch.device("meta"):
+        return auto.from_config(config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETWORKS)
+def test_default_adapters_are_of_every_layers_queries_whatever_a_family_calls_them(name: str):
+    network = _make_network(name)
+    inner = [one for one, module in network.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    layers = max(len(network.get_submodule(one)) for one in inner)
+    add_lora(network, LoraConfig(rank=2))
+    adapted = {one.rpartition(".lora_A")[0] for one, _ in network.named_parameters() if ".lora_A" in one}
+    assert len(adapted) in (layers, 2 * layers), adapted
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "xlm-roberta"])
+def test_config_check_names_the_layers_that_a_base_has(tmp_path: Path, kind: str):
+    base = tiny_bases.ENCODERS[kind](tmp_path / "base")
+    assert [*target_findings("model.lora", str(base), LoraConfig())] == []
+    own = "Wqkv" if kind == "modernbert" else "query"
+    (found,) = target_findings("model.lora", str(base), LoraConfig(targets=(own, "q_proj", "valeu")))
+    assert found.key == "model.lora.targets"
+    assert "has no layer called q_proj, valeu; there are " in found.message
+    assert own in found.message

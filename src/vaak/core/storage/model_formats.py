@@ -95,10 +95,30 @@ def count_stored_parameters(place: Path | str) -> int:
         return 0
 
 
+def list_stored_matrices(folder: Path) -> list[str]:
+    """Return the names of modules with a matrix in a folder's safetensors, by headers alone; none where unreadable."""
+    try:
+        headers = [_read_header(path) for path in list_weights(folder)]
+        return [
+            name.removesuffix(".weight")
+            for header in headers
+            for name, about in header.items()
+            if name.endswith(".weight") and len(about["shape"]) == 2
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
 def _count_in_safetensors(path: Path) -> int:
+    return sum(prod(about["shape"]) for about in _read_header(path).values())
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """Return what a safetensors file says of each of its tensors."""
     with open(path, "rb") as file:
-        header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
-    return sum(prod(about["shape"]) for name, about in header.items() if name != "__metadata__")
+        header: dict[str, Any] = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+    header.pop("__metadata__", None)
+    return header
 
 
 def _count_in_pickle(content: bytes) -> int:

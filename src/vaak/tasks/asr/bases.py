@@ -21,8 +21,6 @@ from vaak.nn.decoding.hotword_list import is_spelt, split_words
 Convolutions = tuple[tuple[int, int, int], ...]
 """Kernel, stride and padding of layers, one after another."""
 Number = TypeVar("Number", int, Any)
-USUAL_TARGETS = ("q_proj", "v_proj")
-"""The default of ``model.lora.targets``."""
 
 
 def count_steps(number: Number, layers: Convolutions) -> Number:
@@ -93,8 +91,6 @@ class CtcBase:
     head: str = "lm_head"
     hides_frames: bool = True
     """Whether frames are hidden in training (model.masking), as the makers did; else features are (SpecAugment)."""
-    targets: tuple[str, str] = USUAL_TARGETS
-    """The layers that have low-rank adapters by default: those of queries and of values."""
 
     def sizes(self, config: Any) -> Any:
         """Return the configuration of the network below the head."""
@@ -111,9 +107,7 @@ CTC_BASES: dict[str, CtcBase] = {
     "hubert": CtcBase("HuBERT"),
     "wavlm": CtcBase("WavLM"),
     "unispeech-sat": CtcBase("UniSpeech-SAT"),
-    "wav2vec2-bert": CtcBase(
-        "w2v-BERT 2.0", reads="features", steps=_stack_filters, strides=_adapt, targets=("linear_q", "linear_v")
-    ),
+    "wav2vec2-bert": CtcBase("w2v-BERT 2.0", reads="features", steps=_stack_filters, strides=_adapt),
     "parakeet_ctc": CtcBase(
         "Parakeet CTC",
         reads="features",
@@ -227,7 +221,6 @@ class DecoderBase:
     title: str
     strides: Convolutions
     """How samples become the positions that the decoder attends to."""
-    targets: tuple[str, str] = USUAL_TARGETS
     languages: Literal["none", "names", "codes"] = "none"
 
 
@@ -253,7 +246,6 @@ class ListenerBase:
     """
     marker: str | None = None
     """The token between the language and the transcript, where the model writes both."""
-    targets: tuple[str, str] = USUAL_TARGETS
 
 
 def _halve_chunks(config: Any, frames: int) -> int:

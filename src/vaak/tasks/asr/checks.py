@@ -36,7 +36,7 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
-from vaak.tasks.fetching import base_findings
+from vaak.tasks.fetching import base_findings, target_findings
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import tokenizer_findings
 
@@ -79,7 +79,10 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if reason is not None:
         yield impossible("model.base", f"{model.base} {reason}")
     if model.base != SCRATCH:
-        yield from base_findings("model.base", VERSIONS.get(model.base, model.base))
+        source = VERSIONS.get(model.base, model.base)
+        yield from base_findings("model.base", source)
+        yield from target_findings("model.lora", source, model.lora)
+        yield from target_findings("model.experts", source, model.experts)
         adapted = model.lora is not None or model.experts is not None
         yield from rate_findings(experiment, CTC_RATES if model.architecture == CTC else RATES, "model.base", adapted)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):

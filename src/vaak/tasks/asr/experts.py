@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vaak.nn.lora import DTYPES, keep_frozen_weights_in, linear_layers, require_layers
 from vaak.nn.lora_experts import Choice, Gate, LoraExperts, Routing, add_experts, choices_by, top_k_weights
+from vaak.nn.lora_targets import fit_targets
 from vaak.nn.speech.masks import exact, length_mask, masked
 from vaak.tasks.asr.config import ExpertsConfig
 
@@ -55,7 +56,9 @@ class WithExperts(nn.Module):
         """
         if options is None:
             return []
-        require_layers("model.experts", linear_layers(base, also_trained), options)
+        linear = linear_layers(base, also_trained)
+        options = fit_targets(options, linear)
+        require_layers("model.experts", linear, options)
         sizes = options.num_experts, options.rank, options.scale
         self.experts, self.routing = options, add_experts(base, options.targets, *sizes, options.dropout, also_trained)
         layers = [name for name, one in base.named_modules() if isinstance(one, LoraExperts)]

@@ -26,7 +26,7 @@ from vaak.nn.config import (
 )
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
-from vaak.tasks.fetching import base_findings, count_base_parameters
+from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
 from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
@@ -68,6 +68,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _class_weights(experiment)
     if model.pretrained_model is not None:
         yield from base_findings("model.pretrained_model", model.pretrained_model)
+        yield from target_findings("model.lora", model.pretrained_model, model.lora)
         yield from rate_findings(experiment, RATES, "model.pretrained_model", model.lora is not None)
 
 

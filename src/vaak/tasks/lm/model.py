@@ -34,7 +34,7 @@ from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
 from vaak.nn.lora import add_lora, is_product, keep_token_vectors_in_bf16
-from vaak.nn.lora_experts import is_target
+from vaak.nn.lora_targets import is_target
 from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
 from vaak.nn.nf4 import num_weights

@@ -15,7 +15,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
-from vaak.tasks.fetching import base_findings, count_base_parameters
+from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
 from vaak.tasks.formats import ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
@@ -47,6 +47,8 @@ READ_BY = {
 """The types of corpora that read an option which not all read."""
 OF_A_RUN = frozenset({"type", "options", "model_type", "name", "dropout", "attention_dropout"})
 """Options that a pretrained model doesn't bring."""
+OWN_LAYERS = ("query", "key", "value", "output", "gate", "up", "down", "head")
+"""The linear layers of Vaak's decoder, which reads some bases."""
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -69,6 +71,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
         yield from base_findings("model.pretrained", model.pretrained)
+        yield from target_findings("model.lora", model.pretrained, model.lora, OWN_LAYERS)
         if data.corpus.type != PREFERENCES:
             # Those rates are lower still, and differ from loss to loss.
             yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)

@@ -20,7 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_json
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
-from vaak.nn.lora_experts import is_target
+from vaak.nn.lora_targets import is_target
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.fetching import GENERATION
 from vaak.tasks.pretrained import (

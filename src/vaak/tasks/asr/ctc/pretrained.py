@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,8 +42,8 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
-from vaak.tasks.asr.bases import CTC_BASES, USUAL_TARGETS, CtcBase, count_steps
-from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
+from vaak.tasks.asr.bases import CTC_BASES, CtcBase, count_steps
+from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import ExtractedFeatures, FrameFeatures, Waveforms
 from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
@@ -252,17 +252,6 @@ def keep_rows_apart(base: Any) -> None:
             module.__class__ = FrozenBatchNorm
 
 
-AnyLora = TypeVar("AnyLora", bound=WhisperLoraConfig)
-
-
-def fit_targets(options: AnyLora | None, kind: CtcBase) -> AnyLora | None:
-    """Return options of adapters with the names that a kind has for the layers that are adapted by default."""
-    if options is None or options.targets != USUAL_TARGETS or kind.targets == USUAL_TARGETS:
-        return options
-    log.info("%s, %s of this base are adapted, which has no %s, %s", *kind.targets, *USUAL_TARGETS)
-    return options.model_copy(update={"targets": kind.targets})
-
-
 class PretrainedCtc(CtcNetwork):
     """A base with its output layer; its convolutions are frozen, unless the options train them."""
 
@@ -273,8 +262,8 @@ class PretrainedCtc(CtcNetwork):
         self.strides, head = self.kind.strides(base.config), (self.kind.head,)
         keep_rows_apart(base)
         self.of_rows = getattr(base.config, "feat_extract_norm", None) == "group"
-        add_lora(base, fit_targets(options.lora, self.kind), head)
-        self.add_experts(base, fit_targets(options.experts, self.kind), self.kind.find_width(base.config), head)
+        add_lora(base, options.lora, head)
+        self.add_experts(base, options.experts, self.kind.find_width(base.config), head)
         if base.config.model_type == "wavlm" and (options.lora is not None or options.experts is not None):
             for layer in self.inner.encoder.layers:
                 layer.attention.torch_multi_head_self_attention = partial(attend_by_modules, layer.attention)

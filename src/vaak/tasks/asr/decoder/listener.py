@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vaak.nn.lora import add_lora, linear_layers, require_layers
-from vaak.nn.lora_experts import is_target
+from vaak.nn.lora_targets import is_target
 from vaak.nn.speech.masks import length_mask
 from vaak.tasks.asr.bases import ListenerBase
 from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig

@@ -1,0 +1,60 @@
+"""Which layers low-rank adapters change by default, by the names that families of networks have for them. No torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from vaak.nn.config import LoraConfig
+
+log = logging.getLogger("vaak")
+AnyLora = TypeVar("AnyLora", bound=LoraConfig)
+
+USUAL_TARGETS: tuple[tuple[str, ...], ...] = (
+    ("query", "value"),  # Vaak's networks, BERT, RoBERTa, ELECTRA, ALBERT
+    ("q_proj", "v_proj"),  # Whisper, wav2vec 2.0, Parakeet, Llama
+    ("linear_q", "linear_v"),  # w2v-BERT
+    ("query_proj", "value_proj"),  # DeBERTa
+    ("q_lin", "v_lin"),  # DistilBERT, XLM
+    ("q", "v"),  # MPNet, T5
+    ("Wqkv",),  # ModernBERT: queries, keys and values in one
+    ("query_key_value",),  # GPT-NeoX, BLOOM, Falcon
+    ("qkv_proj",),  # Phi-3, NomicBERT
+    ("in_proj", "x_proj"),  # Mamba, which has no attention
+)
+"""The layers of queries and of values, as LoRA's authors chose (Hu et al. 2021, section 4.2); the first that exist."""
+
+
+def is_target(name: str, targets: Iterable[str]) -> bool:
+    """Return whether a layer's name is one of the ``targets``, or ends in one, as peft reads them.
+
+    >>> is_target("decoder.0.query", ["query"]), is_target("decoder.0.query", ["0.query"]), is_target("query", ["ery"])
+    (True, True, False)
+    """
+    return f".{name}".endswith(tuple(f".{target}" for target in targets))
+
+
+def choose_targets(options: LoraConfig, layers: Sequence[str]) -> tuple[str, ...]:
+    """Return the targets of ``options``, or the names that ``layers`` have for the default ones, where they lack those.
+
+    >>> choose_targets(LoraConfig(), ["layers.0.attn.Wqkv", "layers.0.attn.Wo"])
+    ('Wqkv',)
+    """
+
+    def has_all(targets: Iterable[str]) -> bool:
+        return all(any(is_target(name, [target]) for name in layers) for target in targets)
+
+    default = type(options).model_fields["targets"].default
+    if options.targets != default or has_all(default):
+        return options.targets
+    return next((targets for targets in USUAL_TARGETS if has_all(targets)), options.targets)
+
+
+def fit_targets(options: AnyLora, layers: Sequence[str]) -> AnyLora:
+    """Return the options with the targets that are chosen for ``layers``; a line names them where they are others."""
+    chosen = choose_targets(options, layers)
+    if chosen == options.targets:
+        return options
+    log.info("%s of this base are adapted; it has no %s", ", ".join(chosen), ", ".join(options.targets))
+    return options.model_copy(update={"targets": chosen})
