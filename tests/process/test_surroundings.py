@@ -152,7 +152,18 @@ def test_every_command_is_known_for_what_its_result_is() -> None:
 
 
 PRINTING = {
-    *("launch slurm", "eval", "lm-eval", "baseline", "predict", "generate", "translate", "classify", "diarize"),
+    *(
+        "launch slurm",
+        "launch sky",
+        "eval",
+        "lm-eval",
+        "baseline",
+        "predict",
+        "generate",
+        "translate",
+        "classify",
+        "diarize",
+    ),
     *("serve", "demo", "speak", "transcribe", "align", "find-batch-size", "replay", "verify", "bisect", "runs list"),
     *("find-lr", "check-gradients", "inspect", "doctor", "config check", "config show", "config schema", "model show"),
     *("tokenizer show", "phonemes", "data check", "data list", "score der", "score wer", "score cpwer", "score speech"),

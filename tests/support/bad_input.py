@@ -329,6 +329,15 @@ BAD_VALUES = {
         "lm.yml --output gone/job": "gone",
         f"lm.yml --output {LONG}": "too long",
     },
+    "launch sky": {
+        "gone.yml": "gone.yml",
+        "lm.yml": "upload_to",
+        "lm.yml training.checkpoint.upload_to=bucket": "upload_to",
+        "lm.yml training.checkpoint.upload_to=s3://b/r --mount data": "FOLDER=URL",
+        "lm.yml training.checkpoint.upload_to=s3://b/r --secret a-b": "name of a variable",
+        "lm.yml training.checkpoint.upload_to=s3://b/r --extras gone": "gone",
+        "lm.yml training.checkpoint.upload_to=s3://b/r": "not below the working folder",  # a link that leads out of it
+    },
     "launch ray": {"gone.yml": "gone.yml", "lm.yml --processes 1 --min-processes 2": "min-processes"},
     "bisect": {
         "gone run_lm": "not a run",

@@ -56,6 +56,14 @@ def rebase_paths(tree: PlacedDict, kind: SectionType, folder: Path) -> None:
                 holder[key] = os.path.relpath(value, folder)
 
 
+def list_read_paths(tree: PlacedDict, kind: SectionType) -> Iterator[tuple[str, str]]:
+    """Yield the dotted name and the value of each option of a tree that names what is read."""
+    for path, section, section_type in sections_in(tree, kind):
+        for name, holder, key, _ in _paths_in(section, section_type):
+            if isinstance(holder[key], str):
+                yield ".".join((*path, name)), holder[key]
+
+
 def _paths_in(section: PlacedDict, kind: SectionType) -> Iterator[tuple[str, Any, Any, PathRead]]:
     """Each path that a section's options read: the option's name, and the section or list with the path's key in it."""
     reads = paths_read(kind)

@@ -1,23 +1,32 @@
-"""A run on a cluster: the file that a SLURM job is made of, or workers of Ray that start its processes.
+"""A run on a cluster or a cloud: the file of a SLURM job or of SkyPilot, or workers of Ray that start its processes.
 
-Both begin with ``--resume auto``, so that a requeued job and restarted workers resume.
+All begin with ``--resume auto``, so that a requeued job, another machine and restarted workers resume.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
+import re
 import shlex
 import socket
 import subprocess
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import vaak
 from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded
+from vaak.config.paths import list_read_paths
 from vaak.core.errors import UserError, optional_import
+from vaak.core.names import from_home
+from vaak.core.storage.remote import is_url
 from vaak.engine.interrupts import LAUNCHED
 from vaak.runs.launching import train_command
 
@@ -26,6 +35,8 @@ STOP_SECONDS = 120
 RESUMING = "training.checkpoint.resume=auto"
 
 
+STOPPED = r'"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"'
+"""What status.json has of a run that a scheduler asked to stop, and which is to go on."""
 SCRIPT = """\
 #!/bin/bash
 {options}
@@ -34,10 +45,34 @@ cd {folder}
 srun --kill-on-bad-exit=1 {command}
 code=$?
 # Before its time is over, or another job takes its place, SLURM sends a signal: the run is saved and stops.
-if [ $code -eq 0 ] && grep -qE '"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"' {status}; then
+if [ $code -eq 0 ] && grep -qE '{stopped}' {status}; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit $code
+"""
+
+TRY_AGAIN = 75
+"""The exit code by which SkyPilot starts a job again (EX_TEMPFAIL of sysexits.h)."""
+PYTHON = "3.11"
+SKY = """\
+# sky jobs launch{secrets_given} {output}
+name: {name}
+workdir: .
+num_nodes: 1
+resources:
+{resources}
+  job_recovery:
+    recover_on_exit_codes: [{again}]
+{mounts}{secrets}setup: |
+{setup}
+run: |
+  code=0
+  "$HOME/vaak-env/bin/vaak" train {arguments} || code=$?
+  # A machine that is taken away may send a signal first: the run is saved and ends well, and isn't finished.
+  if [ $code -eq 0 ] && grep -qE '{stopped}' {status}; then
+      exit {again}
+  fi
+  exit $code
 """
 
 
@@ -53,17 +88,102 @@ def slurm_script(experiment: Experiment[Any, Any], arguments: Sequence[str], req
         folder=shlex.quote(os.getcwd()),
         command=shlex.join(train_command([*arguments, RESUMING])),
         status=shlex.quote(str(status)),
+        stopped=STOPPED,
     )
 
 
-def submit(script: Path) -> str:
-    """Give a job to SLURM; return what it answers. Raises UserError where it doesn't take it."""
+@dataclass(frozen=True)
+class SkyRequest:
+    """What a job of SkyPilot asks for.
+
+    ``gpus`` are a kind and a number (``H100:8``), or None for a machine without; ``infra`` is a cloud, a region or a
+    Kubernetes context (None: the cheapest). ``mounts`` are buckets by the folder in which they are seen; ``secrets``
+    are names of variables that the job is given when it is launched. ``setup`` are commands that make ``~/vaak-env``.
+    """
+
+    gpus: str | None
+    infra: str | None
+    is_spot: bool
+    mounts: Mapping[str, str]
+    secrets: Sequence[str]
+    setup: str
+
+
+def sky_setup(extras: Sequence[str]) -> str:
+    """Return the commands that install Vaak on a new machine: this checkout, if it is one, or this version."""
+    wanted = ",".join(dict.fromkeys(["cloud", *extras]))
+    here = Path("pyproject.toml")
+    is_checkout = here.is_file() and '\nname = "vaak"\n' in here.read_text(encoding="utf-8", errors="replace")
+    package = f".[{wanted}]" if is_checkout else f"vaak[{wanted}]=={vaak.__version__}"
+    # SkyPilot's own Python may be older than what Vaak needs.
+    return (
+        "python3 -m pip install --quiet uv\n"
+        f'python3 -m uv venv --quiet --python {PYTHON} "$HOME/vaak-env"\n'
+        f'python3 -m uv pip install --quiet --python "$HOME/vaak-env/bin/python" {shlex.quote(package)}'
+    )
+
+
+def require_seen_by_sky(loaded: Loaded, files: Sequence[str], mounts: Mapping[str, str]) -> None:
+    """Raise UserError for what a job in a cloud would lack: checkpoints that outlive its machine, files it can't see.
+
+    SkyPilot copies the working folder; ``files`` are the YAMLs that were given, and ``mounts`` buckets by their folder.
+    """
+    experiment = loaded.experiment
+    url = experiment.training.checkpoint.upload_to
+    if url is None or url.startswith(("file:", "local:", "memory:")):
+        raise UserError(
+            "the machine may be taken away with its disk: give a bucket for checkpoints, such as "
+            "training.checkpoint.upload_to=s3://my-bucket/run"
+        )
+    here = Path.cwd()
+    named = [(file, file) for file in files if Path(file).exists()]
+    named += [("run_dir", str(experiment.run_dir)), *list_read_paths(loaded.tree, type(experiment))]
+    for key, path in named:
+        place = Path(from_home(path))
+        is_mounted = any(Path(path).is_relative_to(folder) for folder in mounts)
+        # A name on a hub, such as org/model, is no path; what is relative and below is copied.
+        is_below = not place.is_absolute() and ".." not in place.parts and (here / place).resolve().is_relative_to(here)
+        if not (is_url(path) or is_mounted or is_below):
+            raise UserError(
+                f"{key}: {path} is not below the working folder by a relative path, and so not on the job's machine: "
+                "move it there, or give a URL, or --mount FOLDER=URL"
+            )
+
+
+def sky_file(experiment: Experiment[Any, Any], arguments: Sequence[str], request: SkyRequest, output: str) -> str:
+    """Return the YAML of a managed job of SkyPilot, which is saved as ``output``, that trains and resumes elsewhere.
+
+    ``arguments`` are those of ``vaak train``. Its machine may be taken away at any time, with its disk: the run is kept
+    at ``training.checkpoint.upload_to``. Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html.
+    """
+    resources = {"infra": request.infra, "accelerators": request.gpus, "cpus": None if request.gpus else "4+"}
+    lines = [f"  {key}: {json.dumps(value)}" for key, value in resources.items() if value is not None]
+    lines.append(f"  use_spot: {json.dumps(request.is_spot)}")
+    mounts = [f"  {json.dumps(place)}: {json.dumps(url)}\n" for place, url in request.mounts.items()]
+    secrets = [f"  {name}: null\n" for name in request.secrets]
+    return SKY.format(
+        output=shlex.quote(output),
+        secrets_given="".join(f" --secret {name}" for name in request.secrets),
+        name=json.dumps(re.sub(r"[^a-zA-Z0-9._-]+", "-", experiment.name).strip("-._") or "vaak"),
+        resources="\n".join(lines),
+        mounts="".join(["file_mounts:\n", *mounts]) if mounts else "",
+        secrets="".join(["secrets:\n", *secrets]) if secrets else "",
+        setup=textwrap.indent(request.setup.strip(), "  "),
+        arguments=shlex.join([*arguments, RESUMING]),
+        stopped=STOPPED,
+        status=shlex.quote(str(experiment.run_dir / "status.json")),
+        again=TRY_AGAIN,
+    )
+
+
+def submit(script: Path, command: Sequence[str] = ("sbatch",), what: str = "SLURM") -> str:
+    """Give a job to SLURM, or by another command; return what it answers. Raises UserError where it isn't taken."""
     try:
-        done = subprocess.run(["sbatch", str(script)], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise UserError(f"this machine has no sbatch: submit {script} where SLURM is installed") from error
+        raise UserError(f"this machine has no {command[0]}: submit {script} where {what} is installed") from error
     if done.returncode:
-        raise UserError(f"sbatch doesn't take {script}: {done.stderr.strip() or done.stdout.strip()}")
+        raise UserError(f"{command[0]} doesn't take {script}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip()
 
 

@@ -23,6 +23,7 @@ TAKES = {
     "init": "output json",  # --hardware is what the YAML is for
     "train": "device json",  # writes run_dir=
     "launch slurm": "output",  # the file of the job
+    "launch sky": "output",  # the file of the job
     "launch ray": "",  # training.device=
     "eval": "output device json",
     "lm-eval": "output device json",

@@ -96,9 +96,10 @@ NOT_SELECTING = {
 """Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {
     "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "delimiter", "device",
-    "document", "encoding", "enrol", "executor", "grid", "hardware", "host", "hotwords", "input_dir", "inputs",
-    "lexicon", "license", "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quotes", "random", "resume",
-    "sampler", "sbatch", "sources", "speaker_encoder", "text", "time", "token", "vocoder", "whisper_model",
+    "document", "encoding", "enrol", "executor", "extras", "gpus", "grid", "hardware", "host", "hotwords",
+    "input_dir", "inputs", "infra", "lexicon", "license", "limit", "lm", "mount", "ngram", "output_dir", "overrides",
+    "prompt", "quotes", "random", "resume", "sampler", "sbatch", "secret", "sources", "speaker_encoder", "text",
+    "time", "token", "vocoder", "whisper_model",
 }  # fmt: skip
 """Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""
 

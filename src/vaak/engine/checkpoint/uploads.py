@@ -12,6 +12,7 @@ URL: nothing there is locked, and ``run.json`` tells another run's from this one
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -206,6 +207,9 @@ class Uploads:
             log.info("waiting for uploads to %s (Ctrl-C leaves now)", self.remote.shown)
             self._thread.join(timeout=SAY_AGAIN_SECONDS)
         self.writer.on_change, self.writer.in_use = None, tuple
+        # One that stayed here only as long as it was being uploaded.
+        with contextlib.suppress(OSError):
+            self.writer.remove_superfluous()
         newest = list_checkpoints(self.writer.folder)[-1:]
         lacking = [path for path in newest if not self._is_there(path)]
         said = f"{self.sent} checkpoint(s) uploaded to {self.remote.shown}, {self.failures} upload(s) failed"

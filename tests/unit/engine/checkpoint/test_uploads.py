@@ -189,6 +189,7 @@ def test_a_slow_upload_holds_up_no_save_and_its_checkpoint_stays_here(
     assert [path.name for path in list_checkpoints(writer.folder)] == [step_folder(step) for step in (1, 5, 6)]
     goes_on.set()
     uploads.close()
+    assert [path.name for path in list_checkpoints(writer.folder)] == [step_folder(step) for step in (5, 6)]
     assert look_again(remote) == [5, 6]
 
 

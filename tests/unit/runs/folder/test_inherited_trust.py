@@ -230,6 +230,7 @@ IN_USE = (tuned, tuned_that_extends, checkpoint_in_the_run, sessions)
 TRAINED_AGAIN: dict[str, tuple[str, ...]] = {
     "train": ("run_dir=mine", "training.checkpoint.resume=null"),
     "launch slurm": ("run_dir=mine",),
+    "launch sky": ("run_dir=mine", "training.checkpoint.upload_to=s3://bucket/run"),
     "launch ray": ("run_dir=mine",),
     "find-batch-size": (),
     "find-lr": (),
