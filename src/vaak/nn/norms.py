@@ -45,8 +45,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
-        precise = x.to(torch.promote_types(x.dtype, self.weight.dtype))
-        return F.rms_norm(precise, self.weight.shape, self.weight.to(precise.dtype), self.eps)
+        weight: Tensor = self.weight
+        if x.dtype != weight.dtype:
+            precise = torch.promote_types(x.dtype, weight.dtype)
+            x, weight = x.to(precise), weight.to(precise)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 class ScaleNorm(nn.Module):

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from vaak.core.errors import UserError
 from vaak.nn.config import StackConfig
-from vaak.nn.decoding.cache import LayerCache
+from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.kernels.device_paths import paths_on
 from vaak.nn.kernels.row_kernels import has_rotated, rotated
 
@@ -393,6 +393,21 @@ class Positions(nn.Module):
         config = self.config
         if config.position_type != "rotary":
             return None
+        return self._rotate_at(positions)
+
+    def continued_rotation(
+        self, positions: Int[Tensor, "#batch time"], cache: StackCache, *, in_order: bool
+    ) -> Rotation | None:
+        """Return the rotation of tokens that follow those of a cache, which keeps that of later ones, too.
+
+        ``in_order`` says that the positions are those after all tokens read so far.
+        """
+        if self.config.position_type != "rotary":
+            return None
+        return Rotation(*cache.read_rotation(self._rotate_at, positions, in_order=in_order))
+
+    def _rotate_at(self, positions: Tensor) -> Rotation:
+        config = self.config
         return rotation(
             positions,
             config.head_width,

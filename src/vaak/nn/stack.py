@@ -118,6 +118,7 @@ class TransformerStack(nn.Module):
         """
         assert cache is None or self.causal, "only a causal stack can continue from a cache"
         visibility, own_positions = self._visibility(x, documents, mask, cache, num_documents)
+        are_own = positions is None
         positions = own_positions if positions is None else positions
         padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
@@ -131,7 +132,9 @@ class TransformerStack(nn.Module):
             mask = documents >= 0
         around = AttentionInputs(
             visibility,
-            self.positions.rotation(positions),
+            self.positions.rotation(positions)
+            if cache is None or not are_own
+            else self.positions.continued_rotation(positions, cache, in_order=documents is None),
             memory,
             of_memory,
             own_norms,

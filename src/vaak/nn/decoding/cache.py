@@ -7,6 +7,8 @@ linear attention sums whose size doesn't grow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -37,8 +39,8 @@ class LayerCache:
                 buffer = self.tensors[name] = new.new_empty(*new.shape[:2], capacity, new.shape[3])
                 if old is not None:
                     buffer[:, :, :begin] = old[:, :, :begin]
-            buffer[:, :, begin : self.length] = new
-        return self.tensors["keys"][:, :, : self.length], self.tensors["values"][:, :, : self.length]
+            buffer.narrow(2, begin, new.shape[2]).copy_(new)
+        return self.tensors["keys"].narrow(2, 0, self.length), self.tensors["values"].narrow(2, 0, self.length)
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
@@ -69,6 +71,26 @@ class StackCache:
         self.positions = LayerCache()
         self.documents: Tensor | None = None
         self.length = 0
+        self._rotation: tuple[Tensor, Tensor] | None = None
+
+    def read_rotation(
+        self, compute: Callable[[Tensor], tuple[Tensor, Tensor]], positions: Tensor, *, in_order: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return what ``compute`` gives for the ``positions`` ``(#batch, time)`` of the next tokens.
+
+        It is computed for twice as many positions as are needed, and then read: the same bits, in fewer operators.
+        ``in_order`` says that the positions are those after the tokens read so far.
+        """
+        time = positions.shape[1]
+        end = self.length + time
+        if self._rotation is None or self._rotation[0].shape[1] < end:
+            table = torch.arange(max(2 * end, SMALLEST_BUFFER), device=positions.device)
+            self._rotation = compute(table[None])
+        if in_order:
+            cosine, sine = (table.narrow(1, self.length, time) for table in self._rotation)
+        else:
+            cosine, sine = (table[0][positions] for table in self._rotation)
+        return cosine, sine
 
     def append_documents(self, documents: Tensor) -> Tensor:
         """The documents ``(batch, time)`` of all tokens so far, with the new ones last."""

@@ -83,9 +83,11 @@ def next_tokens(
     A logit of minus infinity is a token that can't follow. ``require_tokens`` looks for -1, once they are read.
     """
     scored = penalised(logits, contexts, settings.repetition_penalty)
-    is_finite = logits.amax(-1).isfinite()
     if settings.temperature == 0:
-        return torch.where(is_finite, scored.argmax(-1), -1)
+        # The highest score is NaN where any is.
+        best = scored.argmax(-1, keepdim=True)
+        return torch.where(logits.gather(-1, best).isfinite(), best, -1)[:, 0]
+    is_finite = logits.amax(-1).isfinite()
     assert uniforms is not None, "what is drawn needs uniform numbers"
     weights, tokens = _candidates(scored.masked_fill(~is_finite[:, None], 0.0), settings)
     places = drawn(weights, send(torch.from_numpy(uniforms).to(weights.dtype), weights.device))
@@ -305,9 +307,10 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
 
 
 @contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode; on exit, its mode is restored."""
-    in_training = [module for module in model.modules() if module.training]
+def without_dropout(model: nn.Module | Sequence[nn.Module]) -> Iterator[None]:
+    """The model, or these modules of one, in evaluation mode; on exit, its mode is restored."""
+    modules = model.modules() if isinstance(model, nn.Module) else model
+    in_training = [module for module in modules if module.training]
     for module in in_training:
         module.training = False
     try:

@@ -215,17 +215,19 @@ class RowDecoder:
         # The cache is of the model's own kind.
         self.cache: Any = None
         self._separate = len({len(context) for context in self.contexts}) > 1
+        self._modules = list(model.modules())
 
     def append(self, tokens: Sequence[int]) -> None:
         """One more token for each row; a row that outgrows ``max_length`` forgets its older part."""
-        extended = [[*context, token] for context, token in zip(self.contexts, tokens, strict=True)]
-        self.contexts = [self._recent(context) for context in extended]
-        if self.contexts != extended:
-            self.cache = None
+        for context, token in zip(self.contexts, tokens, strict=True):
+            context.append(token)
+        recent = [self._recent(context) for context in self.contexts]
+        if any(one is not context for one, context in zip(recent, self.contexts, strict=True)):
+            self.contexts, self.cache = recent, None
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
-        self.contexts = [self.contexts[row] for row in rows]
+        self.contexts = [list(self.contexts[row]) for row in rows]
         if self.cache is not None:
             self.cache.select(send(torch.tensor(rows), self.model.embedding.weight.device))
 
@@ -239,7 +241,7 @@ class RowDecoder:
         input_ids, documents = send(torch.tensor([[0] * (time - len(row)) + row for row in unread]), device), None
         if self._separate:
             documents = send(torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread]), device)
-        with without_dropout(self.model):
+        with without_dropout(self._modules):
             logits = self.model.next_logits(input_ids, documents=documents, cache=self.cache)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -295,7 +297,7 @@ def _draw_steps(
     """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch."""
     writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
-        uniforms = uniform_numbers(keys[writing], position)
+        uniforms = uniform_numbers(keys[writing], position) if settings.temperature else None
         logits = decoder.next_logits()
         drawn = require_tokens(next_tokens(logits, decoder.contexts, settings, uniforms))
         going_on = [

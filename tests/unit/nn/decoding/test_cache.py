@@ -1,9 +1,12 @@
 """Caches that grow in place: what they hold is the same as joined, and little is copied."""
 
+import pytest
 import torch
 from torch import Tensor
 
+from vaak.nn.config import StackConfig
 from vaak.nn.decoding.cache import SMALLEST_BUFFER, LayerCache, StackCache
+from vaak.nn.positional_encodings import Positions
 
 
 def test_keys_and_values_are_those_appended_in_buffers_that_double():
@@ -42,3 +45,23 @@ def test_what_cross_attention_looks_at_is_not_copied_where_rows_keep_their_sourc
     assert torch.equal(cache.self_attention[0].tensors["keys"][:, :, :3], newest[[1, 0, 3, 3]][:, :, :3])
     cache.select(torch.tensor([3, 1]))
     assert torch.equal(cache.cross_attention[0].tensors["keys"], before[[3, 1]])
+
+
+@pytest.mark.parametrize("scaling", ["linear", "yarn"])
+def test_rotations_read_from_the_cache_are_those_computed_to_the_bit(scaling: str):
+    config = StackConfig.model_validate(
+        {"d_model": 64, "num_heads": 1, "rope_scaling_type": scaling, "rope_scaling_factor": 3.0}
+    )
+    positions, cache, tables = Positions(config, causal=True, max_length=None), StackCache(1), set[int]()
+    for time in (5, 1, 1, 40, *[1] * 70):
+        here = torch.arange(cache.length, cache.length + time)[None]
+        behind = torch.cat((here - 2, here)).clamp(min=0)
+        for asked, in_order in ((here, True), (behind, False)):
+            found, computed = positions.continued_rotation(asked, cache, in_order=in_order), positions.rotation(asked)
+            assert found is not None
+            assert computed is not None
+            assert torch.equal(found.cosine, computed.cosine)
+            assert torch.equal(found.sine, computed.sine)
+            tables.add(found.cosine.untyped_storage().nbytes() if in_order else 0)
+        cache.length += time
+    assert len(tables) == 4, "angles are computed seldom"

@@ -53,6 +53,14 @@ def test_logits_with_the_cache_are_those_of_the_whole_context():
         reader.append([token, token + 1])
 
 
+def test_a_row_taken_twice_goes_on_as_two():
+    reader = RowDecoder(small_model(), [[1, 2], [3, 4]], None)
+    reader.next_logits()
+    reader.select([1, 1])
+    reader.append([5, 6])
+    assert reader.contexts == [[3, 4, 5], [3, 4, 6]]
+
+
 @pytest.mark.parametrize("max_length", [1000, 8, 2])
 def test_greedy_with_the_cache_equals_greedy_without(max_length: int):
     model = small_model(qk_norm=True)
