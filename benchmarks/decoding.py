@@ -12,7 +12,6 @@ export in 32 bits, and generates in the same process, too; how many of its greed
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
