@@ -14,7 +14,7 @@ import tiny_runs
 from quick_cases import mostly_slow
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
-from vaak.engine.dry_pass import _LiveStorages
+from vaak.engine.dry_pass import LiveStorages
 from vaak.engine.flops import PEAKS, count_flops, peak_flops
 from vaak.engine.precision import Precision
 from vaak.tasks.lm.model import AnyLanguageModel
@@ -69,7 +69,7 @@ def test_no_two_gradients_are_held_at_a_time():
     kept = torch.ones(64)
     model[3].bias.grad = kept
     batch = Batch({"x": torch.ones(2, 64)}, {"row": torch.ones(2)})
-    with _LiveStorages([*model.parameters(), kept]) as storages:
+    with LiveStorages([*model.parameters(), kept]) as storages:
         flops = count_flops(DeepTask(), model, batch, Precision("no", CPU))
     assert flops == (3 * 10 - 1) * 2 * 2 * 64 * 64, "the first layer's input needs no gradient"
     assert storages.peak < 3 * model[0].weight.nbytes

@@ -1,6 +1,6 @@
 """The stack: visibility, gradient checkpointing, and a forward pass that writes nothing."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def small_stack(*, causal: bool = True, **options: Any) -> TransformerStack:
     return stack
 
 
-LEVELS = (False, "attention", True, "all")
+LEVELS: tuple[Literal["attention", "all"] | bool, ...] = (False, "attention", True, "all")
 
 
 def test_gradient_checkpointing_changes_no_bit_with_dropout_on():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_without_pyav_opus_fast_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 def distortion(codec: str, coarseness: float, samples: np.ndarray) -> float:
     """Decibels between the spectra of short stretches before and after, below 4 kHz."""
-    drawn = SimpleNamespace(uniform=lambda low, high: coarseness)
+    drawn: Any = SimpleNamespace(uniform=lambda low, high: coarseness)
     spectra = [
         np.abs(np.fft.rfft(one[: len(one) // 640 * 640].reshape(-1, 640) * np.hanning(640)))[:, 1:161] ** 2
         for one in (samples, coded(samples, RATE, codec, drawn))

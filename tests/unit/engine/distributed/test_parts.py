@@ -18,7 +18,7 @@ from contract_cases import CASES
 from held_bytes import bytes_of_all_tensors
 from vaak.core import torch_internals
 from vaak.engine.distributed.sharding import made_in_parts
-from vaak.engine.dry_pass import _LiveStorages
+from vaak.engine.dry_pass import LiveStorages
 from vaak.nn.factory import ModelFactory
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.pretrained import load_model, save_base
@@ -61,7 +61,7 @@ class ReadsItself(nn.Module):
                 raise
 
 
-class RealStorages(_LiveStorages):
+class RealStorages(LiveStorages):
     def _count(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.is_meta else super()._count(tensor)
 
