@@ -45,6 +45,7 @@ ALONE = {
     "gpu": ("--rounds 1 --threads 1", "Vaak, fp32, 16 at once"),
     "loading": ("--seconds 5", "| 9 to 19 | opus_fast |"),
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
+    "launches": ("classification/quickstart", "| classification/quickstart | "),
     "plans": ("2000", "stratified-curriculum"),
     "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),
     "qlora_memory": ("asr 128 1", "asr, read as kept: "),

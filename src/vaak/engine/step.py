@@ -111,8 +111,7 @@ class Step:
         return StepReport(
             step=data.step,
             epoch=epoch,
-            # copies: reports are kept for some steps, and the originals would fragment the memory of the next ones
-            sums={name: total.clone() for own in losses for name, total in own.sums.items()},
+            sums=copy_sums({name: total for own in losses for name, total in own.sums.items()}),
             units={name: unit for own in losses for name, unit in own.units.items()},
             counts=data.counts,
             learning_rate=state.optimizers[0].param_groups[0]["lr"],
@@ -259,6 +258,13 @@ class Step:
             raise NonFiniteError(said)
         state.position.non_finite_steps += 1
         log.warning("%s; the step is skipped (%d of %d)", said, state.position.non_finite_steps, self.max_skipped)
+
+
+def copy_sums(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies: reports are kept for some steps, and the originals would fragment the memory of the next ones."""
+    if len({total.dtype for total in sums.values()}) != 1:
+        return {name: total.clone() for name, total in sums.items()}
+    return dict(zip(sums, torch.stack([*sums.values()]).unbind(), strict=True))
 
 
 def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:

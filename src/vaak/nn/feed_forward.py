@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Term
 from vaak.core.torch_internals import is_fake
 from vaak.nn.config import FACTORS_END, MoeConfig
-from vaak.nn.norms import LayerNorm, cast_inputs
+from vaak.nn.norms import ROUNDED, LayerNorm, cast_inputs
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -70,6 +70,9 @@ class GatedFeedForward(nn.Module):
         self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time width"]:
         """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
+        if mask is not None and isinstance(self.gate, TimeConvolution):
+            # once for both
+            x, mask = x.masked_fill(~mask[..., None], 0.0), None
         of_gate, of_up = cast_inputs(x, self.gate, self.up)
         out: Tensor = self.down(self.activation(_widened(self.gate, of_gate, mask)) * _widened(self.up, of_up, mask))
         return out
@@ -363,6 +366,9 @@ class TimeConvolution(nn.Conv1d):
     def continued(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch later out_width"]:
         """Return a causal convolution of the frames after the first ``past_frames``, which are only read."""
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+ROUNDED.add(TimeConvolution)
 
 
 class ConvNeXtBlock(nn.Module):

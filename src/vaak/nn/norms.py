@@ -5,7 +5,8 @@
     ScaleNorm   x / max(|x|, eps) · scale              one learned number; every vector comes out as long
 
 All work in the higher precision of input and weights, so low-precision activations are normalised in float32. Under
-autocast the stream between blocks and what is normalised have 32 bits; ``cast_inputs`` rounds it for the next products.
+autocast the stream between blocks and what is normalised have 32 bits; ``cast_inputs`` rounds it for the next products,
+``cast_weights`` the weights of these.
 
 Sources: Ba, Kiros and Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean Square Layer
 Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving the Normalization of Self-Attention".
@@ -13,12 +14,17 @@ Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated as Float
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from vaak.core.torch_internals import is_fake
 
 
 class LayerNorm(nn.Module):
@@ -108,3 +114,82 @@ class _RoundedOnce(torch.autograd.Function):
             # This is autograd's order, which begins with the last layer.
             total = total + one
         return total, None, None
+
+
+ROUNDED: set[type[nn.Module]] = {nn.Linear, nn.Conv1d, nn.Conv2d}
+"""Layers that use their weights in nothing but a product that autocast rounds for; subclasses of theirs are added."""
+
+
+@contextmanager
+def cast_weights(*modules: nn.Module) -> Iterator[None]:
+    """Within this context, in training under autocast, the layers of these modules have weights that are rounded.
+
+    Autocast would round each by an operator, and its gradient by another: here these are one operator each, with the
+    same bits. Gradients of all of them are kept in 16 bits until the last is known, so use it for a block, not a model.
+    """
+    places = _list_rounded(modules)
+    weights = list(dict.fromkeys(layer._parameters[name] for layer, name in places))
+    if len(weights) < 2:
+        yield
+        return
+    dtype = torch.get_autocast_dtype(weights[0].device.type)  # type: ignore[union-attr]
+    rounded: tuple[Tensor, ...] = _CastTogether.apply(dtype, *weights)  # type: ignore[no-untyped-call]
+    kept = [(layer, name, layer._parameters[name]) for layer, name in places]
+    of_weight = {id(weight): one for weight, one in zip(weights, rounded, strict=True)}
+    for layer, name, weight in kept:
+        layer._parameters[name] = of_weight[id(weight)]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer, name, weight in kept:
+            layer._parameters[name] = weight
+
+
+def _list_rounded(modules: tuple[nn.Module, ...]) -> list[tuple[nn.Module, str]]:
+    """Return the layers and the names of their parameters that autocast would round; none where all stays as it is."""
+    module = modules[0]
+    if not (module.training and torch.is_grad_enabled() and torch.is_autocast_cache_enabled()):
+        return []
+    first = next(module.parameters(), None)
+    if first is None or not torch.is_autocast_enabled(first.device.type) or torch.compiler.is_compiling():
+        return []
+    layers = [layer for each in modules for layer in _iterate_rounded(each)]
+    found = [
+        (layer, name)
+        for layer in layers
+        if not layer._forward_pre_hooks and not layer._forward_hooks
+        for name, weight in layer._parameters.items()
+        # a part of a sharded weight has another type
+        if type(weight) is nn.Parameter and weight.dtype == torch.float32 and weight.device == first.device
+    ]
+    return [] if any(is_fake(layer._parameters[name]) for layer, name in found) else found  # type: ignore[arg-type]
+
+
+def _iterate_rounded(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module) in ROUNDED:
+        yield module
+    elif type(module).__module__.startswith(("vaak.", "torch.nn.")):
+        # others, as adapters of peft, look at the dtype of their layers' weights
+        for child in module.children():
+            yield from _iterate_rounded(child)
+
+
+class _CastTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        # what no example has reached has no gradient, rather than one of 0
+        ctx.set_materialize_grads(False)
+        return _converted(weights, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        converted = iter(_converted([one for one in gradients if one is not None], torch.float32))
+        return None, *(None if one is None else next(converted) for one in gradients)
+
+
+def _converted(tensors: tuple[Tensor, ...] | list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    found = tuple(torch.empty_like(one, dtype=dtype) for one in tensors)
+    if found:
+        torch._foreach_copy_(found, tensors)
+    return found

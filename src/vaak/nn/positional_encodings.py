@@ -227,7 +227,7 @@ def rotation(
     how longer rows are fitted in.
     """
     kind, factor, *_ = scaling = scaling or Scaling()
-    exponents = torch.arange(0, head_width, 2, device=positions.device).float() / head_width
+    exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32) / head_width
     if kind == "ntk":
         theta = ntk_theta(theta, head_width, factor)
     frequencies = 1.0 / theta**exponents

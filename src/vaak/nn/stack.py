@@ -35,7 +35,7 @@ from vaak.nn.feed_forward import MixtureOfExperts, inner_width, make_feed_forwar
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.kernels.variable_length import has_kernels
 from vaak.nn.kernels.visibility import Visibility, find_segments, positions_in_documents
-from vaak.nn.norms import make_norm
+from vaak.nn.norms import cast_weights, make_norm
 from vaak.nn.positional_encodings import Positions, Rotation
 
 
@@ -126,7 +126,7 @@ class TransformerStack(nn.Module):
         # Cross-attention sees every real token of the memory.
         of_memory = Visibility(causal=False)
         if memory_mask is not None:
-            numbers = torch.where(memory_mask, 0, -1)
+            numbers = memory_mask.long() - 1
             of_memory = Visibility(causal=False, key_documents=numbers, pairs=memory_mask[:, None, None, :])
         if self.has_experts and mask is None and documents is not None:
             mask = documents >= 0
@@ -161,7 +161,7 @@ class TransformerStack(nn.Module):
         around = around._replace(recompute_attention=recompute == "attention")
         for layer, block in enumerate(self.blocks):
             if cache is None:
-                x = block(x, around)
+                x = _run_block(block, x, around)
             else:
                 x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
         return x
@@ -185,7 +185,7 @@ class TransformerStack(nn.Module):
         """Return what each token sees, and the positions of the tokens."""
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
-            key_documents = None if mask is None or self.causal else torch.where(mask, 0, -1)
+            key_documents = None if mask is None or self.causal else mask.long() - 1
             positions = torch.arange(past, past + time, device=x.device)[None]
         else:
             key_documents = documents if cache is None else cache.append_documents(documents)
@@ -216,9 +216,15 @@ class TransformerStack(nn.Module):
 RECOMPUTES = "training.performance.gradient_checkpointing"
 
 
+def _run_block(block: nn.Module, x: Tensor, around: AttentionInputs) -> Tensor:
+    with cast_weights(block):
+        found: Tensor = block(x, around)
+    return found
+
+
 def _recompute_blocks(blocks: Iterable[nn.Module], x: Tensor, around: AttentionInputs) -> Tensor:
     for block in blocks:
-        x = checkpoint(block, x, around, use_reentrant=False)
+        x = checkpoint(_run_block, block, x, around, use_reentrant=False)
     return x
 
 

@@ -318,7 +318,8 @@ def plugged_in(library: Path, memory: int = MEMORY) -> Iterator[MockDevice]:
     try:
         everything.fallback(device.call, "CUDA")
         aten.impl("copy_", device.copy, "CUDA")
-        for operator in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
+        for name in WITH_COMPOSITES:
+            operator = getattr(torch.ops.aten, name).default
             aten.impl(operator, partial(device.call, operator), "CUDA")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own kernels for CUDA ask for a backend that it doesn't have
@@ -339,6 +340,8 @@ def plugged_in(library: Path, memory: int = MEMORY) -> Iterator[MockDevice]:
         c10d._destroy()
 
 
+WITH_COMPOSITES = ("convolution", "convolution_backward", "silu_backward")
+"""Operators that CUDA has kernels for, and that torch puts together from others on a device that it doesn't know."""
 COLLECTIVES = (
     *("allreduce_", "broadcast_", "allgather_", "_allgather_base_", "_reduce_scatter_base_", "scatter_"),
     *("send", "recv_", "barrier"),

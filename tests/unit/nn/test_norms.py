@@ -1,5 +1,6 @@
 """Each norm is its formula, and is never less precise than float32."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vaak.nn import attention, feed_forward
+from vaak.config.training import Recomputation
+from vaak.nn import attention, feed_forward, stack
 from vaak.nn.config import DecoderConfig
-from vaak.nn.norms import NORMS, LayerNorm, RMSNorm, ScaleNorm, make_norm
+from vaak.nn.norms import NORMS, LayerNorm, RMSNorm, ScaleNorm, cast_weights, make_norm
 from vaak.nn.stack import TransformerStack
 
 
@@ -82,6 +84,81 @@ def test_zeros_stay_finite(norm_type):
 
 def test_eps_reaches_the_norm():
     assert all(make_norm(norm_type, 4, 0.25).eps == 0.25 for norm_type in NORMS)
+
+
+class Copies(TorchDispatchMode):
+    """Counts operators that round weights, or turn their gradients back, one by one and together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.single = self.together = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        self.single += name == "aten::_to_copy" and args[0].ndim == 2
+        self.together += name == "aten::_foreach_copy_"
+        return func(*args, **(kwargs or {}))
+
+
+def gradients_of_blocks(recompute: Recomputation) -> tuple[list[Tensor], Copies]:
+    """The output of two blocks and their gradients, in bf16."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 32, "num_heads": 4, "num_layers": 2, "dropout": 0.1, "bias": True}
+    blocks = TransformerStack(DecoderConfig(**sizes), causal=True)
+    blocks.recompute(recompute)
+    with torch.autocast("cpu", torch.bfloat16), Copies() as copies:
+        y = blocks(torch.randn(3, 7, 32))
+    with copies:
+        gradients = torch.autograd.grad(y.square().sum(), [*blocks.parameters()])
+    return [y.detach(), *gradients], copies
+
+
+@pytest.mark.parametrize("recompute", [False, True, "all", "attention"])
+def test_the_weights_of_a_block_are_rounded_together(recompute: Recomputation, monkeypatch: pytest.MonkeyPatch):
+    found, copies = gradients_of_blocks(recompute)
+    # where attention alone is recomputed, it rounds its own weights; a block that is recomputed ends with its last sum
+    assert copies.single == (2 * 4 if recompute == "attention" else 0)
+    assert copies.together == {False: 4, True: 6, "all": 7, "attention": 4}[recompute]
+    monkeypatch.setattr(stack, "cast_weights", lambda *_: contextlib.nullcontext())
+    expected, before = gradients_of_blocks(recompute)
+    assert before.single >= 2 * 7 * 2
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_weights_that_are_not_reached_have_no_gradient_and_all_are_put_back():
+    model = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("used", "left", "frozen")})
+    model["frozen"].requires_grad_(False)
+    weights = [*model.parameters()]
+    with torch.autocast("cpu", torch.bfloat16):
+        with cast_weights(model):
+            assert all(layer.weight.dtype == torch.bfloat16 for layer in model.values())
+            total = model["frozen"](model["used"](torch.ones(2, 4))).sum()
+        with pytest.raises(ZeroDivisionError), cast_weights(model):
+            raise ZeroDivisionError
+        with torch.no_grad(), cast_weights(model):
+            assert model["used"].weight.dtype == torch.float32, "autocast would keep none of them"
+    assert all(one is other for one, other in zip(weights, model.parameters(), strict=True))
+    total.backward()
+    reached = {name for name, one in model.named_parameters() if one.grad is not None}
+    assert reached == {"used.weight", "used.bias"}
+    assert {one.grad.dtype for one in model["used"].parameters() if one.grad is not None} == {torch.float32}
+
+
+class Others(nn.Module):
+    """A layer of someone else's, which reads its weight's dtype, as peft's adapters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+
+def test_weights_of_others_layers_are_left_alone():
+    own, others = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), Others()
+    with torch.autocast("cpu", torch.bfloat16), cast_weights(own, others):
+        found = [
+            str(one.dtype) for layer in (*own, others.layer) for one in layer._parameters.values() if one is not None
+        ]
+    assert found == 4 * ["torch.bfloat16"] + 2 * ["torch.float32"]
 
 
 class Roundings(TorchDispatchMode):

@@ -22,9 +22,10 @@ import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -145,43 +146,77 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
         with torch.enable_grad():
             loss = closure()
     for group in self.param_groups:
-        alike: dict[tuple[Any, ...], list[list[Tensor]]] = {}
+        rounds: list[dict[tuple[Any, ...], list[Tensor]]] = [{}]
+        size = 0
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
-            # a copy of each in the stack, and of its products: so much memory is bounded, whatever the model's size
-            state, itemsize = self.state[parameter], muon_dtype(parameter.device).itemsize
-            at_once = max(1, MOST_STACKED // (parameter.numel() * itemsize))
+            state = self.state[parameter]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-            stacks = alike.setdefault((parameter.shape, parameter.device, parameter.grad.dtype), [[]])
-            if len(stacks[-1]) == at_once:
-                stacks.append([])
-            stacks[-1].append(parameter)
-        for parameters in (one for stacks in alike.values() for one in stacks):
-            _update_stack(parameters, [self.state[one]["momentum_buffer"] for one in parameters], group)
+            # a copy of each in its stack, and of its products: so much memory is bounded, whatever the model's size
+            size += parameter.numel() * parameter.grad.dtype.itemsize
+            if size > MOST_STACKED and rounds[-1]:
+                rounds.append({})
+                size = parameter.numel() * parameter.grad.dtype.itemsize
+            shape = tuple(parameter.shape)
+            if parameter.device.type != "cpu":
+                # one on end is one lying down; on a CPU the products of a transposed matrix are rounded otherwise
+                shape = (min(shape), max(shape))
+            rounds[-1].setdefault((shape, parameter.device, parameter.grad.dtype), []).append(parameter)
+        for stacks in rounds:
+            in_order = [sorted(stack, key=lambda one: one.shape[0] <= one.shape[1]) for stack in stacks.values()]
+            if in_order:
+                _update_stacks(in_order, self.state, group)
     return loss
 
 
-def _update_stack(parameters: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
+def _update_stacks(stacks: list[list[Tensor]], states: Mapping[Tensor, Any], group: dict[str, Any]) -> None:
+    """Update matrices; those of a stack have one shape when they lie down. What is no product is done for all at once.
+
+    Where a stack has standing matrices, they come first.
+    """
+    parameters = [one for stack in stacks for one in stack]
     gradients = [one.grad for one in parameters if one.grad is not None]
+    momenta = [states[one]["momentum_buffer"] for one in parameters]
     torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
     towards = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+    torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
     # Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X moves all singular values towards 1. In 16 bits where they are quicker,
     # since it needn't be exact; and lying down, so that the product XXᵀ is the smaller one.
     a, b, c = group["ns_coefficients"]
-    rows, columns = parameters[0].shape
-    dtype = muon_dtype(parameters[0].device)
-    x = torch.stack([one.to(dtype) for one in towards])
-    x = x.mT if rows > columns else x
-    x = x / torch.stack([one.norm() for one in x]).clamp(min=group["eps"])[:, None, None]
-    for _ in range(group["ns_steps"]):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    x = x.mT if rows > columns else x
-    scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-    torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-    torch._foreach_add_(parameters, [one.to(parameters[0].dtype) for one in x.unbind()], alpha=-scale)
+    sizes = [len(stack) for stack in stacks]
+    lying = [_stack_lying(parts) for parts in _split(towards, sizes)]
+    norms = torch._foreach_norm([one for x in lying for one in x.unbind()])
+    for stack, x, of_stack in zip(stacks, lying, _split(norms, sizes), strict=True):
+        x = x / torch.stack(of_stack).clamp(min=group["eps"])[:, None, None]
+        for _ in range(group["ns_steps"]):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x, standing = x.to(stack[0].dtype), sum(one.shape[0] > one.shape[1] for one in stack)
+        for own, change in ((stack[:standing], x[:standing].mT), (stack[standing:], x[standing:])):
+            if own:
+                rows, columns = own[0].shape
+                scale = group["lr"] * max(1.0, rows / columns) ** 0.5
+                # side by side in memory as weights are, or CUDA would add each by itself
+                torch._foreach_add_(own, change.contiguous().unbind(), alpha=-scale)
+
+
+def _stack_lying(matrices: list[Tensor]) -> Tensor:
+    """Return matrices as ``(matrix, row, column)`` with no more rows than columns, in the numbers of Muon's products.
+
+    Where all stand, a transposed view: on a CPU its products are rounded as those of a single transposed matrix.
+    """
+    dtype, is_standing = muon_dtype(matrices[0].device), [one.shape[0] > one.shape[1] for one in matrices]
+    if all(is_standing):
+        return torch.stack(matrices).to(dtype).mT
+    return torch.stack([one.mT if stands else one for one, stands in zip(matrices, is_standing, strict=True)]).to(dtype)
+
+
+def _split(values: Sequence[Tensor], sizes: Iterable[int]) -> list[list[Tensor]]:
+    """Return the values in lists of these sizes."""
+    left = iter(values)
+    return [list(islice(left, size)) for size in sizes]
 
 
 def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Term, running_sum
 from vaak.nn.feed_forward import TimeConvolution
-from vaak.nn.norms import LayerNorm
+from vaak.nn.norms import LayerNorm, cast_weights
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked, masked_sum
 
 LEAST_ENERGY = 1e-3
@@ -53,7 +53,15 @@ def symbol_means(values: Tensor, durations: Tensor, counted: Tensor) -> Tensor:
     >>> symbol_means(values, torch.tensor([[2, 0, 2]]), values > 0)
     tensor([[3., 0., 5.]])
     """
-    belongs = nn.functional.one_hot(symbol_of_frame(durations, values.shape[1]), durations.shape[1])
+    return _means(values, _belongs(durations, values.shape[1]), counted)
+
+
+def _belongs(durations: Tensor, num_frames: int) -> Tensor:
+    """1 where a frame belongs to a symbol, ``(batch, frame, symbol)``."""
+    return F.one_hot(symbol_of_frame(durations, num_frames), durations.shape[1])
+
+
+def _means(values: Tensor, belongs: Tensor, counted: Tensor) -> Tensor:
     weights = (belongs * counted[..., None]).to(values.dtype)
     totals = (weights * values.masked_fill(~counted, 0.0)[..., None]).sum(1)
     return totals / weights.sum(1).clamp(min=1)
@@ -102,14 +110,18 @@ class VarianceAdaptor(nn.Module):
 
         ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced; they
         are real where ``frame_mask`` is True. ``durations`` are ``(batch, symbol)``. A symbol without frames has no
-        pitch, and a mean energy.
+        pitch, and a mean energy. What isn't predicted is 0.
         """
         energy, f0 = exact(frames).unbind(-1)
-        f0 = symbol_means(f0, durations, frame_mask & (f0 > 0))
-        energy = symbol_means(energy, durations, frame_mask)
-        pitch = f0 if self.pitch is None else self.pitch.normalised(f0.clamp(min=1.0))
-        energy = energy if self.energy is None else self.energy.normalised(energy.clamp(min=LEAST_ENERGY))
-        return Prosody(pitch, f0 > 0, energy.masked_fill(durations == 0, 0.0))
+        belongs, nothing = _belongs(durations, frames.shape[1]), energy.new_zeros(durations.shape)
+        found = Prosody(nothing, nothing > 0, nothing)
+        if self.pitch is not None:
+            f0 = _means(f0, belongs, frame_mask & (f0 > 0))
+            found = found._replace(pitch=self.pitch.normalised(f0.clamp(min=1.0)), voiced=f0 > 0)
+        if self.energy is not None:
+            energy = self.energy.normalised(_means(energy, belongs, frame_mask).clamp(min=LEAST_ENERGY))
+            found = found._replace(energy=energy.masked_fill(durations == 0, 0.0))
+        return found
 
     def forward(
         self,
@@ -222,9 +234,11 @@ class SymbolPredictor(nn.Module):
 
         ``x`` ``(batch, symbol, input_width)`` is real where ``mask`` ``(batch, symbol)`` is True.
         """
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            x = self.dropout(norm(convolution(x, mask).relu()))
-        return masked(exact(self.output(x)), mask)
+        padding = ~mask[..., None]
+        with cast_weights(self):
+            for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+                x = self.dropout(norm(convolution(x.masked_fill(padding, 0.0)).relu()))
+            return exact(self.output(x)).masked_fill(padding, 0.0)
 
 
 class ValueEmbedding(nn.Module):

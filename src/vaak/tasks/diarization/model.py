@@ -28,6 +28,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from vaak.core.batch import Term, send
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.norms import cast_weights
 from vaak.nn.own_network import make_stack
 from vaak.nn.speech.masks import exact
 from vaak.tasks.diarization.config import DiarizationModelConfig
@@ -98,14 +99,16 @@ class DiarizationModel(nn.Module):
 
         ``norms`` collect the norms of the inputs of feature maps.
         """
-        x, fine = self.front_end(features.to(self.clusters.bias.dtype), feature_mask)
+        with cast_weights(self.front_end):
+            x, fine = self.front_end(features.to(self.clusters.bias.dtype), feature_mask)
         hidden = self.encoder(
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )
         mask = frame_mask(feature_mask, self.config.output_subsampling)
         # The front end fills up its last group of frames, so there may be frames too many.
         if self.expand is not None:
-            hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
+            with cast_weights(self.expand):
+                hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
         if isinstance(self.head, Attractors):
             logits, existence = self.head(hidden, mask.sum(1))
             return DiarizationOutputs(logits, hidden, existence)

@@ -95,6 +95,9 @@ class TtsOutputs:
     """``(row, symbol)``: predictions of log(1 + frames)."""
     durations: Tensor
     """``(row, symbol)``: the frames of each symbol that the decoder has read."""
+    symbol_mask: Tensor
+    frame_mask: Tensor
+    """``(row, symbol)`` and ``(row, frame)``: True where they are real."""
     terms: dict[str, Term]
     """The losses of pitch, voicing and energy, and of flow matching."""
     alignment: Tensor | None = None
@@ -171,7 +174,7 @@ class TtsModel(nn.Module):
 
         ``norms`` tally what enters feature maps, of symbols and of frames.
         """
-        symbol_mask, frame_mask = text.mask, length_mask(recording.lengths, recording.mel.shape[1])
+        masks = symbol_mask, frame_mask = text.mask, length_mask(recording.lengths, recording.mel.shape[1])
         embedded = self.embedded(text)
         alignment, durations = None, recording.durations
         if self.aligner is not None:
@@ -201,9 +204,10 @@ class TtsModel(nn.Module):
                 frame_mask,
                 self.config.flow_matching.sigma_min,
             )
-            return TtsOutputs(self.mel(frames), None, log_durations, durations, terms, alignment)
+            return TtsOutputs(self.mel(frames), None, log_durations, durations, *masks, terms, alignment)
         decoded = self.decoder(frames, mask=frame_mask, norms=of_frames and (of_frames, of_frames))
-        return TtsOutputs(self.mel(decoded), self.stop(decoded)[..., 0], log_durations, durations, terms, alignment)
+        stop = self.stop(decoded)[..., 0]
+        return TtsOutputs(self.mel(decoded), stop, log_durations, durations, *masks, terms, alignment)
 
     def embedded(self, text: Text) -> Tensor:
         """``(row, symbol, width)``."""

@@ -130,15 +130,14 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         # torch.compile gives something of another type that has all it has.
         model = cast("TtsModel", model)
         text = Text(batch["symbols"], batch["symbol_lengths"], batch["speakers"])
-        symbol_mask, frame_lengths = text.mask, batch["frame_lengths"]
-        frame_mask = length_mask(frame_lengths, batch["mel"].shape[1])
-        norms = None
+        frame_lengths, norms = batch["frame_lengths"], None
         if NORM_REG in self.experiment.training.loss.auxiliary:
-            norms = SquaredNorms(symbol_mask), SquaredNorms(frame_mask)
+            norms = SquaredNorms(text.mask), SquaredNorms(length_mask(frame_lengths, batch["mel"].shape[1]))
         target, given = model.normalised(batch["mel"]), batch.tensors.get
         draws = Draws(batch["noise"], batch["times"]) if self.options.matches_flows else None
         recording = Recording(target, frame_lengths, given("durations"), given("prosody"), draws)
         outputs: TtsOutputs = model(text, recording, norms)
+        symbol_mask, frame_mask = outputs.symbol_mask, outputs.frame_mask
         bin_mask = frame_mask[..., None].expand_as(target)
         terms = {
             MEL: self.main_loss(outputs.mel, target, bin_mask, per="mel_bin"),
