@@ -97,11 +97,13 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect("data.decoding.alpha", "data.decoding.ngram and data.decoding.lm are null")
     if data.decoding.ngram is not None and data.decoding.lm is not None:
         yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
-    yield from _hotword_findings(data.decoding, model.architecture, model.base)
+    yield from _hotword_findings(data.decoding, model.architecture, model.base, data.tokenizer.path is None)
     yield from _budget_findings(experiment)
 
 
-def _hotword_findings(decoding: AsrDecodingConfig, architecture: str, base: str) -> Iterator[CheckFinding]:
+def _hotword_findings(
+    decoding: AsrDecodingConfig, architecture: str, base: str, has_own_tokens: bool
+) -> Iterator[CheckFinding]:
     """Yield hotwords that can't be read, or aren't."""
     key = "data.decoding.hotwords"
     if not decoding.hotwords:
@@ -117,7 +119,7 @@ def _hotword_findings(decoding: AsrDecodingConfig, architecture: str, base: str)
     except UserError as error:
         yield impossible(key, str(error))
         return
-    lost = find_unspelt(base, hotwords) if architecture == CTC else []
+    lost = find_unspelt(base, hotwords) if architecture == CTC and has_own_tokens else []
     if lost:
         about = f"{len(lost)} of {len(hotwords)} are left out"
         yield remark(key, f"{about}, which the tokens of {base} can't write: {list_names(lost)}")

@@ -380,7 +380,11 @@ class AsrDataConfig(Section):
         "new language gets a token whose embedding starts as this one's.",
         None,
     )
-    tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())
+    tokenizer: TokenizerConfig = option(
+        "The tokenizer of transcripts: base: scratch, and architecture: ctc where the base has no tokens, or path is "
+        "given.",
+        TokenizerConfig(),
+    )
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
     features_on: Literal["loader", "device"] = option(
         "Where features of training audio are computed. device: on the model's device, as part of the step, so "

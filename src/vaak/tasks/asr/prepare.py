@@ -197,7 +197,7 @@ def recipe(sources: AsrSources, splits: tuple[str, ...] | None = None, own: Prep
     data_options = {**sources.data_options(), "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
-        corpora, path = sources.corpora(), sources.data.tokenizer.path if sources.model.base == SCRATCH else None
+        corpora, path = sources.corpora(), None if sources.tokenizer is None else sources.data.tokenizer.path
         files = [path for corpus in corpora for path in corpus.files]
         named = {"named": [corpus.digest_of_named() for corpus in corpora], "skip_bad": sources.skip_bad}
         return fingerprint_with_files({**data_options, **named}, [*files, *([Path(path).expanduser()] if path else [])])

@@ -7,6 +7,7 @@ network and of its features, and sizes by the names that transformers has for th
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.nn.config import ConformerConfig
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.asr.config import CTC, SCRATCH
+from vaak.tasks.asr.config import CTC, DEFAULTS, SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, load_features, own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
@@ -27,8 +28,13 @@ from vaak.tasks.asr.model import BASE_KEY, find_run, resolve_base
 from vaak.tasks.asr.prepare import BASE, READING_OPTIONS, VOCABULARY, AsrSources
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.text.config import TokenizerConfig
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
+
+log = logging.getLogger("vaak")
+NOT_GIVEN = (TokenizerConfig(), TokenizerConfig(**DEFAULTS["data"]["tokenizer"]))
+"""``data.tokenizer`` as it is where nobody gave it, in Python and in a file."""
 
 
 class OwnEncoder(NamedTuple):
@@ -104,14 +110,34 @@ class CtcSources(AsrSources):
         if (run := find_run(self.model.base, self.folder)) is not None:
             if self.model.adapter is not None:
                 raise UserError(f"model.adapter: {run} has no adapters by language, as MMS has")
+            if self.has_given_tokens:
+                raise UserError(
+                    f"data.tokenizer.path: {run} is a run, whose tokens are used; leave it out, or begin by "
+                    "training.checkpoint.init_from, which takes rows of tokens by their names"
+                )
             (folder / BASE).mkdir()
             write_json(folder / BASE / "config.json", about_run(run))
         else:
-            keep_base(resolve_base(self.model, self.folder), folder / BASE, self.model.adapter)
-        return self.own_tokens()
+            source = resolve_base(self.model, self.folder)
+            keep_base(source, folder / BASE, self.model.adapter, keeps_tokens=not self.has_given_tokens)
+        found = self.own_tokens()
+        if found is not None and self.data.tokenizer not in NOT_GIVEN:
+            log.warning(
+                "data.tokenizer: %s has tokens of its own, which are used; data.tokenizer.path, a tokenizer, would "
+                "replace them and its output layer",
+                self.model.base,
+            )
+        return found
+
+    @property
+    def has_given_tokens(self) -> bool:
+        """Whether the tokens are those of a file, also where a base has others."""
+        return self.model.base != SCRATCH and self.data.tokenizer.path is not None
 
     def own_tokens(self) -> Vocabulary | None:
-        """Return the base's vocabulary; None if it has none."""
+        """Return the base's vocabulary; None if it has none, or others are given."""
+        if self.has_given_tokens:
+            return None
         if (run := find_run(self.model.base, self.folder)) is not None:
             return Vocabulary.load(prepared_folder(run) / VOCABULARY)
         source = resolve_base(self.model, self.folder)

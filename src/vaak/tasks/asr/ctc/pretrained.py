@@ -5,10 +5,11 @@
     features of Parakeet, LASR ───────────────────────────────────────────────────▶ conformer ──linear──▶ logits
 
 A base that was fine-tuned brings its tokens (vocab.json) and its output layer; to another come those of
-``data.tokenizer``, and a layer that is drawn. Differs from transformers: which frames are masked is drawn with the
-example, by its own key; layers are never skipped; and the convolutions of a base that normalises over time (wav2vec
-2.0 base, HuBERT base) read each row alone, so that padding changes nothing, and so does the layer that shortens what
-w2v-BERT makes (``add_adapter``). The statistics of batch normalisation (Parakeet, LASR) are the base's, and stay so.
+``data.tokenizer``, and a layer that is drawn, as where ``data.tokenizer.path`` gives other tokens. Differs from
+transformers: which frames are masked is drawn with the example, by its own key; layers are never skipped; and the
+convolutions of a base that normalises over time (wav2vec 2.0 base, HuBERT base) read each row alone, so that padding
+changes nothing, and so does the layer that shortens what w2v-BERT makes (``add_adapter``). The statistics of batch
+normalisation (Parakeet, LASR) are the base's, and stay so.
 
 MMS has an adapter in each layer, and tokens, for each of many languages: one of them is trained, with the output layer,
 while all else is frozen (``model.adapter``).
@@ -49,7 +50,7 @@ from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
-from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers
+from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers, quiet_transformers
 from vaak.tasks.quantised import Frozen, layers_in_nf4
 
 log = logging.getLogger("vaak")
@@ -62,8 +63,8 @@ MODULES_BELOW = ("feature_extractor", "feature_projection", "subsampling", "subs
 """Modules below the layers of an encoder, by the names of any family."""
 
 
-def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
-    """Write the sizes of a base, and how it reads audio, to ``folder``.
+def keep_base(source: str, folder: Path, adapter: str | None = None, *, keeps_tokens: bool = True) -> None:
+    """Write the sizes of a base, and how it reads audio, to ``folder``; also the tokens that are pieces of words.
 
     Raises UserError for another kind of model, or where an ``adapter`` is to be trained and it has none.
     """
@@ -79,7 +80,12 @@ def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
     config.save_pretrained(folder)
     extractor = fetch_model(BASE_KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     write_json(folder / PREPROCESSOR, extractor.to_dict())
-    if kind.reads == "features" and (tokenizer := _find_tokenizer(source)) is not None and _is_fast(tokenizer):
+    if (
+        kind.reads == "features"
+        and keeps_tokens
+        and (tokenizer := _find_tokenizer(source)) is not None
+        and _is_fast(tokenizer)
+    ):
         # Its export has the unchanged tokenizer, with the processor that holds both (processor_config.json).
         tokenizer.save_pretrained(folder)
         processor = fetch_model(BASE_KEY, source, lambda: auto.AutoProcessor.from_pretrained(source, **SAFELY))
@@ -350,19 +356,30 @@ class PretrainedCtc(CtcNetwork):
         return torch.cat([nn.functional.pad(row, (0, longest - row.shape[2])) for row in rows])
 
 
-def load_base(source: str, ids: SpecialIds, adapter: str | None, frozen: Frozen | None = None) -> Any:
-    """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``; drawn, if it has none.
+def load_base(
+    source: str, ids: SpecialIds, adapter: str | None, frozen: Frozen | None = None, *, has_given_tokens: bool = False
+) -> Any:
+    """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``.
 
-    With an ``adapter``, both are those of this language, or both are drawn. ``frozen`` says which layers are in four
-    bits. Raises UserError where it can't be loaded.
+    It is drawn, which a line says, if the base has none for as many tokens, or other tokens are given. With an
+    ``adapter``, both are those of this language, or both are drawn. ``frozen`` says which layers are in four bits.
+    Raises UserError where it can't be loaded.
     """
-    auto = import_transformers(PURPOSE, "asr").AutoModelForCTC
+    package = import_transformers(PURPOSE, "asr")
+    auto = package.AutoModelForCTC
     # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
-    options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
+    options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True, "output_loading_info": True}
     options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
-    with layers_in_nf4(source, frozen):
-        found = fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+    with quiet_transformers(package), layers_in_nf4(source, frozen):
+        found, about = fetch_model(BASE_KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
     if adapter is None:
+        head = find_kind(found.config).head
+        others = [*about["missing_keys"], *(one[0] for one in about["mismatched_keys"])]
+        if has_given_tokens:
+            # An output layer for as many tokens has been read, too: its rows mean others.
+            found.get_submodule(head).reset_parameters()
+        if has_given_tokens or any(name.startswith(f"{head}.") for name in others):
+            log.info("%s: the output layer of %s is drawn, for %d tokens", BASE_KEY, source, ids.size)
         return found
     if not has_adapter(source, adapter):
         log.warning("%s has no adapter for %s: a new one is trained", source, adapter)

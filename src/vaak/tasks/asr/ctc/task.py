@@ -192,7 +192,13 @@ class CtcTask(SpeechRecognitionTask):
             frozen = None if options.adapter else find_frozen(options, self.prepared.folder, (head,))
             base = load_or_init(
                 self.directory,
-                lambda: load_base(resolve_base(options, self.folder), ids, options.adapter, frozen),
+                lambda: load_base(
+                    resolve_base(options, self.folder),
+                    ids,
+                    options.adapter,
+                    frozen,
+                    has_given_tokens=self.data.tokenizer.path is not None,
+                ),
                 lambda: drawn_base(config_in(self._base), ids),
             )
             return PretrainedCtc(base, options)
