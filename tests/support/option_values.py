@@ -149,6 +149,7 @@ VALUES: dict[str, Any] = {
     "data.augmentation.noise.snr": [0.0, 1.0],
     "data.augmentation.room.t60": [0.5, 0.6],
     "data.augmentation.codecs": ["mulaw"],
+    "data.features_on": "device",
     "data.augmentation.techniques": ["synonym_replacement"],
     "data.augmentation.synonyms": "FOLDER/other_synonyms.txt",
     "data.inference.centred_threshold": 0.01,

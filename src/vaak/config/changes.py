@@ -20,7 +20,7 @@ from vaak.config.base import ResumeClass
 from vaak.config.components import without_folder
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import default_experiment
-from vaak.config.tasks import load_spec
+from vaak.config.tasks import load_spec, value_at
 from vaak.config.yaml.fields import (
     SectionType,
     applies,
@@ -43,6 +43,8 @@ _UNKNOWN: ResumeClass = "other numbers"
 """The class of an option that this version no longer has: the resume reports it and continues."""
 EQUAL_VALUES = {"training.distributed.strategy": {"ddp", "zero1"}}
 """Values of an option that give the same bits: a change from one to another of them is free."""
+LEFT_OPEN = {"data.features_on": "auto"}
+"""Values with which a run that is resumed keeps what it began with (``TaskSpec.settles``)."""
 
 
 class Rule(NamedTuple):
@@ -98,7 +100,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     untouched = default_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
     changes: list[Change] = []
-    before = _with_newer_options({**before, "task": after["task"]}, task)
+    before = _with_newer_options({**before, "task": after["task"]}, task, after)
     for key, old, new in _differences(type(untouched), before, after, untouched):
         if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
             for name in old:
@@ -115,8 +117,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     return changes
 
 
-def _with_newer_options(values: dict[str, Any], task: str) -> dict[str, Any]:
-    """The values of a run, with those of options that came after it was begun."""
+def _with_newer_options(values: dict[str, Any], task: str, after: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a run, with those of options that came after it was begun, unless ``after`` leaves them open."""
 
     def get(key: str) -> Any:
         found: Any = values
@@ -127,7 +129,8 @@ def _with_newer_options(values: dict[str, Any], task: str) -> dict[str, Any]:
     for key, value in load_spec(task).newer(get).items():
         section, _, name = key.rpartition(".")
         if isinstance(get(section), Mapping) and name not in get(section):
-            values = _with_value(values, split_key(key), value)
+            left_open = key in LEFT_OPEN and value_at(after, key) == LEFT_OPEN[key]
+            values = _with_value(values, split_key(key), LEFT_OPEN[key] if left_open else value)
     return values
 
 

@@ -206,6 +206,9 @@ class TaskSpec:
     newer
         Values that options which came later have in runs that were begun before them, by dotted key; from a function
         that gives a value by its dotted key. Read only where a run's own configuration doesn't have the key.
+    settles
+        Options that are left open (``auto``), by dotted key, with the value that they have for an experiment on a
+        device of a type (``cuda``), and why. It is recorded with the run, which keeps it.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
     commands
@@ -273,6 +276,7 @@ class TaskSpec:
     num_parameters: Callable[[Any], int] | None = None
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     newer: Callable[[Callable[[str], Any]], Mapping[str, Any]] = lambda get: {}
+    settles: Callable[[Any, str], Mapping[str, tuple[Any, str]]] = lambda experiment, device: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
     commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
     endpoints: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ()

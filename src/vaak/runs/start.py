@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from vaak.config.load import Loaded
 from vaak.config.metrics import in_words
 from vaak.config.optimization import UPDATE_RULES
 from vaak.config.resolved import resolved_values
+from vaak.config.tasks import load_spec, value_at
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
@@ -219,7 +221,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
     with _closed_after_errors(ranks):
         # What is settled next follows from the checkpoint that the run resumes from.
         fetched = ranks.run_on_main(lambda: fetch_run(loaded.experiment))
-        loaded = _settle_batches_per_process(_settle_precision(loaded))
+        loaded, settled = _settle_by_device(_settle_batches_per_process(_settle_precision(loaded)))
         _compare(loaded, ranks)
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
@@ -228,7 +230,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
-            for remark in secrets:
+            for remark in (*secrets, *settled):
                 log.info(remark)
             for level, text in fetched:
                 log.log(level, text)
@@ -506,6 +508,27 @@ def _settle_precision(loaded: Loaded) -> Loaded:
     return replace(loaded, experiment=experiment, warnings=warnings)
 
 
+def _settle_by_device(loaded: Loaded) -> tuple[Loaded, list[str]]:
+    """Settle what the task leaves open until the device is known; and say it, a line for each.
+
+    A run keeps what it began with, wherever it is resumed.
+    """
+    experiment, checkpoint, lines = loaded.experiment, _checkpoint_to_resume(loaded), list[str]()
+    begun = {} if checkpoint is None else _read_configuration(checkpoint)
+    device = pick_device(experiment.training.device).type
+    spec = load_spec(experiment.task)
+    before = spec.newer(partial(value_at, begun)) if begun else {}
+    for key, (value, why) in spec.settles(experiment, device).items():
+        section, name = key.split(".")
+        kept = begun.get(section, {}).get(name, before.get(key))
+        if kept is not None and kept != value:
+            value, why = kept, "with which the run began"
+        own = getattr(experiment, section).model_copy(update={name: value})
+        experiment = experiment.model_copy(update={section: own})
+        lines.append(f"{key}: auto is {value} here: {why}")
+    return replace(loaded, experiment=experiment), lines
+
+
 @contextlib.contextmanager
 def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     """A trainer at the start of a run, without callbacks; generators and threads are restored.
@@ -516,6 +539,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
     require_secrets(loaded, but=OF_THE_LOOP)
+    loaded, _ = _settle_by_device(loaded)
     training = loaded.experiment.training
     device = pick_device(training.device)
     with scratch_folder("study") as folder, keeping_generators(device), keeping_kernels():

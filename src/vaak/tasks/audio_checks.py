@@ -71,6 +71,30 @@ def _unread_of_splits(dataset: DatasetConfig) -> dict[str, str]:
     return {}
 
 
+FEATURES_ON = "data.features_on"
+BY_LOADER = {FEATURES_ON: "loader"}
+"""How runs that began before the option make features."""
+
+
+def settle_features(
+    experiment: Experiment[Any, Any, Any, Any, Any], device: str, *, by_loader: bool, stored: bool = False
+) -> dict[str, tuple[str, str]]:
+    """Where features of training audio are computed on a ``device`` of a type, and why, where that is left open.
+
+    ``by_loader`` says that the model reads what only the loader makes; ``stored`` features are read.
+    """
+    key = FEATURES_ON
+    if experiment.data.features_on != "auto":
+        return {}
+    if by_loader:
+        return {key: ("loader", "the model reads what the loader makes")}
+    if stored:
+        return {key: ("loader", "they are stored")}
+    if device == "cuda":
+        return {key: ("device", "the GPU makes them faster than processes that load data do")}
+    return {key: ("loader", "there is no GPU to make them")}
+
+
 def augmentation_findings(augmentation: AugmentationConfig | None) -> Iterator[CheckFinding]:
     """Options of ``data.augmentation`` that aren't read, and those that cost much."""
     if augmentation is not None and not augmentation.codecs:

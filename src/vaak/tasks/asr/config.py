@@ -386,10 +386,11 @@ class AsrDataConfig(Section):
         TokenizerConfig(),
     )
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
-    features_on: Literal["loader", "device"] = option(
+    features_on: Literal["auto", "loader", "device"] = option(
         "Where features of training audio are computed. device: on the model's device, as part of the step, so "
-        "that the loader only reads audio; the features are the same up to rounding.",
-        "loader",
+        "that the loader only reads audio; the features are the same up to rounding. auto: device on a CUDA GPU, "
+        "loader elsewhere.",
+        "auto",
         resume="other numbers",
     )
     decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())

@@ -28,6 +28,7 @@ from vaak.tasks.asr.config import (
     AsrModelConfig,
     seconds_read_by,
 )
+from vaak.tasks.audio_checks import BY_LOADER, settle_features
 from vaak.tasks.fetching import count_base_parameters
 from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.text.config import losses_of_tokens
@@ -81,22 +82,30 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
     return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
 
 
-def newer_options(get: Callable[[str], Any]) -> dict[str, float | None]:
+def settle_options(experiment: AsrExperiment, device: str) -> dict[str, tuple[str, str]]:
+    """Return what is left open until the device is known."""
+    model = experiment.model
+    by_loader = model.architecture == DECODER or (model.architecture == CTC and model.base != SCRATCH)
+    return settle_features(experiment, device, by_loader=by_loader)
+
+
+def newer_options(get: Callable[[str], Any]) -> dict[str, Any]:
     """Return what a run began with, before there was an option for it.
 
-    Before ``model.window``, the longest utterance was what a pretrained Whisper's encoder read, too; before CTC's beam
-    search left out what is unlikely, it left out nothing.
+    Before ``data.features_on``, the loader made features on every device. Before ``model.window``, the longest
+    utterance was what a pretrained Whisper's encoder read, too; before CTC's beam search left out what is unlikely, it
+    left out nothing.
     """
     if get("model.architecture") == CTC:
         # A run that doesn't search by beam has none of its options, whenever it began.
         if get("data.decoding.method") != "beam":
-            return {}
-        return {"data.decoding.token_min_logp": None, "data.decoding.beam_threshold": None}
+            return dict(BY_LOADER)
+        return {**BY_LOADER, "data.decoding.token_min_logp": None, "data.decoding.beam_threshold": None}
     longest = get("data.max_duration")
     is_pretrained_whisper = get("model.base") != SCRATCH and get("model.architecture") != DECODER
     if is_pretrained_whisper and isinstance(longest, int | float) and longest < CONTEXT_SECONDS:
-        return {"model.window": float(longest)}
-    return {}
+        return {**BY_LOADER, "model.window": float(longest)}
+    return dict(BY_LOADER)
 
 
 CT2_CODE = """\
@@ -207,6 +216,7 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     follows=what_follows,
     newer=newer_options,
+    settles=settle_options,
     checks=checks,
     starter="vaak.tasks.asr.starter:fill_options",
     starter_data=StarterData("transcribed audio", "audio with its texts", usual_for="transcribed audio"),

@@ -217,11 +217,11 @@ class DiarizationDataConfig(Section):
     window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0, le=SECONDS_OF_A_DAY)
     shift_windows: bool = option("Windows of a recording begin at different places in every epoch.", True)
     augmentation: AugmentationConfig = option("Augmentation of training audio.", AugmentationConfig())
-    features_on: Literal["loader", "device"] = option(
+    features_on: Literal["auto", "loader", "device"] = option(
         "Where features of training audio are computed. device: on the model's device, as part of the step, so "
-        "that the loader only reads audio; the features are the same up to rounding, and stored ones are not "
-        "read.",
-        "loader",
+        "that the loader only reads audio; the features are the same up to rounding. auto: device on a CUDA GPU, "
+        "loader elsewhere. device doesn't read stored ones, which auto does.",
+        "auto",
         resume="other numbers",
     )
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())

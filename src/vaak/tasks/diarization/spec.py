@@ -10,7 +10,13 @@ from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length, remark
 from vaak.core.storage.model_formats import PYANNOTE
 from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
-from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
+from vaak.tasks.audio_checks import (
+    BY_LOADER,
+    augmentation_findings,
+    dataset_findings,
+    settle_features,
+    unread_feature_findings,
+)
 from vaak.tasks.diarization import METRICS
 from vaak.tasks.diarization.config import (
     ALIASES,
@@ -55,6 +61,12 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     yield from _batch_without_room(experiment)
     yield from _unread_by_the_model(experiment)
     yield from _impossible(experiment)
+
+
+def settle_options(experiment: DiarizationExperiment, device: str) -> dict[str, tuple[str, str]]:
+    """Return what is left open until the device is known."""
+    stored = experiment.global_config.storage_path is not None
+    return settle_features(experiment, device, by_loader=experiment.model.base is not None, stored=stored)
 
 
 WITH_A_BASE = frozenset({"base", "lora", "max_speakers", "embedding_dim", "subsampling", "upsampling"})
@@ -273,6 +285,8 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    newer=lambda get: BY_LOADER,
+    settles=settle_options,
     starter="vaak.tasks.diarization.starter:fill_options",
     starter_data=StarterData(
         "audio with speakers",

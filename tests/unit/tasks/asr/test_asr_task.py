@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +20,12 @@ from transformers import WhisperForConditionalGeneration
 
 import tiny_listener
 from vaak.config.load import load, load_layers
+from vaak.config.tasks import TASKS
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
+from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.long_form import cut_windows, quietest
 from vaak.tasks.asr.utterances import split_at_silences
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE
@@ -43,6 +47,48 @@ def make_task(corpus: Path, folder: Path, **more: Any) -> Any:
     task = WhisperTask(experiment, folder, folder)
     task.prepare()
     return task
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "chosen"),
+    [
+        ({}, "cuda", "device"),
+        ({}, "cpu", "loader"),
+        ({}, "mps", "loader"),
+        ({"architecture": "ctc"}, "cuda", "device"),
+        ({"architecture": "ctc", "base": "facebook/wav2vec2-base"}, "cuda", "loader"),
+        ({"architecture": "decoder", "base": "UsefulSensors/moonshine-tiny"}, "cuda", "loader"),
+    ],
+)
+def test_where_features_are_made_follows_from_the_device_and_the_model(model: dict[str, str], device: str, chosen: str):
+    def choose(where: str) -> Mapping[str, tuple[str, str]]:
+        options = SimpleNamespace(**{"architecture": "whisper", "base": SCRATCH, **model})
+        return TASKS["asr"].settles(SimpleNamespace(data=SimpleNamespace(features_on=where), model=options), device)
+
+    assert choose("auto")["data.features_on"][0] == chosen
+    assert choose("loader") == choose("device") == {}
+
+
+@pytest.mark.slow
+def test_a_run_keeps_where_its_features_are_made(corpus: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+
+    def train(name: str, steps: int, *overrides: str) -> tuple[str, str]:
+        capfd.readouterr()
+        resume = "training.checkpoint.resume=auto"
+        run = tiny_listener.train(corpus, tmp_path / name, resume, f"training.max_steps={steps}", *overrides)
+        return capfd.readouterr().err, (run / "config.yml").read_text()
+
+    said, recorded = train("open", 1)
+    assert "data.features_on: auto is loader here: there is no GPU to make them" in said
+    assert "features_on: loader" in recorded
+    assert "data.features_on was" not in train("open", 2)[0]
+    train("as on a GPU", 1, "data.features_on=device")
+    said, recorded = train("as on a GPU", 2)
+    assert "data.features_on: auto is device here: with which the run began" in said
+    assert "features_on: device" in recorded
+    # As one that began before the option.
+    before = {**TASKS["asr"].newer(lambda key: None)}
+    assert before["data.features_on"] == "loader"
 
 
 @pytest.mark.parametrize(
