@@ -6,6 +6,7 @@ Against a real server of S3's protocol, moto's, which is not among the test requ
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from commands import TOTAL_STEPS, Command, assert_same_run, checkpoints_of, free_port, steps_of, wait_until
+from commands import TOTAL_STEPS, Command, Commands, assert_same_run, checkpoints_of, free_port, steps_of, wait_until
 
 s3fs = pytest.importorskip("s3fs", reason="requires the extra cloud")
 pytest.importorskip("moto.server", reason="requires moto[server], a server of S3's protocol")
@@ -214,3 +215,28 @@ def test_what_can_not_work_is_a_line_before_the_first_step(
         assert "Traceback" not in ended.errors
         assert name == "run" or not (folder / "run" / "metrics.jsonl").exists()
     assert steps_of(tmp_path / "run") == [1, 2, 3]
+
+
+def test_recordings_in_a_bucket_are_trained_on_as_those_here(
+    commands: Commands, jobs: Path, server: Server, bucket: str, tmp_path: Path
+):
+    """The same bits; named by the corpus' folder, and by the manifest's own addresses below it."""
+    system, here, there = server.system(), jobs / "words", f"s3://{bucket}/words"
+    for file in here.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            system.pipe_file(f"{bucket}/words/{file.name}", file.read_bytes())
+    addressed = (here / "train.jsonl").read_text().replace('"audio": "', f'"audio": "{there}/')
+    system.pipe_file(f"{bucket}/words/addressed.jsonl", addressed.encode())
+    text = (jobs / "ctc.yml").read_text()
+    found: list[bytes] = []
+    for name, train, folder in (("a", "train", here), ("b", "train", there), ("c", "addressed", there)):
+        dataset = f"{{name: tones, type: json, corpus_dir: '{folder}', train: [{train}.jsonl], valid: [valid.jsonl]}}"
+        job = tmp_path / f"{name}.yml"
+        job.write_text(
+            re.sub(r"(?m)^datasets: .*$", f"datasets: [{dataset}]", text).replace("max_steps: 21", "max_steps: 6")
+        )
+        environment = {**server.environment, "VAAK_CACHE": str(tmp_path / "cache")}
+        said = require_ended(commands.start(["train", job, f"run_dir={tmp_path / name}"], tmp_path, environment))
+        assert SECRET not in said
+        found.append((tmp_path / name / "checkpoints" / "step-00000006" / "model.safetensors").read_bytes())
+    assert found[0] == found[1] == found[2]

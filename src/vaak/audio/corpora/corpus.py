@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader
+from vaak.audio.corpora.entries import CorpusReader, with_local_copies
 from vaak.audio.corpora.folders import UNLABELLED_FILES, AlignmentFolder, LJSpeechReader, ljspeech_dataset
 from vaak.audio.cuts.reading import get_label, list_labels, read_segments
 from vaak.audio.cuts.recordings import BAD_LABELS, ReadRecording
@@ -39,6 +38,7 @@ from vaak.core.errors import DataError
 from vaak.core.left_out import FirstNames, SplitContents
 from vaak.core.progress import track
 from vaak.core.splits import OTHER_SHARES, hash_text
+from vaak.core.storage.url_cache import cache_folder
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -125,6 +125,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
         Raises DataError for files, folders and corpora that don't exist.
         """
+        dataset = with_local_copies(dataset)
         dataset = ljspeech_dataset(dataset, audio) if dataset.type == "ljspeech" else dataset
         self.dataset, self.audio = dataset, audio
         self.on_bad: Callable[[DataError, str], None] = _fail
@@ -328,9 +329,7 @@ class VoicesReader(CorpusReader):
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         super().__init__(dataset)
-        # where the files of all runs of a user are that can be recreated
-        cache = Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
-        folder = Path(dataset.output_dir or Path(audio.output_dir or cache) / dataset.name)
+        folder = Path(dataset.output_dir or Path(audio.output_dir or cache_folder()) / dataset.name)
         self.folder = folder.expanduser().absolute()
         self.files: list[Path] = []
 

@@ -20,8 +20,10 @@ from vaak.core.errors import DataError
 from vaak.core.names import list_names, require_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.dialects import AS_FOUND, GivenDialect
+from vaak.core.storage.remote import is_url
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
+from vaak.core.storage.url_cache import fetch_folder, find_copy, localise
 
 _NO_FILE = re.compile(r"^\s*\||\|\s*$|^pipe:|^[A-Za-z][\w+.-]+://")
 """Names that other programs run by a shell, or fetch."""
@@ -58,6 +60,25 @@ class CorpusReader(ABC):
 
     def require_texts(self) -> None:  # noqa: B027
         """Raises DataError for a table without a column for texts."""
+
+
+def with_local_copies(dataset: DatasetConfig) -> DatasetConfig:
+    """Return a dataset with copies on this machine in the place of URLs of files and folders.
+
+    Raises DataError where nothing is there, StorageError where the service refuses.
+    """
+    where, changed = f"datasets, {dataset.name}", dict[str, Any]()
+    for name in ("corpus_dir", "alignments"):
+        url = getattr(dataset, name)
+        if url is not None and is_url(url):
+            changed[name] = str(fetch_folder(url, f"{where}: {name}"))
+    if any(map(is_url, dataset.audio_root)):
+        roots = (str(fetch_folder(one, f"{where}: audio_root")) if is_url(one) else one for one in dataset.audio_root)
+        changed["audio_root"] = tuple(roots)
+    for split in SPLITS:
+        if any(map(is_url, getattr(dataset, split))):
+            changed[split] = localise(getattr(dataset, split), f"{where}, {split}")
+    return dataset.model_copy(update=changed) if changed else dataset
 
 
 def list_contents(folder: Path) -> str:
@@ -116,10 +137,13 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
     """
     if "\0" in name:
         raise DataError(f"{where}: {name!r} can't be the name of a file")
+    if is_url(name) and (copy := next(filter(None, (find_copy(name, folder) for folder in folders)), None)):
+        require_inside(copy, folders, where, name)
+        return copy
     if _NO_FILE.search(name):
         raise DataError(
-            f"{where}: {name!r} is a command or an address, which is refused: nothing is run or fetched; save "
-            "the audio as a file and name that"
+            f"{where}: {name!r} is a command or an address, which is refused: nothing is run, and only "
+            "what is below a URL of corpus_dir or audio_root is fetched; give that, or save the audio as a file"
         )
     path = resolve_path(folders, name)
     require_inside(path, folders, where, name)

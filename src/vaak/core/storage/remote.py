@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,19 +150,25 @@ class RemoteFolder:
             with self._asking("removed", name), contextlib.suppress(FileNotFoundError):
                 self.system.rm_file(self._path(name))
 
-    def state(self, name: str) -> dict[str, Any] | None:
-        """Return what tells one version of a file from another, as far as the service says; None where it isn't there.
-
-        Its keys are ``size``, and of ``etag``, ``modified`` and the like those that are known.
-        """
+    def ask(self, name: str) -> dict[str, Any] | None:
+        """Return what the service says of a file; None where it isn't there."""
         with self._asking("read", name):
             try:
                 self.system.invalidate_cache()
-                about = self.system.info(self._path(name))
+                about = dict(self.system.info(self._path(name)))
             except FileNotFoundError:
                 return None
-        kept = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated")
-        return {key: str(about[key]) for key in kept if about.get(key) is not None} | {"type": about.get("type")}
+        return about if about.get("type") == "file" else None
+
+
+def identify(about: dict[str, Any]) -> dict[str, str]:
+    """Return what tells one version of a file from another, as far as the service says."""
+    kept = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated", "created")
+    found = {key: about[key] for key in kept if about.get(key) is not None}
+    # Listings of S3 have times to the millisecond, answers about one file to the second.
+    times = {key: one.timestamp() for key, one in found.items() if isinstance(one, datetime)}
+    whole = {key: int(one) for key, one in times.items() if "odified" in key}
+    return {key: str(one) for key, one in (found | times | whole).items()}
 
 
 def told_md5(about: dict[str, Any]) -> str | None:

@@ -24,8 +24,10 @@ from vaak.core.left_out import report_files
 from vaak.core.names import nearest_name
 from vaak.core.storage.archives import find_archive, find_in_archives, is_archive, open_file, read_state
 from vaak.core.storage.dialects import AS_FOUND
+from vaak.core.storage.remote import is_url
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
+from vaak.core.storage.url_cache import fetch_matches
 from vaak.text.corpora.tool_calls import NO_OPTIONS, Options
 
 log = logging.getLogger("vaak")
@@ -133,12 +135,15 @@ def read_documents(
 
 
 def find_files(patterns: Iterable[str], option: str) -> list[Path]:
-    """The files that match the names and glob patterns, sorted within each pattern, none twice.
+    """The files that match the names and glob patterns, sorted within each pattern, none twice; local copies of URLs.
 
     Raises DataError, naming the ``option`` of the pattern, if one matches nothing.
     """
     found: dict[Path, None] = {}
     for pattern in patterns:
+        if is_url(pattern):
+            found.update(dict.fromkeys(fetch_matches(pattern, option)))
+            continue
         path = Path(pattern).expanduser()
         if path.is_dir():
             raise DataError(f"{option}: {pattern} is a folder; give its files, for example {pattern.rstrip('/')}/*.txt")
