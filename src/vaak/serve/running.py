@@ -96,7 +96,7 @@ def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
     # The demo doesn't use WebSockets, and its extra has no package for them.
     sockets: Any = "websockets-sansio" if importlib.util.find_spec("websockets") else "none"
     how: dict[str, Any] = {"ws": sockets, "ws_max_size": MOST_MESSAGE_BYTES, "lifespan": lifespan}
-    return uvicorn.Config(gate, http="h11", log_config=None, access_log=False, **how)
+    return uvicorn.Config(gate, log_config=None, access_log=False, **how)
 
 
 def run_server(

@@ -209,7 +209,7 @@ class RowDecoder:
     """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 
     def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
-        self.model = model
+        self.model, self._modules = model, [*model.modules()]
         self.max_length = max_length
         self.contexts = [self._recent(list(prompt)) for prompt in prompts]
         # The cache is of the model's own kind.
