@@ -140,11 +140,14 @@ def serving(run: Path) -> Iterator[tuple[str, psutil.Process]]:
             process.terminate()
 
 
-def compute_all(opened: OpenedRun, use: Use, inputs: Sequence[Any]) -> tuple[list[Any], Cost]:
-    """Return what the command computes of all inputs, and its cost."""
+def compute_all(
+    opened: OpenedRun, use: Use, inputs: Sequence[Any], together: int | None = None
+) -> tuple[list[Any], Cost]:
+    """Return what the command computes of all inputs, and its cost; with ``together``, of so many at a time."""
+    size = together or len(inputs)
     with opened.precision.autocast():
         begun, processor = time.perf_counter(), time.process_time()
-        found = use.run(opened, inputs)
+        found = [one for at in range(0, len(inputs), size) for one in use.run(opened, inputs[at : at + size])]
         return found, Cost(time.perf_counter() - begun, time.process_time() - processor)
 
 
@@ -186,13 +189,14 @@ def main() -> None:
     opened = open_run(asked.run, device="cpu", precision="fp32")
     kind = str(opened.experiment.task)
     use, load = USES[kind], os.getloadavg()[0]
-    pairs, latencies = list[tuple[Cost, Cost]](), list[float]()
+    pairs, alike, latencies = list[tuple[Cost, Cost]](), list[Cost](), list[float]()
     with serving(asked.run) as (address, server), httpx.Client(timeout=600, base_url=address) as client:
-        # The first call sets up what later ones use.
-        compute_all(opened, use, inputs[:1])
-        use.ask(client, inputs[0])
+        # The first round sets up what later ones use.
+        compute_all(opened, use, inputs)
+        ask_all(client, server, use, inputs, asked.clients)
         for _ in range(asked.rounds):
             expected, alone = compute_all(opened, use, inputs)
+            alike.append(compute_all(opened, use, inputs, asked.clients)[1])
             found, seconds, served = ask_all(client, server, use, inputs, asked.clients)
             pairs.append((alone, served))
             latencies += seconds
@@ -208,6 +212,10 @@ def main() -> None:
     print(f"batched: {rates[0]:.2f} a second; served to {asked.clients} clients: {rates[1]:.2f}")
     print(f"ratio {median(clock):.2f} by the clock ({min(clock):.2f} to {max(clock):.2f})")
     print(f"ratio {median(processor):.2f} by processor time ({min(processor):.2f} to {max(processor):.2f})")
+    fair = [one.processor / served.processor for one, (_, served) in zip(alike, pairs, strict=True)]
+    print(f"ratio to {asked.clients} inputs at a time: {median(fair):.2f} by processor time")
+    each = [1000 * median(one.processor for one in costs) / number for costs in zip(*pairs, strict=True)]
+    print(f"processor: {each[0]:.2f} ms for an input batched, {each[1]:.2f} ms served")
     print(f"latency p50 {p50:.3f} s, p95 {p95:.3f} s")
 
 

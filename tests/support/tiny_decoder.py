@@ -10,6 +10,9 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from vaak.tasks.lm.model import AnyLanguageModel
+from vaak.tasks.lm.predict import RowDecoder
+
 VOCAB_SIZE = 320
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 LLAMA3 = {
@@ -122,3 +125,21 @@ def byte_tokenizer(**roles: str) -> Any:
     names = {f"{role}_token": token for role, token in roles.items()}
     fast: Any = transformers.PreTrainedTokenizerFast
     return fast(tokenizer_object=backend, **names)
+
+
+def assert_joined_rows_are_right(model: AnyLanguageModel) -> None:
+    """Rows join and leave; each has the scores of its own context."""
+    reader = RowDecoder(model, [[1, 2, 3]], None)
+    joining = {2: [[4, 5, 6, 7, 8, 9, 10], [7]], 5: [[8]], 9: [[1] * 4, [2] * 3]}
+    with torch.inference_mode():
+        for step in range(14):
+            if step in joining:
+                assert reader.can_join
+                reader.join(joining[step])
+            if step in (4, 8, 11):
+                reader.select(range(1, len(reader.contexts)))
+            logits = reader.next_logits()
+            for row, context in enumerate(reader.contexts):
+                alone = RowDecoder(model, [context], None).next_logits()[0]
+                torch.testing.assert_close(logits[row], alone, rtol=0, atol=1e-5)
+            reader.append([(step + row) % 20 for row in range(len(reader.contexts))])

@@ -5,6 +5,9 @@ each waiting job whose parts may be computed together, of similar length; where 
 as long as that is quick. So all jobs advance at the same pace, and a short recording never waits for the end of a long
 one: at most for the batch in computation, and its own.
 
+Texts of a language model are written token by token, so those that come while others are written join them, and each is
+answered when it is done (Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative Models").
+
 Whoever was answered asks again soon. So a batch waits a moment for as many jobs as there were at the end of the last
 one, answered and waiting: without it, eight clients end up as one and seven, which take turns for ever. A client that
 is alone waits for nobody.
@@ -12,6 +15,7 @@ is alone waits for nobody.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -19,15 +23,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from vaak.serve.metrics import Metrics
 from vaak.tasks.batches import Batches, Done, compute_alone
 
+log = logging.getLogger("vaak")
 AHEAD = 4
 """Batches of jobs whose next parts are read, to find those of similar length."""
+MOST_JOINING = 512
+"""Parts of a batch that others join, until a new one begins: it remembers all of them."""
+JOINING_STEPS = 4
+"""Others join a batch after so many of its steps: what they bring is read by a pass of its own."""
 QUICK_SECONDS = 1.0
 """While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
 WAITING_SHARE = 0.1
@@ -64,6 +73,18 @@ class Kind:
     """A part is read only once the result of the one before is there."""
     is_shared: bool = True
     """Whether other requests may have jobs of this ``key``."""
+    compute_open: Callable[[list[Any], Intake], object] | None = None
+    """What computes parts where others may join, instead of ``compute``, which still does where this fails."""
+
+
+class Intake(Protocol):
+    """What takes further parts while a batch is computed, and delivers those that are done."""
+
+    def take(self, number: int) -> list[Any]:
+        """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
+
+    def deliver(self, part: Any, result: Any) -> None:
+        """Deliver the result of a part."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +204,9 @@ class Worker:
             try:
                 if taken := self._take_parts(alike):
                     begun, jobs = time.monotonic(), {job: None for job, _ in taken}
-                    self._compute(taken)
+                    taken = self._compute_open(taken)
+                    if taken:
+                        self._compute(taken)
                     self._requeue(jobs, begun)
                 for job in alike:
                     job.end_if_done()
@@ -211,12 +234,46 @@ class Worker:
     def _plan_wait(self, first: Job) -> tuple[int, float]:
         """Return how many jobs a batch waits for, and until when, on the clock of ``time.monotonic``."""
         last = self.last
-        if not first.kind.is_shared:
+        if not first.kind.is_shared or self._is_open(first.kind):
             return 1, first.arrived
         if last is None or last.key != first.kind.key:
             return self.size, first.arrived + self.seconds
         seconds = max(self.seconds, WAITING_SHARE * last.seconds) if self.seconds else 0.0
         return min(self.size, last.num_jobs), max(first.arrived, last.ended) + seconds
+
+    def _is_open(self, kind: Kind) -> bool:
+        return kind.compute_open is not None and self.size > 1
+
+    def _compute_open(self, taken: list[tuple[Job, Any]]) -> list[tuple[Job, Any]]:
+        """Compute parts, and those that join them; return those that are left: all where none can join, or it failed.
+
+        Where it failed, each is computed again without those that might have made it fail.
+        """
+        kind = taken[0][0].kind
+        if kind.compute_open is None or not self._is_open(kind):
+            return taken
+        batch = _OpenBatch(self, taken)
+        try:
+            with self.within():
+                kind.compute_open([part for _, part in taken], batch)
+        except Exception as error:
+            name = type(error).__name__
+            log.info("%s: an open batch failed (%s); what is left of it is computed again", self.name, name)
+        self.metrics.count_batch(self.name, batch.num_parts)
+        return batch.rest()
+
+    def take_joining(self, key: Hashable, room: int) -> list[tuple[Job, Any]]:
+        """Return parts of waiting jobs of a ``key``, at most so many; none where jobs of another one wait, too."""
+        with self.changed:
+            self.jobs = [job for job in self.jobs if not job.is_over]
+            if any(job.kind.key != key for job in self.jobs):
+                return []
+            waiting = list(self.jobs)
+        found: list[tuple[Job, Any]] = []
+        for job in waiting:
+            while len(found) < room and job.peek():
+                found.append((job, job.take()))
+        return found
 
     def _alike(self, first: Job) -> list[Job]:
         return [job for job in self.jobs if job.kind.key == first.kind.key]
@@ -274,3 +331,42 @@ class Worker:
                 job.fail(found[number])
             elif not job.is_over:
                 job.add(found[number])
+
+
+class _OpenBatch:
+    """The parts of a batch that others may join, each with its job."""
+
+    def __init__(self, worker: Worker, taken: list[tuple[Job, Any]]) -> None:
+        self.worker, self.key = worker, taken[0][0].kind.key
+        self.parts: dict[Job, list[Any]] = {}
+        self.results: dict[int, Any] = {}
+        self.num_parts = self.num_asked = 0
+        self._add(taken)
+
+    def take(self, number: int) -> list[Any]:
+        """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
+        self.num_asked += 1
+        if self.num_asked % JOINING_STEPS or self.num_parts >= MOST_JOINING:
+            return []
+        found = self.worker.take_joining(self.key, self.worker.size - number)
+        self._add(found)
+        return [part for _, part in found]
+
+    def deliver(self, part: Any, result: Any) -> None:
+        """Deliver the result of a part: to its job, once that has none left in the batch, in the order of its parts."""
+        self.results[id(part)] = result
+        for job, parts in [*self.parts.items()]:
+            if all(id(one) in self.results for one in parts):
+                del self.parts[job]
+                for one in parts:
+                    job.add(self.results.pop(id(one)))
+                job.end_if_done()
+
+    def rest(self) -> list[tuple[Job, Any]]:
+        """Return the parts of jobs that have no results yet."""
+        return [(job, part) for job, parts in self.parts.items() for part in parts]
+
+    def _add(self, taken: list[tuple[Job, Any]]) -> None:
+        self.num_parts += len(taken)
+        for job, part in taken:
+            self.parts.setdefault(job, []).append(part)

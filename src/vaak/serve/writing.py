@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from torch import Tensor
 
 from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.serve.batching import Job, Kind
+from vaak.serve.batching import Intake, Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
@@ -131,26 +132,66 @@ def held_back(text: str, stops: Sequence[str]) -> int:
     return next((size for size in sizes if any(stop.startswith(text[-size:]) for stop in stops)), 0)
 
 
-def write_rows(served: Served, settings: SamplingSettings, rows: list[Row]) -> list[Row]:
-    """Write texts together; each is what it is alone, and ends by itself."""
-    from vaak.tasks.lm.predict import TokenReader
+def write_rows(served: Served, settings: SamplingSettings, rows: list[Row], intake: Intake | None = None) -> list[Row]:
+    """Write texts together; each is what it is alone, and ends by itself. Others join them from an ``intake``.
 
-    reader = TokenReader()
-    if any(row.num_top is not None for row in rows):
-        reader.observe = partial(_note_scores, rows)
-    for row in rows:
-        row.begin(served.task.tokenizer)
-    most = replace(settings, max_new_tokens=max(row.most_tokens for row in rows))
+    ``settings`` are those of all, but for the number of tokens and the seed: each row has its own.
+    """
+    writing = _Writing(served, intake)
+    writing.begin(rows)
     asked = [(row.prompt, row.seed) for row in rows]
-    for tokens in served.task.continue_rows(served.opened.model, asked, most, reader):
-        for number, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            if token is not None and number not in reader.ended:
-                row.add(token)
-                if row.is_over:
-                    reader.ended.add(number)
-    for row in rows:
-        row.end()
+    for tokens in served.task.continue_rows(served.opened.model, asked, settings, writing.reader):
+        writing.add(tokens)
+    writing.end_all()
     return rows
+
+
+class _Writing:
+    """The texts of a batch, by the order in which they began; each is delivered to the ``intake`` once it has ended."""
+
+    def __init__(self, served: Served, intake: Intake | None) -> None:
+        from vaak.tasks.lm.predict import TokenReader
+
+        self.tokenizer, self.intake = served.task.tokenizer, intake
+        self.reader = TokenReader(take=None if intake is None else self.take)
+        self.rows: list[Row] = []
+        self.going: dict[int, Row] = {}
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            row.begin(self.tokenizer)
+            self.going[len(self.rows)] = row
+            self.rows.append(row)
+        if any(row.num_top is not None for row in rows):
+            self.reader.observe = partial(_note_scores, self.rows)
+
+    def take(self, number: int) -> list[tuple[list[int], int]]:
+        """Return the prompts and seeds of further texts, for a batch that still writes a ``number`` of them."""
+        assert self.intake is not None
+        new = self.intake.take(number)
+        self.begin(new)
+        return [(row.prompt, row.seed) for row in new]
+
+    def add(self, tokens: Sequence[int | None]) -> None:
+        """Give each text that goes on its next token, None where it has ended."""
+        for number, row in [*self.going.items()]:
+            token = tokens[number]
+            if token is not None and not row.is_over:
+                row.add(token)
+            if token is None or row.is_over:
+                self.reader.ended.add(number)
+                self._end(number)
+
+    def end_all(self) -> None:
+        """End the texts that go on: the last token of each was one that ends a text."""
+        for number in [*self.going]:
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        row = self.going.pop(number)
+        row.end()
+        if self.intake is not None:
+            self.intake.deliver(row, row)
 
 
 def _note_scores(rows: Sequence[Row], numbers: list[int], logits: Tensor, tokens: list[int]) -> None:
@@ -217,12 +258,13 @@ class Asked:
         }
 
     def job(self, rows: list[Row]) -> Job:
-        # What each row has for itself.
-        alike = replace(self.settings, max_new_tokens=1, seed=0)
+        # Each row has its own number of tokens, and seed.
+        alike = replace(self.settings, max_new_tokens=sys.maxsize, seed=0)
         kind = Kind(
             ("write", self.served.name, alike),
-            lambda some: write_rows(self.served, self.settings, some),
+            lambda some: write_rows(self.served, alike, some),
             lambda row: float(len(row.prompt)),
+            compute_open=lambda some, intake: write_rows(self.served, alike, some, intake),
         )
         job = Job(kind, iter(rows))
         for row in rows:

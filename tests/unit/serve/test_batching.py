@@ -16,7 +16,7 @@ import torch
 from served_runs import wait_until
 from vaak.core.errors import DataError, UserError
 from vaak.serve import batching
-from vaak.serve.batching import Batching, Job, Kind, Worker
+from vaak.serve.batching import Batching, Intake, Job, Kind, Worker
 from vaak.serve.metrics import Metrics
 from vaak.tasks.batches import limit_batch
 
@@ -50,7 +50,7 @@ def worker() -> Iterator[Callable[..., Worker]]:
         yield make
 
 
-def submit(worker: Worker, kind: Kind, *parts: int, **how: Any) -> Job:
+def submit(worker: Worker, kind: Kind, *parts: Any, **how: Any) -> Job:
     job = Job(kind, iter(parts), **how)
     worker.submit(job)
     return job
@@ -269,6 +269,70 @@ def test_texts_are_the_same_alone_and_among_fifty(live, run_of):
     assert together[::5] == alone
     sizes = server.gate.metrics.batches["lm"]
     assert sum(sizes.counts[:1]) < sum(sizes.counts)  # some were computed together
+
+
+class Stepper:
+    """Counts numbers down step by step, together, and lets others join; 99 takes as long as ``go`` isn't set."""
+
+    def __init__(self, key: str = "count") -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.alone: list[list[int]] = []
+        self.kind = Kind(key, self.compute, compute_open=self.compute_open)
+
+    def compute(self, parts: list[list[int]]) -> list[int]:
+        self.alone.append([one for [one] in parts])
+        return [2 * one for [one] in parts]
+
+    def compute_open(self, parts: list[list[int]], intake: Intake) -> None:
+        left = {id(one): [one, one[0]] for one in parts}
+        while left:
+            self.begun.set()
+            for one in intake.take(len(left)):
+                left[id(one)] = [one, one[0]]
+            for name, (part, number) in [*left.items()]:
+                if part == [13]:
+                    raise RuntimeError("out of luck")
+                left[name][1] = number if part == [99] and not self.go.is_set() else number - 1
+                if left[name][1] <= 0:
+                    intake.deliver(left.pop(name)[0], 2 * part[0])
+
+
+def test_a_short_text_joins_a_long_one_and_is_answered_before_it(worker):
+    stepper, found = Stepper(), worker(4)
+    long = submit(found, stepper.kind, [99])
+    assert stepper.begun.wait(60)
+    several = submit(found, stepper.kind, [7], [2], [5])
+    assert several.future.result(60) == [14, 4, 10]
+    assert submit(found, stepper.kind, [3]).future.result(60) == [6]
+    assert not long.future.done()
+    stepper.go.set()
+    assert long.future.result(60) == [198]
+    assert not stepper.alone
+
+
+def test_nobody_joins_where_others_wait_for_their_turn(worker):
+    stepper, recorder, found = Stepper(), Recorder(), worker(4)
+    long = submit(found, stepper.kind, [99])
+    assert stepper.begun.wait(60)
+    other = submit(found, recorder.kind, 4)
+    late = submit(found, stepper.kind, [3])
+    stepper.go.set()
+    assert long.future.result(60) == [198]
+    assert recorder.begun.wait(60)
+    assert not late.future.done()
+    recorder.go.set()
+    assert (other.future.result(60), late.future.result(60)) == ([8], [6])
+
+
+def test_what_an_open_batch_fails_at_is_computed_again(worker):
+    stepper, found = Stepper(), worker(4)
+    long = submit(found, stepper.kind, [99])
+    assert stepper.begun.wait(60)
+    done = submit(found, stepper.kind, [2])
+    assert done.future.result(60) == [4]
+    unlucky = submit(found, stepper.kind, [13])
+    assert (unlucky.future.result(60), long.future.result(60)) == ([26], [198])
+    assert stepper.alone == [[99, 13]]
 
 
 def test_exact_computes_each_part_alone_and_each_input_of_a_part():

@@ -46,6 +46,18 @@ class LayerCache:
         """Keep these rows, in this order."""
         self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it has the keys and values of all tokens, and nothing else, so that ``join`` can align rows."""
+        return type(self) is LayerCache and self.tensors.keys() <= {"keys", "values"} and bool(self.length)
+
+    def join(self, other: LayerCache, kept: int, added: int) -> None:
+        """Add the rows of ``other`` after these: of each row, its last ``kept`` or ``added`` tokens, aligned right."""
+        for name, tensor in self.tensors.items():
+            both = (tensor[:, :, : self.length], other.tensors[name][:, :, : other.length])
+            self.tensors[name] = join_rows(*both, 2, kept, added)
+        self.length = max(kept, added)
+
 
 class RecentCache(LayerCache):
     """The last ``most`` keys and values of a layer, and what else a layer reads of the frames before."""
@@ -60,6 +72,23 @@ class RecentCache(LayerCache):
         whole = {name: torch.cat((self.tensors.get(name, one[:, :, :0]), one), 2) for name, one in new.items()}
         self.tensors |= {name: one[:, :, max(0, one.shape[2] - self.most) :] for name, one in whole.items()}
         return whole["keys"], whole["values"]
+
+
+def join_rows(first: Tensor, second: Tensor, dim: int, kept: int, added: int) -> Tensor:
+    """Return the rows of both, cut to the last ``kept`` and ``added`` of dimension ``dim``, and aligned there.
+
+    Zeros are before those that are shorter.
+
+    >>> join_rows(torch.tensor([[0, 1, 2, 3]]), torch.tensor([[4]]), 1, 3, 1)
+    tensor([[1, 2, 3],
+            [0, 0, 4]])
+    """
+    shape = [len(first) + len(second), *first.shape[1:]]
+    shape[dim] = size = max(kept, added)
+    joined = first.new_zeros(shape)
+    for rows, own, number in ((joined[: len(first)], first, kept), (joined[len(first) :], second, added)):
+        rows.narrow(dim, size - number, number).copy_(own.narrow(dim, own.shape[dim] - number, number))
+    return joined
 
 
 class StackCache:
@@ -109,3 +138,37 @@ class StackCache:
             cache.select(rows)
         if self.documents is not None:
             self.documents = self.documents.index_select(0, rows)
+
+    @property
+    def can_join(self) -> bool:
+        """Whether rows that were read elsewhere can be added; not where a layer keeps sums, or the last tokens only."""
+        others = (*self.cross_attention, self.positions)
+        return all(one.keeps_all for one in self.self_attention) and not any(one.tensors for one in others)
+
+    def join(self, other: StackCache) -> None:
+        """Add the rows of ``other``, which reads with the same layers, after these, aligned at the last token.
+
+        Padding that no row needs any more goes, so a cache whose rows come and go doesn't grow for ever.
+        """
+        mine, theirs = self._known_documents(), other._known_documents()
+        kept, added = count_needed(mine >= 0), count_needed(theirs >= 0)
+        for own, new in zip(self.self_attention, other.self_attention, strict=True):
+            own.join(new, kept, added)
+        # Shifted, so that the zeros before a row are padding.
+        self.documents = join_rows(mine + 1, theirs + 1, 1, kept, added) - 1
+        self.length = max(kept, added)
+
+    def _known_documents(self) -> Tensor:
+        if self.documents is not None:
+            return self.documents
+        keys = self.self_attention[0].tensors["keys"]
+        return torch.zeros(len(keys), self.length, dtype=torch.long, device=keys.device)
+
+
+def count_needed(real: Tensor) -> int:
+    """Return how many of the last columns of ``real`` ``(row, time)`` have all of its True.
+
+    >>> count_needed(torch.tensor([[False, False, True], [False, True, True]]))
+    2
+    """
+    return int(real.any(0).long().cummax(0).values.sum())

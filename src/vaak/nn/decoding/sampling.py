@@ -102,8 +102,8 @@ def require_tokens(tokens: Tensor) -> list[int]:
     return found
 
 
-def uniform_numbers(keys: np.ndarray, position: int) -> np.ndarray:
-    """Numbers in [0, 1), ``(rows,)``: a function of each row's key, ``(rows,)`` uint64, and the position alone.
+def uniform_numbers(keys: np.ndarray, position: int | np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1), ``(rows,)``: a function of each row's key, ``(rows,)`` uint64, and its position alone.
 
     They have 24 bits, so that float32 holds them exactly, and none becomes 1.
     Source: Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators" (SplitMix64).
@@ -113,7 +113,9 @@ def uniform_numbers(keys: np.ndarray, position: int) -> np.ndarray:
     True
     """
     with np.errstate(over="ignore"):
-        states = _mixed(keys.astype(np.uint64)) + np.uint64(position + 1) * np.uint64(0x9E3779B97F4A7C15)
+        states = _mixed(keys.astype(np.uint64)) + (np.asarray(position, np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
         return (_mixed(states) >> np.uint64(40)).astype(np.float64) * 2.0**-24
 
 

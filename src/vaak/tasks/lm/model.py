@@ -31,6 +31,7 @@ from vaak.core.out_of_memory import is_host_error
 from vaak.core.torch_internals import unwatched
 from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
+from vaak.nn.decoding.cache import count_needed, join_rows
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
 from vaak.nn.lora import add_lora, is_product, keep_token_vectors_in_bf16
@@ -379,6 +380,22 @@ class DecoderCache:
         if self.past is not None:
             self.past.reorder_cache(rows)
 
+    @property
+    def can_join(self) -> bool:
+        """Whether rows that were read elsewhere can be added: where each layer keeps all keys and values."""
+        layers = getattr(self.past, "layers", None) or ()
+        return self.past is None or (bool(layers) and all(type(one).__name__ == "DynamicLayer" for one in layers))
+
+    def join(self, other: DecoderCache) -> None:
+        """Add the rows of ``other`` after these, aligned at the last token; padding that no row needs any more goes."""
+        kept, added = count_needed(self.real), count_needed(other.real)
+        if self.past is not None:
+            for own, new in zip(self.past.layers, other.past.layers, strict=True):
+                own.keys = join_rows(own.keys, new.keys, 2, kept, added)
+                own.values = join_rows(own.values, new.values, 2, kept, added)
+        self.ids = join_rows(self.ids, other.ids, 1, kept, added)
+        self.real, self.is_padded = join_rows(self.real, other.real, 1, kept, added), True
+
 
 class MixtureCache:
     """The past of a decoder with n-grams: the ``network``'s own, and the last tokens, which are their context."""
@@ -398,6 +415,18 @@ class MixtureCache:
         """Keep these rows, in this order."""
         self._ids, self._documents = self._ids[rows], self._documents[rows]
         self.network.select(rows)
+
+    @property
+    def can_join(self) -> bool:
+        """Whether rows that were read elsewhere can be added."""
+        return bool(self.network.can_join)
+
+    def join(self, other: MixtureCache) -> None:
+        """Add the rows of ``other`` after these, aligned at the last token."""
+        self.network.join(other.network)
+        sizes = (self._ids.shape[1], other._ids.shape[1])
+        self._ids = join_rows(self._ids, other._ids, 1, *sizes)
+        self._documents = join_rows(self._documents + 1, other._documents + 1, 1, *sizes) - 1
 
 
 AnyLanguageModel = LanguageModel | TransformersDecoder

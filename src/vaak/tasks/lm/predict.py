@@ -209,7 +209,7 @@ class RowDecoder:
     """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 
     def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
-        self.model, self._modules = model, [*model.modules()]
+        self.model = model
         self.max_length = max_length
         self.contexts = [self._recent(list(prompt)) for prompt in prompts]
         # The cache is of the model's own kind.
@@ -231,12 +231,32 @@ class RowDecoder:
         if self.cache is not None:
             self.cache.select(send(torch.tensor(rows), self.model.embedding.weight.device))
 
+    @property
+    def can_join(self) -> bool:
+        """Whether ``join`` can add rows now: before the first token, or where the cache can."""
+        return self.cache is None or bool(getattr(self.cache, "can_join", False))
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Add rows with these prompts after the others; their tokens but the last are read now, by themselves."""
+        new = RowDecoder(self.model, prompts, self.max_length)
+        self._separate = True
+        if self.cache is not None:
+            # A row of one token has nothing before it: one of padding stands for that.
+            read = RowDecoder(self.model, [context[:-1] for context in new.contexts], None)
+            read._separate = True
+            read.next_logits(at_least=1)
+            self.cache.join(read.cache)
+        self.contexts += new.contexts
+
     @torch.inference_mode()
-    def next_logits(self) -> Tensor:
-        """Scores of the token after each row, ``(rows, vocab)``, on the model's device, in float32 at least."""
+    def next_logits(self, at_least: int = 0) -> Tensor:
+        """Scores of the token after each row, ``(rows, vocab)``, on the model's device, in float32 at least.
+
+        What is read is padded to ``at_least`` so many tokens.
+        """
         unread = self.contexts if self.cache is None else [context[-1:] for context in self.contexts]
         self.cache = self.cache or self.model.new_cache()
-        time = max(map(len, unread))
+        time = max(at_least, *map(len, unread))
         device = self.model.embedding.weight.device
         input_ids, documents = send(torch.tensor([[0] * (time - len(row)) + row for row in unread]), device), None
         if self._separate:
@@ -257,10 +277,14 @@ class TokenReader:
 
     Rows whose numbers it puts into ``ended`` end there. ``observe`` is called in each step before the tokens are given:
     with the numbers of the unfinished rows, the scores ``(row, vocab)`` of their next tokens, and these tokens.
+
+    ``take`` is called with the number of rows before each step that others may join; it returns further prompts, each
+    with its seed, whose rows have the next numbers. Until then, a row's tokens are not in what is given.
     """
 
     ended: set[int] = field(default_factory=set)
     observe: Callable[[list[int], Tensor, list[int]], None] | None = None
+    take: Callable[[int], Sequence[tuple[Sequence[int], int]]] | None = None
 
 
 def draw_rows(
@@ -279,25 +303,40 @@ def draw_rows(
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")
     if max_length is not None and max_length < 1:
         raise UserError(f"max_length is {max_length}; it must be at least 1.")
-    for prompt in prompts:
-        if not prompt:
-            raise UserError("The prompt has no tokens; give some text, or the token that begins a document.")
-        if not all(0 <= token < model.vocab_size for token in prompt):
-            unknown = next(token for token in prompt if not 0 <= token < model.vocab_size)
-            raise UserError(f"Token {unknown} of the prompt is not one of the model's {model.vocab_size} tokens.")
+    _require_readable(model, prompts)
     draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
     keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
     # This is not itself a generator, so that what is wrong is raised by the call and not by the first token.
     return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys, reader or TokenReader())
 
 
+def _require_readable(model: AnyLanguageModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Raise UserError for a prompt without tokens, or with one that the model doesn't have."""
+    for prompt in prompts:
+        if not prompt:
+            raise UserError("The prompt has no tokens; give some text, or the token that begins a document.")
+        if not all(0 <= token < model.vocab_size for token in prompt):
+            unknown = next(token for token in prompt if not 0 <= token < model.vocab_size)
+            raise UserError(f"Token {unknown} of the prompt is not one of the model's {model.vocab_size} tokens.")
+
+
 def _draw_steps(
     decoder: RowDecoder, settings: SamplingSettings, keys: np.ndarray, reader: TokenReader
 ) -> Iterator[list[int | None]]:
-    """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch."""
-    writing = np.arange(len(keys))
-    for position in range(settings.max_new_tokens):
-        uniforms = uniform_numbers(keys[writing], position) if settings.temperature else None
+    """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch.
+
+    A row's tokens depend on its own key and place alone, so it may begin later than others.
+    """
+    writing, positions = np.arange(len(keys)), np.zeros(len(keys), np.int64)
+    while len(writing):
+        if reader.take is not None and decoder.can_join and (new := reader.take(len(writing))):
+            prompts, seeds = zip(*new, strict=True)
+            _require_readable(decoder.model, prompts)
+            decoder.join(prompts)
+            writing = np.concatenate((writing, len(keys) + np.arange(len(new))))
+            keys = np.concatenate((keys, [draw_key(Purpose.GENERATE, seed, 0) for seed in seeds])).astype(np.uint64)
+            positions = np.concatenate((positions, np.zeros(len(new), np.int64)))
+        uniforms = uniform_numbers(keys[writing], positions[writing]) if settings.temperature else None
         logits = decoder.next_logits()
         drawn = require_tokens(next_tokens(logits, decoder.contexts, settings, uniforms))
         going_on = [
@@ -319,3 +358,13 @@ def _draw_steps(
             tokens[row] = token
         yield tokens
         decoder.append(drawn)
+        positions[writing] += 1
+        # Those that have all of their tokens, or whose reader has enough, are left out before they cost another step.
+        rest = [
+            place
+            for place, row in enumerate(writing.tolist())
+            if positions[row] < settings.max_new_tokens and row not in reader.ended
+        ]
+        if rest and len(rest) < len(writing):
+            decoder.select(rest)
+        writing = writing[rest]

@@ -164,6 +164,9 @@ def test_a_base_is_mixed_with_the_texts_of_its_run(
         logits = reader.next_logits()
         torch.testing.assert_close(logits[0].exp(), expected[0, at - 1], atol=1e-6, rtol=1e-4)
         reader.append(rows[0, [at, at - 2]].tolist())
+    reader.join([rows[0, :3].tolist()])
+    logits = reader.next_logits()[[0, 2]].exp()
+    torch.testing.assert_close(logits, expected[0, [7, 2]], atol=1e-6, rtol=1e-4)
 
 
 RECIPE = """\

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from networks import draw_weights
+from tiny_decoder import assert_joined_rows_are_right
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings, probabilities
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
+from vaak.tasks.lm.predict import RowDecoder, TokenReader, draw_rows, generate, generate_batch
 
 VOCAB_SIZE = 30
 GREEDY = SamplingSettings(temperature=0, max_new_tokens=20)
@@ -59,6 +60,45 @@ def test_a_row_taken_twice_goes_on_as_two():
     reader.select([1, 1])
     reader.append([5, 6])
     assert reader.contexts == [[3, 4, 5], [3, 4, 6]]
+
+
+@pytest.mark.parametrize("options", [{}, {"position_type": "alibi"}, {"position_type": "sinusoidal"}])
+def test_rows_may_join_others(options: dict[str, Any]):
+    assert_joined_rows_are_right(small_model(**options))
+
+
+def test_a_cache_whose_rows_come_and_go_doesnt_grow():
+    reader = RowDecoder(small_model(), [[1, 2]], None)
+    for step in range(60):
+        reader.next_logits()
+        reader.append([step % VOCAB_SIZE] * len(reader.contexts))
+        reader.join([[1, 2]])
+        reader.select(range(max(0, len(reader.contexts) - 3), len(reader.contexts)))
+        assert reader.cache.length <= 6
+
+
+def test_a_cache_of_sums_lets_nobody_join():
+    reader = RowDecoder(small_model(attention_type="local", num_key_value_heads=4), [[1, 2]], None)
+    reader.next_logits()
+    assert not reader.can_join
+
+
+def test_rows_that_join_are_drawn_as_alone():
+    model, seeds = small_model(), [3, 4, 5, 6]
+    prompts = [[7, 8], [1, 2, 3, 4, 5, 6, 7], [9], [4, 4]]
+    settings = SamplingSettings(max_new_tokens=12, top_k=10)
+
+    def write(chosen: list[int], waiting: list[int]) -> list[list[int]]:
+        """The tokens of ``chosen``, and then of ``waiting``, of which one joins in each step."""
+        rest, found = list(waiting), [list[int]() for _ in (*chosen, *waiting)]
+        reader = TokenReader(take=lambda _: [(prompts[one], seeds[one]) for one in (rest.pop(0),)] if rest else [])
+        own = [seeds[one] for one in chosen]
+        for tokens in draw_rows(model, [prompts[one] for one in chosen], settings, None, own, reader):
+            for texts, token in zip(found, tokens, strict=False):
+                texts += [] if token is None else [token]
+        return found
+
+    assert write([2], [0, 3, 1]) == [write([one], [])[0] for one in (2, 0, 3, 1)]
 
 
 @pytest.mark.parametrize("max_length", [1000, 8, 2])

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from quick_cases import mostly_slow
-from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, write_folder
+from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, assert_joined_rows_are_right, write_folder
 from vaak.core.errors import UserError
 from vaak.engine.distributed.sharding import made_in_parts
 from vaak.nn.config import LoraConfig
@@ -32,7 +32,7 @@ from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder, add_adapters
-from vaak.tasks.lm.predict import generate, generate_batch
+from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
 from vaak.tasks.lm.pretrained import (
     exported_config,
     find_family,
@@ -125,6 +125,12 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
             ):
                 model.require_packing("training.batching")
     assert model._continues == (kind in CACHED)
+    reader = RowDecoder(model, [[5, 9]], None)
+    reader.next_logits()
+    # The caches of the others keep the last tokens only.
+    assert reader.can_join == (kind not in ("mistral, sliding window", "gemma2", "gemma3_text"))
+    if reader.can_join:
+        assert_joined_rows_are_right(model)
     prompts, settings = [[5, 9, 200, 7, 31], [4, 8]], SamplingSettings(max_new_tokens=7, temperature=0.0)
     found = generate_batch(model, prompts, settings)
     for prompt, written in zip(prompts, found, strict=True):
