@@ -292,4 +292,5 @@ def test_serving(tmp_path: Path, tiny_run: Path, voice_run: Path):
     texts.write_text("aba abo.\nabi aba.\n", encoding="utf-8")
     for model, inputs in ((run, audio), (tiny_run, texts), (voice_run, texts)):
         said = run_benchmark("serving", model, inputs, "--clients", 2, "--repeat", 1, "--rounds", 1)
-        assert re.search(r"^ratio [\d.]+ by processor time .*\nlatency p50 [\d.]+ s", said, re.MULTILINE)
+        ratios = r"^ratio [\d.]+ by processor time .*\nratio to 2 inputs at a time: [\d.]+"
+        assert re.search(rf"{ratios} .*\nprocessor: .*\nlatency p50 [\d.]+ s", said, re.MULTILINE)
