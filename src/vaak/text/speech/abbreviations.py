@@ -48,7 +48,10 @@ BEFORE_NUMBERS = table(
     Paras=Paragraphs paras=paragraphs Pg=Page pg=page Pgs=Pages pgs=pages Pt=Part pt=part Pts=Parts Sch=Schedule
     App=Appendix app=appendix Tab=Table tab=table Chs=Chapters chs=chapters Secs=Sections secs=sections Eqs=Equations
     eqs=equations Refs=References refs=references Reg=Regulation reg=regulation Regs=Regulations Bk=Book bk=book
-    Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room
+    Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room n=note nn=notes l=line ll=lines fn=footnote
+    Ep=Episode ep=episode Blk=Block blk=block Flt=Flight Rte=Route Ex=Exhibit Ord=Ordinance Amend=Amendment Dk=Deck
+    Ste=Suite ste=suite Lvl=Level Gr=Grade Wk=Week Yr=Year Qn=Question qn=question Iss=Issue iss=issue Op=Opus op=opus
+    Elev=Elevation Pop=Population pop=population Ser=Series ser=series col=column cols=columns vv=verses
     ref=reference c=circa ca=circa Ext=Extension ext=extension Extn=Extension extn=extension Apt=Apartment apt=apartment
     """
 )
@@ -88,11 +91,19 @@ _WEEKDAY = re.compile(
     r"|(?:Sat|Sun)(?=\.(?:[,;:)–-]|\s(?:and|or|to|through|from|at|morning|afternoon|evening|night)\b)))\.(?!\w)"
 )
 _NUMBERED = re.compile(
-    rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|(?:{'|'.join(DIGITS)})\b|[A-Z]{{1,3}}-?\d)|(№)\s?(?=\d)"
+    rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|(?:{'|'.join(DIGITS)})\b|[A-Z]{{1,3}}-?\d"
+    r"|\((?=\w{1,3}\))|(?<=Ex\. )[A-Z]\b)|(№)\s?(?=\d)"
 )
-_STREET = re.compile(r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq)\.?(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))")
-_STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"}
+_STREET = re.compile(
+    r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq|Rd|Ave|Blvd|Ln|Hwy|Pkwy|Cres)\.?"
+    r"(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))"
+)
+_STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"} | table(
+    "Rd=Road Ave=Avenue Blvd=Boulevard Ln=Lane Hwy=Highway Pkwy=Parkway Cres=Crescent"
+)
 _NAME_BEFORE = re.compile(r"(?:\b[A-Z][\w'.-]*|\d(?:st|nd|rd|th))$")
+_UNSTOPPED = words("Fig Figs Nos Ext Apt pp Rm Blk Flt Rte Ste Lvl Qn Sec Vol Ch")
+"""No words of English, so that they need no full stop before a number."""
 _SAINT = re.compile(r"\bSt(?:\.\s?|\s)(?=[A-Z])")
 _SAINTS = re.compile(r"\bSts\.\s?(?=[A-Z])")
 _STARTERS = re.compile(
@@ -160,7 +171,7 @@ def _read_before_number(match: re.Match[str]) -> str:
     name = match[1] or match[2]
     dotted = "." in match[0]
     rest = match.string[match.end() :]
-    if not dotted and name != "№" and name not in ("Fig", "Figs", "Nos", "Ext", "Apt", "pp"):
+    if not dotted and name != "№" and name not in _UNSTOPPED:
         return match[0]
     if name in ("c", "ca") and not re.match(r"(?:1\d{3}|20\d\d)\b", rest):
         return match[0]

@@ -14,8 +14,8 @@ MONTHS = (
 SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September", "Febr": "February"}
 SHORT_DAYS = table(
     """
-    Mon=Monday Tue=Tuesday Tues=Tuesday Wed=Wednesday Thu=Thursday Thur=Thursday Thurs=Thursday Fri=Friday
-    Sat=Saturday Sun=Sunday
+    Mon=Monday Tue=Tuesday Tues=Tuesday Wed=Wednesday Weds=Wednesday Thu=Thursday Thur=Thursday Thurs=Thursday
+    Fri=Friday Sat=Saturday Sun=Sunday
     """
 )
 
@@ -30,6 +30,7 @@ _SHORT_MONTH = re.compile(
 _SHORT_DAY = re.compile(
     rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,|)(?=\s+(?:{MONTH}|\d{{1,2}}(?:st|nd|rd|th)? {MONTH}))"
     rf"|(?<![\w-])({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+\d)"
+    rf"|(?<![\w-])({'|'.join(SHORT_DAYS)})(?=\s\d{{1,2}}/\d{{1,2}})"
 )
 _ISO = re.compile(
     r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
@@ -64,7 +65,29 @@ _FISCAL = re.compile(r"(?<![\w.,/$£€₹-])((?:1[89]|20)\d\d)/(\d\d)(?![\w/]|[
 _CENTURY = re.compile(r"(?<=\d(?:st|nd|rd|th)) c(?:\.(?=\s|$)|(?=\s(?:BC|AD|CE|B\.|A\.)))")
 _STOPWATCH = re.compile(r"(?<![\d:.,])([0-5]?\d):([0-5]\d)(\.\d{1,3})(?![\d:])")
 _RANGE_OF_ERA = re.compile(r"(?<![\d.,])(\d{1,4})\s?[-–]\s?(?=\d{1,4} (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))")
-_ON = re.compile(r"(?<=\b[Oo]n )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)|(?<=\b[Dd]ue )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)")
+_MONTH_DAY = r"(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)"
+_NO_FRACTION = r"(?!(?:9/11|1/[2348]|2/3|3/[48]|[57]/8)(?!\d))"
+_DATED = (
+    re.compile(rf"(\b(?:[Oo]n|[Dd]ue|[Dd]ated|[Aa]s of|[Ww]eek of|[Ee]ffective|{_DAY_NAMES})\b[.,]*\s){_MONTH_DAY}"),
+    re.compile(rf"(\d\s?[AaPp]\.?[Mm]\b\.?(?: [A-Z]{{2,4}})?,? ){_MONTH_DAY}"),
+    re.compile(
+        r"(\b(?:[Bb]y|[Uu]ntil|[Tt]ill|[Tt]hrough|[Tt]hru|[Ss]ince|[Ss]tart(?:s|ing)|[Ee]nd(?:s|ing)|[Ee]xpir(?:es|ing)|"
+        rf"[Bb]efore|[Aa]fter|[Dd]eadline(?: is)?|[Bb]egin(?:s|ning)|[Ss]hip(?:s|ped)|[Pp]osted|[Ss]ent):? )"
+        rf"{_NO_FRACTION}{_MONTH_DAY}(?! of\b)"
+    ),
+    re.compile(
+        rf"(\b(?:[Tt]he|[Mm]y|[Oo]ur|[Yy]our) ){_NO_FRACTION}{_MONTH_DAY}"
+        r"(?= (?:meeting|call|minutes|e-?mail|game|deadline|session|release|"
+        r"report|memo|letter|class|show|flight|event|article|draft|update|hearing|appointment|order|invoice|payment|"
+        r"statement|episode|match|paper|issue|trip|visit|dinner|lunch|party|concert|lecture|exam|test)s?\b)"
+    ),
+    re.compile(r"(?<![\w.,/])()(0\d)/(\d\d?)(?![/\d]|\.\d)"),
+)
+"""A month and a day, by what stands before, or after; ``by 1/2`` may be a half."""
+_DATES_RANGE = re.compile(
+    r"(?<![\w.,/])(\d{1,2})/(\d{1,2})\s?(?:[-–]|to|through|thru|until|till)\s?"
+    r"(\d{1,2})/(\d{1,2})(?![/\d]|\.\d| (?:cups?|inch|of|tsp|tbsp|lbs?|oz))"
+)
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
 
@@ -146,9 +169,12 @@ def dates_and_times(text: str) -> str:
     text = _NAMES_RANGE.sub(_range_of_names, text)
     text = _DAYS_LIST.sub(_list_of_days, text)
     text = _DAY_OF_TIME.sub(lambda match: SHORT_DAYS[match[1]], text)
-    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
+    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2] or match[3]]},", text)
     text = _NAMED.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]} {match[3]}", text)
-    text = _ON.sub(_day_and_month, text)
+    if "/" in text:
+        text = _DATES_RANGE.sub(_range_of_dates, text)
+        for pattern in _DATED:
+            text = pattern.sub(_day_and_month, text)
     text = _ISO.sub(lambda match: spoken_date(int(match[1]), int(match[3]), int(match[4])), text)
     text = _NUMERIC.sub(_numeric, text)
     text = _FISCAL.sub(_fiscal, text)
@@ -257,13 +283,27 @@ def _is_time(match: re.Match[str]) -> bool:
 
 def _day_and_month(match: re.Match[str]) -> str:
     """``On 5/6``: the month comes first unless it can't."""
-    first, second = (int(one) for one in match.groups() if one is not None)
+    said = _say_month_and_day(match[2], match[3])
+    return match[0] if said is None else match[1] + said
+
+
+def _say_month_and_day(one: str, other: str) -> str | None:
+    first, second = int(one), int(other)
     month, day = (second, first) if first > 12 else (first, second)
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        return match[0]
+        return None
     if day <= 12 and day != month:
         report_guess("3/5 with the month first")
     return f"{MONTHS[month - 1]} {ordinal(day)}"
+
+
+def _range_of_dates(match: re.Match[str]) -> str:
+    """``12/23–1/2``: dates, unless both may be fractions."""
+    pairs = match.group(1, 2), match.group(3, 4)
+    if all(int(above) < int(below) and int(below) in (2, 3, 4, 8, 16) for above, below in pairs):
+        return match[0]
+    first, last = (_say_month_and_day(*pair) for pair in pairs)
+    return match[0] if first is None or last is None else f"{first} to {last}"
 
 
 def _numeric(match: re.Match[str]) -> str:

@@ -23,12 +23,14 @@ from vaak.text.speech.abbreviations import (
     symbols,
 )
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
-from vaak.text.speech.figures import code, numerals, units
+from vaak.text.speech.figures import code, numerals
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
+from vaak.text.speech.measures import units
 from vaak.text.speech.money import CURRENCIES, money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.roman import roman_numerals
+from vaak.text.speech.short_words import short_words
 from vaak.text.speech.unspoken import leave_out_markup
 from vaak.text.speech.words import digits, grouped, table
 
@@ -186,6 +188,11 @@ _FLIGHT = re.compile(
 _TRAIN = re.compile(r"(\b[Tt]rains? (?:[Nn]os?\.? |number )?)(\d{5})(?!\w|[.,-]\d)")
 
 
+_CITY_POSTCODE = re.compile(r"(, [A-Z][a-z]+(?: [A-Z][a-z]+)?,? )(\d{5})(?=[.,;)]?\s*$|[.;)])")
+"""Five figures at the end of an address."""
+_HEXADECIMAL = re.compile(r"(?<!\w)0[xX]([\dA-Fa-f]{2,16})(?!\w)")
+
+
 _PLATE = re.compile(r"\b([A-Z]{2})[ -]?(\d{2})[ -]?([A-Z]{1,3})[ -]?(\d{4})(?![\w-])")
 """An Indian vehicle's number plate: a state, a district, a series and a number."""
 
@@ -194,17 +201,23 @@ def _numbers_by_digit(text: str) -> str:
     text = _PLATE.sub(
         lambda match: f"{' '.join(match[1])} {digits(match[2])} {' '.join(match[3])} {digits(match[4])}", text
     )
+    text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1])}", text)
     text = _STAR_CODE.sub(_read_star_code, text)
     text = _FLIGHT.sub(
         lambda match: f"{match[1]}{code(match[2])} {digits(match[3]) if len(match[3]) > 2 else grouped(match[3])}", text
     )
     text = _UNEQUAL_GROUPS.sub(_read_groups, text)
     text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
-    for pattern in (_POSTCODE, _SHORT_CODE, _TRAIN):
+    for pattern in (_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")
     return read_digits(text, digits, "")
+
+
+def _spell(code: str) -> str:
+    """Letters and figures one by one."""
+    return " ".join(digits(one) if one.isdecimal() else one.upper() for one in code)
 
 
 def _read_star_code(match: re.Match[str]) -> str:
@@ -222,6 +235,7 @@ def _read_groups(match: re.Match[str]) -> str:
 
 RULES = (
     addresses,
+    short_words,
     operators,
     _numbers_by_digit,
     dates_and_times,

@@ -76,8 +76,13 @@ _SHORT_MAGNITUDE = "|".join(MAGNITUDES)
 _TWO_MAGNITUDES = re.compile(
     rf"(?<![A-Za-z])({_MARK})\s?({NUMBER})\s?({_SHORT_MAGNITUDE})\s?(?:-|–|to)\s?(?:\1)?({NUMBER})\s?({_SHORT_MAGNITUDE})(?!\w)"
 )
-_CODE_BEFORE = re.compile(rf"\b(?P<mark>{'|'.join(CODES)})\s?(?P<amount>{NUMBER}){_MAGNITUDE}?")
-_CODE_AFTER = re.compile(rf"(?<![\d.,])(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)")
+_CODE_BEFORE = re.compile(
+    rf"\b(?P<mark>{'|'.join(CODES)})\s?(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER}){_MAGNITUDE}?"
+)
+_CODE_AFTER = re.compile(
+    rf"(?<![\d.,])(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)"
+)
+_CODE = re.compile(f"{'|'.join(CODES)}|€|₽|₩")
 _RUPEES_ONLY = re.compile(r"(?<=\d)/-(?!\w)")
 """After an amount in rupees: and no paise."""
 _COMMA = re.compile(r"(?<=€)(\d+),(\d\d)(?!\d)|(?<![\d.,])(\d+),(\d\d)(?=\s?€)")
@@ -99,8 +104,8 @@ def money(text: str) -> str:
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
     text = _TWO_MAGNITUDES.sub(_range_of_magnitudes, text)
     text = _AMOUNT.sub(_amount, text)
-    text = _CODE_BEFORE.sub(_code, text)
-    text = _CODE_AFTER.sub(_code, text)
+    if _CODE.search(text):  # much faster than to look for amounts
+        text = _CODE_AFTER.sub(_code, _CODE_BEFORE.sub(_code, text))
     return _CENTS.sub(lambda match: f"{decimal(match[1])} {'cent' if match[1] == '1' else 'cents'}", text)
 
 
@@ -128,7 +133,12 @@ def _amount(match: re.Match[str]) -> str:
 
 def _code(match: re.Match[str]) -> str:
     mark = match["mark"]
-    return say_amount(match["amount"], CURRENCIES[CODES.get(mark, mark)], match["magnitude"])
+    currency = CURRENCIES[CODES.get(mark, mark)]
+    if match["least"]:
+        return (
+            f"{decimal(match['least'])} to {decimal(match['amount'])}{_magnitude(match['magnitude'])} {currency.many}"
+        )
+    return say_amount(match["amount"], currency, match["magnitude"])
 
 
 def say_amount(amount: str, currency: Currency, magnitude: str | None = None) -> str:

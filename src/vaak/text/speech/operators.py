@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vaak.text.speech.figures import NAME_BY_UNIT
+from vaak.text.speech.measures import NAME_BY_UNIT
 from vaak.text.speech.money import CURRENCIES
 from vaak.text.speech.words import cardinal, plural, table
 
@@ -59,6 +59,16 @@ _SEVERAL = re.compile(
 """Round numbers of several: ``$1,000s``, ``100s of people``, ``$20s``."""
 _FORMULAS = "NaCl|KCl|HCl|NaOH|KOH|HBr|NaF|KBr|AgCl|MgO|CaO|ZnO|FeO|CuO|SiC|GaN|GaAs|LiCl|NaBr|HCN|NaI|KI"
 _ELEMENTS = "U|Pu|Cs|Sr|Co|I|C|K|Th|Ra|Am|Po|Rn|Tc|H|He"
+ELEMENTS = table(
+    """
+    H=hydrogen He=helium Li=lithium Be=beryllium B=boron C=carbon N=nitrogen O=oxygen F=fluorine Ne=neon Na=sodium
+    Mg=magnesium Al=aluminum Si=silicon P=phosphorus S=sulfur Cl=chlorine Ar=argon K=potassium Ca=calcium Fe=iron
+    Co=cobalt Ni=nickel Cu=copper Zn=zinc Ga=gallium Se=selenium Br=bromine Kr=krypton Rb=rubidium Sr=strontium
+    Mo=molybdenum Tc=technetium Ag=silver Cd=cadmium In=indium Sn=tin Te=tellurium I=iodine Xe=xenon Cs=cesium
+    Ba=barium Lu=lutetium W=tungsten Ir=iridium Pt=platinum Au=gold Hg=mercury Tl=thallium Pb=lead Bi=bismuth
+    Po=polonium At=astatine Rn=radon Ra=radium Ac=actinium Th=thorium U=uranium Np=neptunium Pu=plutonium Am=americium
+    """
+)
 _RAISED = f"[{''.join(RAISED)}]"
 _POWER = re.compile(
     rf"(?<=\d)(?=[⁺⁻]|{_RAISED}{{2}}|[⁰¹⁴⁵⁶⁷⁸⁹ⁿ])({_RAISED}+)|(?<=10)([²³])|(?<=[a-z])([⁴⁵⁶⁷⁸⁹ⁿ]|⁻{_RAISED}+)"
@@ -75,6 +85,10 @@ _RULES = (
     (re.compile(r"(?<![\w–-])([A-Z])–([A-Z])(?![\w–-])"), r"\1 to \2"),
     (re.compile(r"\bpH\b"), "P H"),
     (re.compile(r"\b(?:Ca|Fe|Na|Mg|Cu|Zn|Al|Cl|Li|Ag)(?=[¹²³⁴]?[⁺⁻])"), lambda found: " ".join(found[0].upper())),
+    (
+        re.compile(rf"(?<![\w\])])({_RAISED}{{1,3}})({'|'.join(sorted(ELEMENTS, key=len, reverse=True))})(?![a-z])"),
+        lambda found: f"{ELEMENTS[found[2]]} {cardinal(int(_lowered(found[1])))}",
+    ),
     (_OF_TEN, lambda _: " times "),
     (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
     (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(NAME_BY_UNIT[found[2]])}"),

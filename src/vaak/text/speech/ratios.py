@@ -28,6 +28,7 @@ _FULL_MARKS = (5, 10, 100)
 _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
 _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(1000|\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
+_RANGE = re.compile(r"(?<![\w./])(\d{1,2}/\d{1,2})\s?[-–]\s?(?=\d{1,2}/\d{1,2}(?![\w/]))")
 _RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
 """A rate per number of people: 0.31/100,000."""
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/((?:4|5|9|10|20|50|100)(?:\.0)?)(?![\w/]|[.,]\d)")
@@ -62,6 +63,7 @@ def ratios(text: str) -> str:
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
     text = _RATE.sub(lambda match: f"{decimal(match[1])} per {whole(match[2])}", text)
     text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {decimal(match[2])}", text)
+    text = _RANGE.sub(r"\1 to ", text)
     text = _MIXED.sub(_read_mixed_number, text)
     return _FRACTION.sub(_ratio, text)
 

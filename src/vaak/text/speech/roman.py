@@ -40,6 +40,7 @@ HEADINGS = (
         "Prithvi",
     ),
     *("Fantasy", "Wars", "Kombat", "Fighter", "Quest", "Souls", "Auto", "Civilization", "Warcraft", "Empires", "Trek"),
+    *("Count", "Proposition", "Question", "Item", "Division", "Lecture", "Lesson", "Module", "Step", "Paper", "Note"),
     *("Diablo", "Godfather", "Terminator", "Rambo", "Halloween"),
 )
 SOVEREIGNS = (
@@ -79,7 +80,12 @@ _NUMBERED_EVENT = re.compile(
 )
 _LONG = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
 """That many letters can hardly be anything else."""
+_AFTER_NOUN = re.compile(rf"(?<=[a-z]{{3}} )(?!IV|XX)(?=[IVX]{{2}})({_SMALL})\b(?![\w'’-])")
+_NOUN = re.compile(r"(?<![\w'’-])(?!(?:the|and|for|via|per|with|from|that|when) )[a-z]{3,} $")
+"""``count II``; IV after a small letter is more often a drip, and XX a size."""
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
+_LETTERS = re.compile(r"[IVXLCDM]{2}|[ivx]{2}|WW|\b[IVXLCDM]\b")
+"""What every numeral has, much faster to look for."""
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
 _CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
 _ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)")
@@ -93,6 +99,8 @@ def roman_numerals(text: str) -> str:
     >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
     'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
     """
+    if not _LETTERS.search(text):
+        return text
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
     text = _ITEM.sub(lambda match: f"{cardinal(parse_roman(match[1].upper()))}.", text)
@@ -100,6 +108,7 @@ def roman_numerals(text: str) -> str:
     text = _HEADING.sub(_read_heading, text)
     text = _FIRST.sub(lambda match: f"{match[1] or match[2]} the first", text)
     text = _NUMBERED_EVENT.sub(lambda match: ordinal(parse_roman(match[1])), text)
+    text = _AFTER_NOUN.sub(_read_after_noun, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     text = _NAME.sub(_read_name, text)
     return _LONG.sub(lambda match: cardinal(parse_roman(match[1])), text)
@@ -120,6 +129,11 @@ def _read_heading(match: re.Match[str]) -> str:
     if match[2] == "I" and not match[1][0].isupper():
         return match[0]
     return f"{match[1]} {cardinal(parse_roman(match[2]))}"
+
+
+def _read_after_noun(match: re.Match[str]) -> str:
+    is_noun = _NOUN.search(match.string[max(0, match.start() - 24) : match.start()])
+    return cardinal(parse_roman(match[1])) if is_noun else match[0]
 
 
 def _read_name(match: re.Match[str]) -> str:

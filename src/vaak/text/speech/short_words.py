@@ -1,0 +1,172 @@
+"""Short forms of words that their place tells: after a number or an ordinal, before one, or within a sentence.
+
+Forms that are no words of English (pkg, ppl, yrs) are read wherever they stand, with or without a full stop; those that
+are (ed., opt., tab.) only in their places. Titles, companies and headings are in ``vaak.text.speech.abbreviations``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from vaak.text.speech.words import NUMBER, table
+
+ALWAYS = table(
+    """
+    pkg=package pkgs=packages pkt=packet pkts=packets mtg=meeting mtgs=meetings bldg=building bldgs=buildings
+    dept=department depts=departments appt=appointment appts=appointments acct=account accts=accounts amt=amount
+    amts=amounts mgmt=management mgr=manager mgrs=managers mktg=marketing mfr=manufacturer mfrs=manufacturers
+    pymt=payment pymts=payments qty=quantity msg=message msgs=messages govt=government rcvd=received reqd=required
+    recd=received hwy=highway pls=please plz=please thx=thanks thnx=thanks ppl=people yrs=years hrs=hours wks=weeks
+    mths=months lbs=pounds bdrm=bedroom bdrms=bedrooms natl=national intl=international lvl=level tmrw=tomorrow
+    btwn=between pkwy=parkway blvd=boulevard xmas=Christmas
+    """
+)
+"""No words of English, so read with or without a full stop, and with a capital."""
+ALWAYS |= {short.capitalize(): said.capitalize() for short, said in ALWAYS.items()}
+STOPPED = table(
+    """
+    elev=elevation equiv=equivalent encl=enclosed attn=attention conf=confirmation orig=original prob=probably
+    abbrev=abbreviated excl=excluding assoc=association avail=available cont=continued contd=continued dia=diameter
+    diam=diameter dist=distance esp=especially ext=extension freq=frequency illus=illustrated immed=immediately
+    incr=increase lic=license maint=maintenance mtn=mountain mtns=mountains obs=observed occas=occasionally
+    poss=possibly prev=previous proc=proceedings resp=respectively sched=schedule std=standard subj=subject
+    suppl=supplement
+    trans=translated usu=usually est=estimated lg=large med=medium sm=small ea=each opt=optional ctr=center btw=between
+    cos=companies reqs=requirements recs=recommendations hts=heights twp=township
+    """
+)
+"""Read with a full stop where the sentence goes on."""
+LAST = table("equiv=equivalent cont=continued ea=each opt=optional resp=respectively excl=excluded avail=available")
+"""Ends of what is said, so that the full stop may be the sentence's: ``$3 ea.``, ``1 tsp cayenne, opt.``"""
+NAMES = table(
+    """
+    Weds=Wednesday Amend=Amendment Ste=Suite Blk=Block Bk=Book Cres=Crescent Ter=Terrace Rte=Route Pop=Population
+    Reg=Regulation Regs=Regulations Ord=Ordinance Prop=Proposition Exec=Executive Jct=Junction Pt=Point Ph=Phone
+    Mass=Massachusetts Calif=California Conn=Connecticut Penn=Pennsylvania Tenn=Tennessee Fla=Florida Ariz=Arizona
+    Mich=Michigan Minn=Minnesota Okla=Oklahoma Ont=Ontario Colo=Colorado Neb=Nebraska Nev=Nevada Wis=Wisconsin
+    Wyo=Wyoming
+    """
+)
+"""With a capital."""
+NAMES |= {short.capitalize(): said.capitalize() for short, said in STOPPED.items() if short not in ("lg", "med", "sm")}
+AFTER_ORDINAL = table(
+    """
+    ed=edition edn=edition fl=floor flr=floor cent=century amend=amendment cir=circuit dist=district div=division
+    gen=generation gr=grade qtr=quarter anniv=anniversary bn=battalion batt=battalion regt=regiment inf=infantry
+    cav=cavalry ser=series ave=avenue st=street rd=road vol=volume ch=chapter sess=session cong=congress
+    """
+)
+"""After an ordinal in figures: 3rd ed., 2nd fl., 14th Amend."""
+PER = table("mo=month mos=month yr=year yrs=year wk=week hr=hour hrs=hour doz=dozen ea=each pp=person serv=serving")
+"""After a stroke, or a word such as last."""
+
+
+def _any(short: dict[str, str]) -> str:
+    return "|".join(sorted(short, key=len, reverse=True))
+
+
+_ON = r"(?=\s+[a-z\d(&]|\s?[–-]|[,;:)/])"
+"""What a sentence goes on with after a full stop of a short form."""
+_BEGINS = r"(?<![\w.'/@#-])"
+_UNITS = "(?:yrs|hrs|wks|mths|lbs|pkgs?|pkts?)"
+"""After a figure ``measures`` reads them, by how many there are."""
+_Rule = tuple[frozenset[str], re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+
+def _capitalised(short: Iterable[str]) -> frozenset[str]:
+    return frozenset(form for one in short for form in (one, one.capitalize()))
+
+
+_RULES: tuple[_Rule, ...] = (
+    (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/o(?=\s)"), r"\1ithout"),
+    (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/(?=\s?[\d½¼¾⅓⅔]|\s|[a-z]{3,})\s?"), r"\1ith "),
+    (frozenset("bB"), re.compile(r"(?<![\w/])([Bb])/c(?=\s)"), r"\1ecause"),
+    (frozenset(("y", "yo")), re.compile(r"(?<=\d)[ -]?(?:y/o|y\.o\.|yo)(?![\w-])"), " year old"),
+    (
+        _capitalised(AFTER_ORDINAL),
+        re.compile(rf"(?<=\d(?:st|nd|rd|th) )((?i:{_any(AFTER_ORDINAL)}))\.(?!\w)(\s*$)?"),
+        lambda match: _keep_capital(match[1], AFTER_ORDINAL[match[1].lower()]) + ("." if match[2] is not None else ""),
+    ),
+    (
+        frozenset(("ed", "eds")),
+        re.compile(r"(?<=[(,])( ?)(ed|eds)\.(?=[,)])"),
+        lambda match: f"{match[1]}editor{match[2][2:]}",
+    ),
+    (
+        frozenset(("temp",)),
+        re.compile(rf"\b((?:room|body|air|oven|water|internal|high|low|mean) )temp\b(?:\.{_ON})?"),
+        r"\1temperature",
+    ),
+    (
+        frozenset(("lg", "med", "sm")),
+        re.compile(rf"((?:(?<![\w.,]){NUMBER}|\b(?:a|one|two|three|four|five|six)) )(lg|med|sm)\.?(?= [a-z]{{3,}})"),
+        lambda match: match[1] + STOPPED[match[2]],
+    ),
+    (  # patients, where medicine is spoken of; points elsewhere
+        frozenset(("pts",)),
+        re.compile(
+            r"(\b(?:enrol(?:l?s|led)|trial|treated|recruit\w*|random\w*|admitted|discharged|cohort|included|clinic|ward)\b"
+            rf"[^.!?]{{0,40}}(?<![\w.,]){NUMBER} )pts\b(?:\.{_ON})?"
+        ),
+        r"\1patients",
+    ),
+    (
+        frozenset(PER),
+        re.compile(rf"(?<=[\w.)])\s?/\s?({_any(PER)})\b(?:\.{_ON})?"),
+        lambda match: " each" if match[1] == "ea" else f" per {PER[match[1]]}",
+    ),
+    (
+        frozenset(PER),
+        re.compile(
+            r"(\b(?:[Pp]er|[Tt]his|[Ll]ast|[Nn]ext|[Ee]very|[Ee]ach|[Oo]ne|[Pp]revious|[Cc]urrent|[Ff]iscal|[Ss]ame) )"
+            rf"(mo|yr|wk|hr|doz)\b(?:\.{_ON})?"
+        ),
+        lambda match: match[1] + PER[match[2]],
+    ),
+    (
+        frozenset(("est", "Est")),
+        re.compile(r"\b([Ee])st\.(?=\s(?:in\s)?(?:1\d{3}|20\d\d)\b)"),
+        r"\1stablished",
+    ),
+    (
+        frozenset(ALWAYS),
+        re.compile(rf"{_BEGINS}(?!(?<=\d ){_UNITS}\b)({_any(ALWAYS)})(?![\w'@/-]|\.\w)(?:\.{_ON})?"),
+        lambda match: ALWAYS[match[1]],
+    ),
+    (
+        frozenset(LAST),
+        re.compile(rf"{_BEGINS}({_any(LAST)})\.(?=\s*[\"')]*$)"),
+        lambda match: f"{LAST[match[1]]}.",
+    ),
+    (
+        frozenset(STOPPED),
+        re.compile(rf"{_BEGINS}({_any(STOPPED)})\.{_ON}"),
+        lambda match: STOPPED[match[1]],
+    ),
+    (frozenset(("Pt",)), re.compile(rf"{_BEGINS}Pt\.(?=\s[a-z])"), "Patient"),
+    (
+        frozenset(NAMES),
+        re.compile(rf"{_BEGINS}({_any(NAMES)})\.(?=\s+[\w(&§\"$£€₹]|\s?[–-]|[,;:)/])"),
+        lambda match: NAMES[match[1]],
+    ),
+)
+"""From the places that decide to the forms that need none; each with short forms that a text has to have."""
+_WORD = re.compile("[A-Za-z]+")
+
+
+def short_words(text: str) -> str:
+    """
+    >>> short_words("Mtgs w/ 12 ppl, 3rd ed., 2 lg. eggs at room temp., opt.")
+    'Meetings with 12 people, 3rd edition, 2 large eggs at room temperature, optional.'
+    """
+    # Much faster than to search for each.
+    present = frozenset(_WORD.findall(text))
+    for forms, pattern, said in _RULES:
+        if not forms.isdisjoint(present):
+            text = pattern.sub(said, text)
+    return text
+
+
+def _keep_capital(written: str, said: str) -> str:
+    return said.capitalize() if written[0].isupper() else said
