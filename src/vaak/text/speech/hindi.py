@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable
 
 from vaak.text.speech import hindi_forms
+from vaak.text.speech.hindi_short_words import nfc
 from vaak.text.speech.identifiers import read_after, read_digits
 from vaak.text.speech.words import table, words
 
-_nfc = hindi_forms.nfc
+_nfc = nfc
 
 
 SMALL = words(
@@ -206,6 +207,8 @@ def in_words(text: str, unspoken: list[str] | None = None) -> str:
     """
     text = hindi_forms.apply(hindi_forms.ADDRESSES, text)
     text = hindi_forms.apply(hindi_forms.WORDS, text)
+    if hindi_forms.HAS_ROMAN.search(text):
+        text = hindi_forms.apply(hindi_forms.ROMAN, text)
     text = read_digits(read_after(text, hindi_forms.CUES, digits, _nfc("प्लस")), digits, _nfc("प्लस"))
     text = hindi_forms.apply(hindi_forms.FIGURES, text)
     if unspoken is not None:

@@ -7,23 +7,22 @@ bullets, is left out and named.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterable
 
+from vaak.text.speech.hindi_short_words import (
+    AFTER_FIGURE,
+    BEFORE_FIGURE,
+    DOTTED,
+    HINDI_BY_UNIT,
+    SPACED_UNITS,
+    nfc,
+    read_table,
+)
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
 from vaak.text.speech.words import ordinal as english_ordinal
 from vaak.text.speech.words import table
-
-
-def nfc(text: str) -> str:
-    """The text composed, as the input is."""
-    return unicodedata.normalize("NFC", text)
-
-
-def _words(pairs: str) -> dict[str, str]:
-    return {nfc(written): nfc(said) for written, said in table(pairs).items()}
 
 
 def _any(written: Iterable[str]) -> str:
@@ -34,36 +33,7 @@ LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
 BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
 """The borders of a word: to ``re``, vowel signs aren't word characters."""
 
-DOTTED = _words(
-    """
-    डॉ=डॉक्टर डा=डॉक्टर प्रो=प्रोफ़ेसर पं=पंडित सं=संख्या ई.पू=ईसा_पूर्व ई=ईस्वी मो=मोबाइल नं=नंबर म.नं=मकान_नंबर क्र=क्रमांक
-    पि.को=पिन_कोड पो.बॉ=पोस्ट_बॉक्स पो=पोस्ट जि=जिला तह=तहसील उ.प्र=उत्तर_प्रदेश म.प्र=मध्य_प्रदेश हि.प्र=हिमाचल_प्रदेश
-    आं.प्र=आंध्र_प्रदेश वि.सं=विक्रम_संवत दि=दिनांक ता=तारीख़ पृ=पृष्ठ कु=कुमारी स्व=स्वर्गीय ले=लेफ़्टिनेंट लि=लिमिटेड इं=इंजीनियर
-    इंजी=इंजीनियर मे=मेसर्स एड=एडवोकेट कं=कंपनी प्रा=प्राइवेट दू=दूरभाष फ़ो=फ़ोन फो=फ़ोन सोम=सोमवार मंगल=मंगलवार बुध=बुधवार
-    गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार जन=जनवरी फर=फ़रवरी फ़र=फ़रवरी अप्रै=अप्रैल अग=अगस्त
-    अनु=अनुच्छेद श्री=श्री श्रीमती=श्रीमती सुश्री=सुश्री कै=कैप्टन चि=चिरंजीव प्रा.लि=प्राइवेट_लिमिटेड
-    सित=सितंबर सितं=सितंबर अक्टू=अक्टूबर अक्तू=अक्टूबर नव=नवंबर नवं=नवंबर दिस=दिसंबर दिसं=दिसंबर
-    """
-)
-"""With a full stop, or with the sign ॰ (or a zero) in its place."""
-_AFTER_FIGURE = nfc("ई.पू|ई|जन|फर|फ़र|अप्रै|अग|सित|सितं|अक्टू|अक्तू|नव|नवं|दिस|दिसं")
-_BEFORE_FIGURE = _words("प्र=प्रश्न अ=अध्याय खं=खंड भा=भाग")
-HINDI_BY_UNIT = _words(
-    """
-    किमी=किलोमीटर कि.मी.=किलोमीटर km=किलोमीटर किग्रा=किलोग्राम कि.ग्रा.=किलोग्राम kg=किलोग्राम सेमी=सेंटीमीटर से.मी.=सेंटीमीटर
-    cm=सेंटीमीटर मिमी=मिलीमीटर मि.मी.=मिलीमीटर mm=मिलीमीटर मी.=मीटर m=मीटर मिली=मिलीलीटर मि.ली.=मिलीलीटर ml=मिलीलीटर
-    mL=मिलीलीटर ली.=लीटर L=लीटर ग्रा.=ग्राम g=ग्राम मिग्रा=मिलीग्राम मि.ग्रा.=मिलीग्राम mg=मिलीग्राम µm=माइक्रोमीटर μm=माइक्रोमीटर
-    µg=माइक्रोग्राम μg=माइक्रोग्राम nm=नैनोमीटर dL=डेसीलीटर °C=डिग्री_सेल्सियस °_C=डिग्री_सेल्सियस °F=डिग्री_फ़ारेनहाइट
-    °=डिग्री %=प्रतिशत ‰=प्रति_हज़ार
-    V=वोल्ट W=वॉट kW=किलोवॉट kWh=किलोवॉट_घंटा MW=मेगावॉट Hz=हर्ट्ज़ kHz=किलोहर्ट्ज़ MHz=मेगाहर्ट्ज़ GHz=गीगाहर्ट्ज़ KB=किलोबाइट
-    MB=मेगाबाइट GB=गीगाबाइट TB=टेराबाइट mAh=मिलीऐंपियर_घंटा dB=डेसिबल hPa=हेक्टोपास्कल h=घंटा घं.=घंटा मि.=मिनट मिन.=मिनट
-    min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड hr=घंटा hrs=घंटे
-    Kg=किलोग्राम KG=किलोग्राम Km=किलोमीटर KM=किलोमीटर sec=सेकंड secs=सेकंड mins=मिनट kmph=किलोमीटर_प्रति_घंटा
-    mph=मील_प्रति_घंटा मी/से=मीटर_प्रति_सेकंड मी²=वर्ग_मीटर मी³=घन_मीटर sq_ft=वर्ग_फुट tsp=चम्मच
-    tbsp=बड़ा_चम्मच lb=पाउंड lbs=पाउंड oz=औंस ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
-    """
-)
-_NAMES = _words(
+_NAMES = read_table(
     """
     <=छोटा_है >=बड़ा_है ≤=छोटा_या_बराबर ≥=बड़ा_या_बराबर ≠=बराबर_नहीं ≈=लगभग ~=लगभग ±=प्लस_माइनस √=वर्गमूल ∞=अनंत →=से ←=से ⇒=तो
     −=माइनस ∈=में ∪=संघ ∩=सर्वनिष्ठ ∑=योग ∴=इसलिए §=धारा ©=कॉपीराइट №=नंबर ^=की_घात \\=बैकस्लैश ✓=सही ✔=सही ¥=येन ¢=सेंट
@@ -76,7 +46,7 @@ DROPPED = "*|_•●▪■◦‣►®™†‡"
 VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
 READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *"★☆⭐‰"))
 """Characters that are read here."""
-_SAID = _words(
+_SAID = read_table(
     """
     .=डॉट @=ऐट /=स्लैश -=डैश :=कोलन ?=प्रश्नचिह्न &=और #=हैश %=प्रतिशत +=प्लस ~=टिल्ड
     """
@@ -86,7 +56,7 @@ _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 CUES = compile_cues(
     nfc(
         r"पिन ?कोड|पिन|ओ\.?टी\.?पी\.?|OTP|PIN|PNR|IFSC|आधार|कोड|ट्रेन|गाड़ी|पासवर्ड|खाता|खाते|पीएनआर|फ़ोन|फोन|मोबाइल|"
-        r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन|कॉल|डायल|एसएमएस|SMS"
+        r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन|कॉल|डायल|एसएमएस|SMS|ID|आईडी"
     ),
     nfc(
         r"बिल|रोल|सीट|मीटर|पॉलिसी|ग्राहक|उपभोक्ता|कर्मचारी|बुकिंग|चालान|इनवॉइस|लाइसेंस|ऑर्डर|रसीद|टिकट|केस|आईडी|पासपोर्ट|मेरा|हमारा|सदस्यता|पंजीकरण|रजिस्ट्रेशन|कार्ड"
@@ -106,6 +76,7 @@ _LONG_UNITS = _any(one for one in HINDI_BY_UNIT if one[0] > "z")
 _POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _RAISED = f"[{''.join(RAISED)}]"
+_SCALES = nfc("(?:हज़ार|हजार|लाख|करोड़|अरब|खरब)")
 _ENDINGS = "com|org|net|edu|gov|info|in|io|ai|uk|us|co"
 
 
@@ -122,16 +93,27 @@ def address(text: str) -> str:
 _RAISED_UNIT = {"²": "वर्ग ", "³": "घन "}
 
 
+_HOUR, _HOURS = nfc("घंटा"), nfc("घंटे")
+
+
 def _measure(found: re.Match[str]) -> str:
     unit, per, power = HINDI_BY_UNIT[found["unit"]], found["per"], found["power"]
+    if unit == _HOUR and found["number"] not in ("1", "0.5"):
+        unit = _HOURS
     raised = _RAISED_UNIT.get(power or "", "")
     if per is not None:
         per = nfc(f" प्रति {_RAISED_UNIT.get(found['per_power'] or '', '')}{_name_unit(per)}")
     return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
 
 
+_LATIN_BELOW = read_table("l=लीटर d=दिन")
+"""Below the line of a quotient: km/l."""
+
+
 def _name_unit(short: str) -> str:
     """``मी`` and ``मी.`` are meters; long words stay."""
+    if short in _LATIN_BELOW:
+        return _LATIN_BELOW[short]
     return HINDI_BY_UNIT.get(short, HINDI_BY_UNIT.get(f"{short}.", short))
 
 
@@ -163,7 +145,7 @@ ADDRESSES: tuple[Rule, ...] = (
     (re.compile(rf"(?<!\w)#((?!\d){LETTER}+)"), lambda found: nfc(f"हैशटैग {_HUMPS.sub(' ', found[1])}")),
     (re.compile(rf"(?<!\w)@((?!\d){LETTER}+)"), lambda found: nfc(f"ऐट {_HUMPS.sub(' ', found[1])}")),
 )
-MONTH_NAMES = _words(
+MONTH_NAMES = read_table(
     """
     जनवरी=जनवरी जन=जनवरी फ़रवरी=फ़रवरी फरवरी=फ़रवरी फर=फ़रवरी फ़र=फ़रवरी मार्च=मार्च अप्रैल=अप्रैल अप्रै=अप्रैल
     मई=मई जून=जून जुलाई=जुलाई जुल=जुलाई
@@ -171,19 +153,19 @@ MONTH_NAMES = _words(
     नवंबर=नवंबर नवम्बर=नवंबर नव=नवंबर दिसंबर=दिसंबर दिसम्बर=दिसंबर दिस=दिसंबर
     """
 )
-DAY_NAMES = _words(
+DAY_NAMES = read_table(
     """
     सोम=सोमवार मंगल=मंगलवार बुध=बुधवार गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार
     सोमवार=सोमवार मंगलवार=मंगलवार
     बुधवार=बुधवार गुरुवार=गुरुवार शुक्रवार=शुक्रवार शनिवार=शनिवार रविवार=रविवार
     """
 )
-_LATIN_MONTHS = _words(
+_LATIN_MONTHS = read_table(
     """
     Jan=जनवरी Feb=फ़रवरी Mar=मार्च Apr=अप्रैल May=मई Jun=जून Jul=जुलाई Aug=अगस्त Sep=सितंबर Oct=अक्टूबर Nov=नवंबर Dec=दिसंबर
     """
 )
-_RELATIONS = _words("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
+_RELATIONS = read_table("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
 _RANGE_OF_NAMES = re.compile(
     rf"{BEGINS}({_any(DAY_NAMES)})\.?\s?[-–]\s?({_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
     rf"|{BEGINS}({_any(MONTH_NAMES)})\.?\s?[-–]\s?({_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
@@ -192,7 +174,7 @@ _FOREIGN_MONTH = re.compile(
     rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th)?[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?"
     rf"(?:,?[ -]([12]\d{{3}})(?!\d))?"
 )
-ORDINALS = _words("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
+ORDINALS = read_table("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
 """Of sovereigns and popes; later ones are counted in the usual ordinals."""
 _HEADINGS = nfc(
     "अध्याय|भाग|खंड|खण्ड|कक्षा|अनुच्छेद|अनुसूची|सूची|परिशिष्ट|युद्ध|टाइप|प्रकार|चरण|अंक|श्रेणी|समूह|वर्ग|ग्रेड|स्तर|सत्र|सेमेस्टर|"
@@ -233,10 +215,10 @@ WORDS: tuple[Rule, ...] = (
         lambda found: f"{DOTTED[found[1]]} ",
     ),
     (
-        re.compile(rf"(?<=\d )({_AFTER_FIGURE})\."),
+        re.compile(rf"(?<=\d )({AFTER_FIGURE})\."),
         lambda found: f"{DOTTED[found[1]]} ",
     ),
-    (re.compile(rf"{BEGINS}({_any(_BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{_BEFORE_FIGURE[found[1]]} "),
+    (re.compile(rf"{BEGINS}({_any(BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{BEFORE_FIGURE[found[1]]} "),
     (re.compile(nfc(r"(?:^|(?<=[.?!]\s))उ\.(?=\s)")), nfc("उत्तर ")),
     (
         re.compile(rf"{BEGINS}(?<!\d)(?<!\d )(?:{_SYLLABLE}\.){{2,}}"),
@@ -283,6 +265,8 @@ WORDS: tuple[Rule, ...] = (
         re.compile(nfc(rf"{BEGINS}({_any(MONTH_NAMES.values())})\s(\d{{1,2}}),\s([12]\d{{3}})(?![\d,.]\d|\d)")),
         "\\1 \\2, \x02\\3\x03",
     ),
+)
+ROMAN: tuple[Rule, ...] = (
     (_ROMAN_ITEM, lambda found: f"{parse_roman(found[1].upper())}. "),
     (_ROMAN_CENTURY, lambda found: nfc(f"{parse_roman(found[1])}वीं")),
     (_ROMAN_BEFORE, lambda found: _ordinal_of_roman(found[1])),
@@ -290,6 +274,8 @@ WORDS: tuple[Rule, ...] = (
     (_ROMAN_OTHER, lambda found: f"{found[1]} {parse_roman(found[2])}"),
     (_ROMAN_NAME, lambda found: f"{found['name']} {_ordinal_of_roman(found['roman'], oblique=bool(found['after']))}"),
 )
+HAS_ROMAN = re.compile("[IVXivx]")
+"""Much faster to look for than each of these."""
 FIGURES: tuple[Rule, ...] = (
     (re.compile(nfc(rf"({_N}) ?रु\.?/(?=[\u0900-\u097f])")), r"₹\1/"),
     (
@@ -315,7 +301,7 @@ FIGURES: tuple[Rule, ...] = (
     (
         re.compile(
             nfc(
-                r"(?<![\d.,/:₹$-])(1[5-9]\d\d)(?=(?:,\s1[5-9]\d\d)*\s(?:और|या|व|तथा|एवं)\s1[5-9]\d\d\s(?:में|से|तक|के|की|का|को))"
+                r"(?<![\d.,/:₹$-])(1[5-9]\d\d)(?=(?:,\s(?:1[5-9]|20)\d\d)*\s(?:और|या|व|तथा|एवं)\s(?:1[5-9]|20)\d\d\s(?:में|से|तक|के|की|का|को))"
             )
         ),
         "\x02\\1\x03",
@@ -335,6 +321,8 @@ FIGURES: tuple[Rule, ...] = (
         re.compile(r"(?<![\w.'])(\d{1,2})['′] ?(\d{1,2})[\"″](?!\w)"),
         lambda found: nfc(f"{found[1]} फुट {found[2]} इंच"),
     ),
+    (re.compile(r"(?<![\w.,:'-])(\d{1,3})(?:\"|″)(?!\w)"), lambda found: _inches(found)),
+    (re.compile(r"(?<=[\u0900-\u097f])\s?/\s?(?=\d)"), ", "),
     (re.compile(r"(?<![\d/,.-])((?:19|20)\d\d)/(\d\d)(?![\d/])"), lambda found: _fiscal(found)),
     (re.compile(r"(?<=\d)/-"), " "),
     (
@@ -346,6 +334,8 @@ FIGURES: tuple[Rule, ...] = (
         lambda found: nfc(f"{found[1]} प्रति {HINDI_BY_UNIT.get(found[2] or '', '')}"),
     ),
     (re.compile(rf"\b(?:INR|Rs) ?({_N})"), r"₹\1"),
+    (re.compile(r"\b(US|A|C|CA|AU|NZ|HK|S)(?=\$\d)"), r"\1 "),
+    (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ((?:{_SCALES})(?: {_SCALES})?) ?रु(?:\.|{ENDED})")), r"₹\1 \2 "),
     (re.compile(rf"\b(USD|EUR|GBP) ?({_N})"), lambda found: f"{_SIGNS[found[1]]}{found[2]}"),
     (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ?(?:रु(?:\.|{ENDED})|₹|INR\b)")), r"₹\1 "),
     (re.compile(r"([★⭐]+)(☆*)"), _stars),
@@ -365,11 +355,22 @@ FIGURES: tuple[Rule, ...] = (
         re.compile(
             nfc(
                 rf"(?<![\d.,:/])(?P<number>{_N})\s?(?P<unit>{_UNIT})(?P<power>[²³])?"
-                rf"(?:/(?P<per>{_UNIT}|[\u0900-\u097f]+)(?P<per_power>[²³])?)?(?!{LETTER}|[²³])"
+                rf"(?:/(?P<per>{_UNIT}|l|d|[\u0900-\u097f]+)(?P<per_power>[²³])?)?(?!{LETTER}|[²³])"
             )
         ),
         _measure,
     ),
+    (
+        re.compile(r"(?<=\d )/(L|mL|dL|μL|mm³|kg)(?![\w/])|(?<=\d)/(L|mL|dL|μL)(?![\w/])"),
+        lambda found: _per_count(found),
+    ),
+    (
+        re.compile(
+            nfc(rf"({BEGINS}(?:आधा|आधे|चौथाई|पौन|एक|दो|तीन|चार|पाँच|दस|डेढ़|ढाई|प्रति|हर)\s)({_LONG_UNITS})(?!{LETTER})")
+        ),
+        lambda found: found[1] + HINDI_BY_UNIT[found[2]],
+    ),
+    (re.compile(r"(?<=\d )([AKJN])(?=\s+[\u0900-\u097f]|[,।.]|$)"), lambda found: SPACED_UNITS[found[1]]),
     (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})")), nfc("मीटर")),
     (re.compile(r"(?<=[a-z])/(?=[\u0900-\u097f])|(?<=[\u0900-\u097f])/(?=[\u0900-\u097f])"), nfc(" या ")),
     (re.compile(r"(?<=[A-Za-z\d)])²"), nfc(" का वर्ग ")),
@@ -436,6 +437,16 @@ def _ordinal_of_roman(roman: str, oblique: bool = False) -> str:
     """``III`` after a name is तृतीय; from eleven on, ``XVI`` is सोलहवाँ, and सोलहवें before a postposition."""
     number = parse_roman(roman)
     return ORDINALS.get(str(number), nfc(f"{number}{'वें' if oblique else 'वाँ'}"))
+
+
+def _inches(found: re.Match[str]) -> str:
+    """``1"``, unless the mark closes a quotation."""
+    closes = found[0].endswith('"') and found.string.count('"', 0, found.start()) % 2
+    return found[0] if closes else nfc(f"{found[1]} इंच")
+
+
+def _per_count(found: re.Match[str]) -> str:
+    return nfc(f" प्रति {HINDI_BY_UNIT.get(found[1] or found[2], found[1] or found[2])}")
 
 
 def _fiscal(found: re.Match[str]) -> str:

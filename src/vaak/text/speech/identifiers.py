@@ -30,7 +30,7 @@ def compile_cues(strong: str, weak: str, number: str, least: int = 4) -> re.Patt
     digits it has at least.
     """
     return re.compile(
-        rf"(?P<cue>(?<!\w)(?:(?:{strong})(?:\s?(?:{number}))*|(?:{weak})\s?(?:{number}))\s?[:#-]?\s?#?)"
+        rf"(?P<cue>(?<!\w)(?:(?:{strong})(?:\s?(?:{number}))*|(?:{weak})\s{{0,2}}(?:{number}))\s{{0,2}}[:#-]?\s?#?)"
         rf"(?P<number>\+?\d(?:[ -]?\d){{{least - 1},18}}){_ENDS}"
     )
 

@@ -32,7 +32,8 @@ NAME_BY_UNIT = table(
     mmHg=millimeter_of_mercury/millimeters_of_mercury px=pixel fps=frame_per_second/frames_per_second
     mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
     Ah=amp_hour bps=basis_point yr=year yrs=year mths=month wk=week wks=week mos=month kgs=kilogram kms=kilometer
-    gm=gram gms=gram ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter sq_km=square_kilometer
+    gm=gram gms=gram ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter
+    sq_km=square_kilometer
     mya=million_years_ago/million_years_ago Ga=billion_years/billion_years Ma=million_years/million_years
     ka=thousand_years/thousand_years Gyr=billion_years/billion_years Myr=million_years/million_years
     kyr=thousand_years/thousand_years ly=light-year AU=astronomical_unit kpc=kiloparsec Mpc=megaparsec
