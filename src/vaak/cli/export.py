@@ -31,7 +31,8 @@ ChosenFormat = Annotated[
         metavar="FORMAT",
         help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
         "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
-        "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx; or a format of your own task.",
+        "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx; dcp: for torch.distributed.checkpoint; "
+        "or a format of your own task.",
         autocompletion=_known_formats,
     ),
 ]

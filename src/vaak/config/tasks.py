@@ -117,6 +117,8 @@ class ExportFormat:
         The types that the weights may have, by the format's own names.
     is_unmerged
         Whether low-rank adapters are written apart from the weights that they change.
+    is_weights_alone
+        Whether nothing but the program that made a model can run it from that: no one is advised to use it instead.
     """
 
     library: str
@@ -125,6 +127,7 @@ class ExportFormat:
     options: tuple[str, ...] = ()
     quantizations: tuple[str, ...] = ()
     is_unmerged: bool = False
+    is_weights_alone: bool = False
 
 
 ANY_COMMANDS = ("eval {run}", "predict {run} INPUT")

@@ -28,6 +28,7 @@ from vaak.core.matching import quote_names
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.engine.callback import Callback
+from vaak.engine.checkpoint.dcp import is_dcp, read_dcp
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
@@ -330,10 +331,12 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
     """
     if options.init_from is None:
         return
-    source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
+    own, folder = model_tensors(model), Path(options.init_from)
+    source = folder if is_dcp(folder) else resolve_checkpoint(folder)
     patterns = [compile_pattern(match, own, "training.checkpoint.init_except") for match in options.init_except]
     # the source may lack the adapters that this model has; its weights get the names that they have next to these
-    found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
+    weights = read_dcp(folder) if is_dcp(folder) else load_checkpoint(source, weights_only=True).model
+    found = without_lora(_rename_weights(weights, options.init_rename), model)
     added = {name for name in added_by_lora(model) if name in own and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}

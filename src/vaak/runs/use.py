@@ -35,10 +35,16 @@ def available_formats(task: Task) -> list[str]:
     return [name for name in declared_formats(task) if name not in refused]
 
 
+def usable_formats(task: Task) -> list[str]:
+    """Return those of ``available_formats`` that other software runs a model from."""
+    declared = declared_formats(task)
+    return [name for name in available_formats(task) if not declared[name].is_weights_alone]
+
+
 def formats_to_record(task: Task) -> list[str]:
-    """``available_formats`` for the run's folder; none, with a warning, where a task fails to say."""
+    """The ``usable_formats`` for the run's folder; none, with a warning, where a task fails to say."""
     try:
-        return available_formats(task)
+        return usable_formats(task)
     except Exception as error:
         # The code of a user's task must not end its training.
         log.warning("which formats this run can be exported in isn't known: %s: %s", type(error).__name__, error)
@@ -47,8 +53,8 @@ def formats_to_record(task: Task) -> list[str]:
 
 def require_format(task: Task, name: str) -> None:
     """Raises UserError, with the reason and what to use instead, where a task doesn't write this run in a format."""
-    formats = available_formats(task)
-    if name not in formats:
+    if name not in available_formats(task):
+        formats = usable_formats(task)
         names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
         instead = f"use --format {names}" if formats else "this run has no other format"
         near = "" if name in declared_formats(task) else nearest_name(name, formats)

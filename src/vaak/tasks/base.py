@@ -27,6 +27,8 @@ from vaak.core.errors import UserError
 from vaak.core.left_out import SplitContents
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
+from vaak.engine.checkpoint.dcp import write_dcp
+from vaak.engine.snapshot import model_tensors
 from vaak.nn.config import own_networks
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import write_own_adapter
@@ -137,6 +139,10 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         base = self.experiment.training.checkpoint.init_from
         base = None if base is None else str(Path(base).expanduser().absolute())
         write_own_adapter(model, self.experiment.model.lora, base, folder, self.also_trained)
+
+    def export_dcp(self, model: nn.Module, folder: Path) -> None:
+        """Write the weights by their names here, for programs that read ``torch.distributed.checkpoint``."""
+        write_dcp(model_tensors(model), folder)
 
 
 def pad_rows(rows: Sequence[np.ndarray], fill: float = 0, length: int | None = None, dtype: Any = None) -> np.ndarray:

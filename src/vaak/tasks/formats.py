@@ -25,6 +25,14 @@ def _onnx_code(exported: ExportedFolder) -> str:
 
 ONNX = ExportFormat("onnx", _onnx_code)
 PEFT = ExportFormat("peft", is_unmerged=True)
+DCP_CODE = """\
+import torch
+import torch.distributed.checkpoint as dcp
+
+about = dcp.FileSystemReader("{folder}").read_metadata().state_dict_metadata
+weights = {name: torch.empty(one.size, dtype=one.properties.dtype) for name, one in about.items()}
+dcp.load(weights, checkpoint_id="{folder}")"""
+DCP = ExportFormat("pytorch", code_from(DCP_CODE), is_weights_alone=True)
 SHERPA = "sherpa-onnx"
 
 

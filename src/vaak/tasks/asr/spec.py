@@ -30,7 +30,7 @@ from vaak.tasks.asr.config import (
 )
 from vaak.tasks.audio_checks import BY_LOADER, settle_features
 from vaak.tasks.fetching import count_base_parameters
-from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
+from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.text.config import losses_of_tokens
 
 USUAL_CHUNK = 0.32
@@ -236,6 +236,7 @@ SPEC = TaskSpec(
         "hf": transformers_format(HUB_TAG, "expert"),
         "onnx": ONNX,
         "peft": replace(PEFT, options=("expert",)),
+        "dcp": DCP,
         "mixture": ExportFormat("transformers", is_unmerged=True),
         "ct2": replace(ct2_format(CT2_CODE), options=("expert",)),
         SHERPA: ExportFormat(SHERPA, sherpa_code, quantizations=("int8",)),

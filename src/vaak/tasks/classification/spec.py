@@ -27,7 +27,7 @@ from vaak.nn.config import (
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
 from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
-from vaak.tasks.formats import ONNX, PEFT, transformers_format
+from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
@@ -221,7 +221,7 @@ SPEC = TaskSpec(
     commands=lambda get: ("eval {run}", 'classify {run} "…"'),
     uses={"classify": (), "predict --embeddings": ()},
     endpoints=lambda get: ("classify", "embeddings"),
-    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
+    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag=HUB_TAG,
     opens=opens,
 )

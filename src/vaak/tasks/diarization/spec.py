@@ -32,7 +32,7 @@ from vaak.tasks.diarization.config import (
     DiarizationTrainingConfig,
     longest_example,
 )
-from vaak.tasks.formats import ONNX, PEFT
+from vaak.tasks.formats import DCP, ONNX, PEFT
 
 BASE_RATE, BASE_PARAMETERS = 16000, 1_473_000
 """Of the segmentation networks that pyannote.audio publishes."""
@@ -297,7 +297,7 @@ SPEC = TaskSpec(
     commands=lambda get: ("tune {run}", "eval {run}", "diarize {run} recording.wav --output rttm"),
     uses={"diarize": (), "tune": ()},
     endpoints=lambda get: ("diarize",),
-    exports={"onnx": ONNX, "peft": PEFT},
+    exports={"onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag="voice-activity-detection",
     opens=opens,
 )

@@ -16,7 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
-from vaak.tasks.formats import ONNX, PEFT, code_from, ct2_format, transformers_format
+from vaak.tasks.formats import DCP, ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
     ALIASES,
@@ -277,6 +277,7 @@ SPEC = TaskSpec(
         "hf": transformers_format(HUB_TAG),
         "onnx": ONNX,
         "peft": PEFT,
+        "dcp": DCP,
         "ct2": ct2_format(CT2_CODE),
         "gguf": ExportFormat("gguf", code_from(GGUF_CODE), quantizations=("f32", "f16", "bf16", "q8_0")),
     },

@@ -10,7 +10,7 @@ from typing import Any
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, spec_by_name
-from vaak.tasks.formats import ONNX, PEFT, transformers_format
+from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.multitask import METRICS
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
 
@@ -122,5 +122,10 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     checks=checks,
     commands=commands,
-    exports={"hf": _written_apart(transformers_format("")), "onnx": _written_apart(ONNX), "peft": PEFT},
+    exports={
+        "hf": _written_apart(transformers_format("")),
+        "onnx": _written_apart(ONNX),
+        "peft": PEFT,
+        "dcp": _written_apart(DCP),
+    },
 )

@@ -37,7 +37,7 @@ from vaak.nn.lora import merged
 from vaak.nn.losses import auxiliary_losses
 from vaak.runs.folder.directory import TASKS_FOLDER
 from vaak.runs.prepared import prepared_folder
-from vaak.runs.use import available_formats, declared_formats, explain_refusal, find_writer
+from vaak.runs.use import available_formats, declared_formats, explain_refusal, find_writer, usable_formats
 from vaak.tasks.base import Task
 from vaak.tasks.multitask.config import MultiTaskExperiment
 from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
@@ -239,13 +239,19 @@ class JointTask(Task[Any]):
         """Write a folder for each task with its low-rank adapters, or what the task has."""
         self._export(model, "peft", folder)
 
+    def export_dcp(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder for each task with its weights."""
+        self._export(model, "dcp", folder)
+
     def _export(self, model: nn.Module, format: str, folder: Path) -> None:
         """Write ``folder`` with a folder for each task, completely or not at all: in the format, or in one it has."""
         assert isinstance(model, MultiTaskModel)
         with whole_folder(folder) as made:
             for name, part in self.inner_tasks.items():
                 formats, declared = available_formats(part), declared_formats(part)
-                own = format if format in formats else next((one for one in formats if one != "peft"), None)
+                own = (
+                    format if format in formats else next((one for one in usable_formats(part) if one != "peft"), None)
+                )
                 if own != format:
                     instead = f"it is written as {own}" if own else "it is left out"
                     log.warning("%s: --format %s: %s; %s", name, format, explain_refusal(part, format), instead)

@@ -16,7 +16,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.fetching import base_findings, count_base_parameters
-from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
+from vaak.tasks.formats import DCP, ONNX, PEFT, ct2_format, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.tasks.seq2seq import METRICS
 from vaak.tasks.seq2seq.config import (
@@ -175,7 +175,7 @@ SPEC = TaskSpec(
     commands=lambda get: ("eval {run}", 'translate {run} "…"'),
     uses={"translate": ()},
     endpoints=lambda get: ("translate",),
-    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
+    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "dcp": DCP, "ct2": ct2_format(CT2_CODE)},
     hub_tag=HUB_TAG,
     opens=opens,
 )

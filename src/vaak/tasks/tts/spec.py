@@ -25,7 +25,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
-from vaak.tasks.formats import ONNX, PEFT, SHERPA
+from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA
 from vaak.tasks.tts import METRICS
 from vaak.tasks.tts.config import (
     ALIASES,
@@ -266,6 +266,7 @@ SPEC = TaskSpec(
     exports={
         "onnx": ONNX,
         "peft": PEFT,
+        "dcp": DCP,
         SHERPA: ExportFormat(SHERPA, sherpa_code, SHERPA_NOTE, ("vocoder", "words"), ("int8",)),
     },
     hub_tag="text-to-speech",

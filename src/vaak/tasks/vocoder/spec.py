@@ -10,7 +10,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length
 from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
-from vaak.tasks.formats import ONNX, PEFT
+from vaak.tasks.formats import DCP, ONNX, PEFT
 from vaak.tasks.vocoder import METRICS
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
@@ -125,7 +125,7 @@ SPEC = TaskSpec(
     example="vaak.runs.example_data:write_voice",
     commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
     uses={"data.speaking.vocoder": ()},
-    exports={"onnx": ONNX, "peft": PEFT},
+    exports={"onnx": ONNX, "peft": PEFT, "dcp": DCP},
     hub_tag="audio-to-audio",
     opens=opens,
 )
