@@ -1,9 +1,10 @@
 """Installs Vaak in a new environment with each Python that is here, and trains there: does it work as a wheel?
 
-    python scripts/python_versions.py [--torch torch==2.13.0] [PYTHON …]
+    python scripts/python_versions.py [--torch torch==2.13.0 --torch torch==2.14.1] [PYTHON …]
 
-Without arguments, python3.11, python3.12 and python3.13 are tried, as far as they are there. An installation of the
-core takes some minutes and 1.2 GB, which are freed afterwards. The exit code is 1 where one of them fails.
+It prints a table, a row for each Python and torch. Without arguments, python3.11, python3.12 and python3.13 are tried,
+as far as they are there. An installation of the core takes some minutes and 1.2 GB (6 GB with CUDA), which are freed
+afterwards. The exit code is 1 where one of them fails.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ COMMANDS = (
 )
 
 
-def try_python(python: str, torch: str) -> str | None:
-    """Return None where all commands work with a Python, or the end of what the first that failed said."""
+def try_python(python: str, torch: str) -> tuple[str, str | None]:
+    """Return the version of torch that was installed, and how the first failure ends; None where all commands work."""
     with tempfile.TemporaryDirectory(prefix="vaak-python-") as name:
         folder, pip = Path(name), Path(name) / "venv/bin/pip"
         vaak = folder / "venv/bin/vaak"
@@ -35,33 +36,42 @@ def try_python(python: str, torch: str) -> str | None:
             [python, "-m", "venv", "venv"],
             [str(pip), "install", "--quiet", "--extra-index-url", CPU_TORCH, torch],
             [str(pip), "install", "--quiet", str(ROOT)],
+            [str(folder / "venv/bin/python"), "-c", "import torch; print(torch.__version__)"],
             *([str(vaak), *command] for command in COMMANDS),
         ]
+        installed = torch
         for step in steps:
             done = subprocess.run(step, cwd=folder, capture_output=True, text=True)
             if done.returncode:
-                return f"{' '.join(step)}: {(done.stderr or done.stdout).strip()[-400:]}"
-    return None
+                return installed, f"{' '.join(step)}: {(done.stderr or done.stdout).strip()[-400:]}"
+            if step[1] == "-c":
+                installed = done.stdout.strip()
+    return installed, None
 
 
 def main() -> None:
-    """Try each Python, and print how it went."""
+    """Try each Python with each torch, and print a table in Markdown of how it went."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--torch", default="torch", help="the requirement of torch, such as torch==2.13.0")
+    parser.add_argument(
+        "--torch", action="append", help="a requirement of torch, such as torch==2.13.0; may be given several times"
+    )
     parser.add_argument("pythons", nargs="*", default=SUPPORTED, metavar="PYTHON")
     given = parser.parse_args()
     failed = False
+    print("| Python | torch | installs, trains, evaluates |\n|---|---|---|", flush=True)
     for python in given.pythons:
         try:
             about = subprocess.run([python, "--version"], capture_output=True, text=True)
         except OSError:
             about = None
         if about is None or about.returncode:
-            print(f"{python}: not here", flush=True)
+            print(f"| {python} | | not here |", flush=True)
             continue
-        problem = try_python(python, given.torch)
-        failed |= problem is not None
-        print(f"{about.stdout.strip()}: {'works' if problem is None else problem}", flush=True)
+        for torch in given.torch or ["torch"]:
+            installed, problem = try_python(python, torch)
+            failed |= problem is not None
+            said = "yes" if problem is None else " ".join(problem.split()).replace("|", "\\|")
+            print(f"| {about.stdout.split()[-1]} | {installed} | {said} |", flush=True)
     sys.exit(failed)
 
 

@@ -284,7 +284,7 @@ class Stepper:
         return [2 * one for [one] in parts]
 
     def compute_open(self, parts: list[list[int]], intake: Intake) -> None:
-        left = {id(one): [one, one[0]] for one in parts}
+        left: dict[int, list[Any]] = {id(one): [one, one[0]] for one in parts}
         while left:
             self.begun.set()
             for one in intake.take(len(left)):
