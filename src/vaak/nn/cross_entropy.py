@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import find_places
 from vaak.core.errors import UserError, optional_import
+from vaak.core.torch_internals import is_fake
 from vaak.nn.kernels.row_kernels import cross_entropy_rows, has_cross_entropy_rows
 
 # Torch's value for positions without a target.
@@ -40,6 +41,10 @@ MANY_LOGITS = 2**26
 """Logits of this number or more aren't made whole if possible: 256 MiB in 32 bits, and their gradient, too."""
 
 
+CLASSES_AT_ONCE, FEW_ROWS, MANY_WEIGHTS = 512, range(4, 16), 2**24
+"""Classes whose logits a CPU computes together, of how many rows, and for how many weights at least."""
+
+
 class HeadInputs(NamedTuple):
     """The factors of logits: ``hidden`` (..., width), a head's ``weight`` (class, width) and its bias."""
 
@@ -49,7 +54,23 @@ class HeadInputs(NamedTuple):
 
     def logits(self) -> Tensor:
         """All of them, (..., class)."""
+        if self.are_few:
+            return _logits_in_parts(*self)
         return F.linear(self.hidden, self.cast_weight(), self.bias)
+
+    @property
+    def are_few(self) -> bool:
+        """Whether logits are computed for some classes at a time, as where a CPU decodes a few rows.
+
+        MKL takes 15.1 ms to multiply 5 rows by 51,864 × 384 numbers, and 23.5 ms for 8; in parts, whose weights stay
+        in the cache while they are read, it takes 10.4 and 11.5 ms for the same bits (one core, a Xeon with AVX-512).
+        """
+        hidden, weight = self.hidden, self.weight
+        if hidden.device.type != "cpu" or weight.numel() < MANY_WEIGHTS or torch.is_grad_enabled():
+            return False
+        are_numbers = hidden.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        rows = hidden.numel() // hidden.shape[-1]
+        return are_numbers and not torch.compiler.is_compiling() and not is_fake(hidden) and rows in FEW_ROWS
 
     def cast_weight(self) -> Tensor:
         """Return the weight as a product with ``hidden`` takes it: a frozen one may be in fewer bits (QLoRA)."""
@@ -59,6 +80,16 @@ class HeadInputs(NamedTuple):
     def at(self, places: Tensor | slice) -> HeadInputs:
         """Return the inputs of some of the hidden states."""
         return HeadInputs(self.hidden[places], self.weight, self.bias)
+
+
+def _logits_in_parts(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows = hidden.flatten(0, -2)
+    logits = rows.new_empty(len(rows), len(weight))
+    for out, part in zip(logits.split(CLASSES_AT_ONCE, 1), weight.split(CLASSES_AT_ONCE), strict=True):
+        torch.mm(rows, part.T, out=out)
+    if bias is not None:
+        logits += bias
+    return logits.view(*hidden.shape[:-1], -1)
 
 
 def unless_many(model: nn.Module, targets: Tensor) -> dict[str, bool]:

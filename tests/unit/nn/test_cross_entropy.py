@@ -323,3 +323,26 @@ def test_without_liger_a_line_says_what_to_install(monkeypatch):
 def test_the_installed_liger_takes_these_arguments():
     loss = pytest.importorskip("liger_kernel.transformers").LigerFusedLinearCrossEntropyLoss
     loss(ignore_index=-100, label_smoothing=0.1, reduction="sum")
+
+
+@pytest.mark.parametrize(("rows", "is_in_parts"), [(3, False), (6, True), (18, False)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_of_a_few_rows_are_computed_in_parts_for_the_same_numbers(
+    rows: int, is_in_parts: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cross_entropy, "MANY_WEIGHTS", 1)
+    monkeypatch.setattr(cross_entropy, "CLASSES_AT_ONCE", 7)
+    inputs, _ = drawn(rows, 30, 5, bias, 0)
+    hidden, weight, own_bias = (None if one is None else one.detach().float() for one in inputs)
+    assert hidden is not None
+    assert weight is not None
+    inputs, parts = HeadInputs(hidden.unflatten(0, (rows // 3, 3)), weight, own_bias), list[int]()
+    split = cross_entropy._logits_in_parts
+    monkeypatch.setattr(cross_entropy, "_logits_in_parts", lambda *args: parts.append(1) or split(*args))
+    with torch.no_grad():
+        found = inputs.logits()
+    assert bool(parts) == is_in_parts
+    torch.testing.assert_close(found, F.linear(*inputs), rtol=1e-6, atol=1e-6)
+    inputs.logits()
+    HeadInputs(*(one if one is None else one.bfloat16() for one in inputs)).logits()
+    assert len(parts) == is_in_parts, "gradients and other types take the product as it is"

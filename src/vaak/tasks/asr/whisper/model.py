@@ -41,6 +41,10 @@ def _attend(
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     given, known = query.shape[2], key.shape[2]
+    if given == 1 < len(key) and not module.is_causal and key.stride(0) == value.stride(0) == 0:
+        # Hypotheses of one recording, which share its keys: as tokens of one row, they read them once.
+        together, _ = sdpa_attention_forward(module, query.transpose(0, 2), key[:1], value[:1], None, **more)
+        return together.transpose(0, 1), None
     # Several tokens after those of a cache: torch's own causal mask would be aligned with the first key.
     if attention_mask is None and module.is_causal and 1 < given < known:
         attention_mask = torch.ones(given, known, dtype=torch.bool, device=query.device).tril(known - given)[None, None]
@@ -200,7 +204,10 @@ class AsrModel(WithExperts):
             ).last_hidden_state
             head = self.whisper.proj_out
             # Not a class derived from it, which may add to the product, as an adapter does.
-            if not project and is_product(head):
-                return HeadInputs(hidden, head.weight, head.bias)
-            logits: Tensor = head(hidden)
+            inputs = HeadInputs(hidden, head.weight, head.bias) if is_product(head) else None
+            if inputs is not None and not project:
+                return inputs
+            # Where somebody watches the head, it is called.
+            in_parts = inputs is not None and inputs.are_few and not head._forward_hooks
+            logits: Tensor = inputs.logits() if inputs is not None and in_parts else head(hidden)
         return logits

@@ -50,11 +50,14 @@ class TimeRules(NamedTuple):
     def __call__(self, logits: Tensor, written: Tensor) -> Tensor:
         """Return logits ``(row, vocab)`` of the token after ``written`` ``(row, token)``, -inf for forbidden ones."""
         first, stop, length = self.times.start, self.times.stop, written.shape[1]
-        tokens = torch.arange(logits.shape[1], device=logits.device)
-        times = (tokens >= first) & (tokens < stop)
+        logits = logits.clone()
+        # Views: what is filled below is filled in the copy.
+        times, before, after = logits[:, first:stop], logits[:, :first], logits[:, stop:]
         if length == 0:
-            latest = stop if self.latest is None else first + self.latest + 1
-            logits = logits.masked_fill(~times | (tokens >= latest), -torch.inf)
+            before.fill_(-torch.inf)
+            after.fill_(-torch.inf)
+            if self.latest is not None:
+                times[:, self.latest + 1 :].fill_(-torch.inf)
         else:
             is_time = (written >= first) & (written < stop)
             # Two times (or the first one) begin a segment, so text follows; one after text ends it, so another's
@@ -66,17 +69,19 @@ class TimeRules(NamedTuple):
             last = written.where(is_time, first - 1).amax(1)
             # A segment isn't empty.
             lowest = torch.where(ends, last, last + 1)
-            is_too_early = times & (tokens < lowest[:, None])
-            is_text = ~times & (tokens != self.end)
-            forbidden = is_too_early | (begins[:, None] & times) | (ends[:, None] & is_text)
-            logits = logits.masked_fill(forbidden, -torch.inf)
-        # A time, whichever, rather than any one token of text that is less probable than all times together.
-        scores = logits.float()
-        others = scores.masked_fill(times, -torch.inf).amax(1)
-        # Single times share their probability with their neighbours 0.02 s away; only their sum says how likely any
-        # time is.
-        is_time_better = scores[:, first:stop].logsumexp(1) > others
-        return logits.masked_fill(is_time_better[:, None] & ~times, -torch.inf)
+            numbers = torch.arange(first, stop, device=logits.device)
+            times.masked_fill_((numbers < lowest[:, None]) | begins[:, None], -torch.inf)
+            end = logits[:, self.end].clone()
+            for text in (before, after):
+                text.masked_fill_(ends[:, None], -torch.inf)
+            logits[:, self.end] = end
+        # A time, whichever, rather than any one token of text that is less probable than all times together. Single
+        # times share their probability with their neighbours 0.02 s away; only their sum says how likely any time is.
+        others = torch.stack([text.amax(1) for text in (before, after) if text.shape[1]]).amax(0).float()
+        is_time_better = (times.float().logsumexp(1) > others)[:, None]
+        for text in (before, after):
+            text.masked_fill_(is_time_better, -torch.inf)
+        return logits
 
 
 class Piece(NamedTuple):

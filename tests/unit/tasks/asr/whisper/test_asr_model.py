@@ -19,6 +19,7 @@ from transformers import (
     WhisperForConditionalGeneration,
     WhisperTokenizer,
 )
+from transformers.integrations import sdpa_attention
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
@@ -31,7 +32,7 @@ from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.asr.whisper.data import collate
 from vaak.tasks.asr.whisper.export import write_adapter, write_whisper
 from vaak.tasks.asr.whisper.features import SAMPLING_RATE, WhisperFeatures
-from vaak.tasks.asr.whisper.model import AsrModel, Encoded
+from vaak.tasks.asr.whisper.model import AsrModel, Encoded, _attend
 from vaak.tasks.asr.whisper.network import loaded_whisper
 from vaak.tasks.asr.whisper.predict import TranscriptWriter, WhisperTranscriber, require_decoding
 
@@ -329,3 +330,20 @@ def test_a_name_of_the_hub_without_network_is_one_line(tmp_path: Path, monkeypat
         "model.base: vaak-nobody/no-whisper can't be loaded: no such folder, and the Hugging Face Hub has no such "
         "model or can't be reached"
     )
+
+
+def test_hypotheses_that_share_their_audio_read_it_once(monkeypatch: pytest.MonkeyPatch):
+    read, attend = list[int](), sdpa_attention.sdpa_attention_forward
+
+    def watched(module: Any, query: torch.Tensor, key: torch.Tensor, *more: Any, **options: Any) -> Any:
+        read.append(len(key))
+        return attend(module, query, key, *more, **options)
+
+    monkeypatch.setattr(sdpa_attention, "sdpa_attention_forward", watched)
+    module = torch.nn.Module()
+    module.is_causal = False
+    query, key, value = torch.randn(5, 2, 1, 8), torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8)
+    shared, _ = _attend(module, query, key.expand(5, -1, -1, -1), value.expand(5, -1, -1, -1), None)
+    apart, _ = _attend(module, query, key.repeat(5, 1, 1, 1), value.repeat(5, 1, 1, 1), None)
+    torch.testing.assert_close(shared, apart, rtol=1e-5, atol=1e-6)
+    assert read == [1, 5]
