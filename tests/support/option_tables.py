@@ -70,6 +70,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.scheduler.options": ("training.scheduler.type=FOLDER/own.py:Stairs",),
     "training.memory.recovery": ("training.loss.auxiliary={short: {type: 'FOLDER/own.py:short', weight: 0.1}}",),
     "training.non_finite.max_skipped": ("training.loss.auxiliary={torn: {type: 'FOLDER/own.py:torn', weight: 0.1}}",),
+    "training.batching.shards_mixed": ("training.batching.shard_size=2",),
     "training.performance.prefetch_factor": ("training.performance.num_workers=1",),
     "training.fp32_fallback": ("training.mixed_precision=no",),
     "training.performance.persistent_workers": ("training.performance.num_workers=1",),

@@ -115,6 +115,8 @@ VALUES: dict[str, Any] = {
     "training.batching.max_tokens": 100,
     "training.batching.max_duration": 10.0,
     "training.batching.round_lengths": 8,
+    "training.batching.shard_size": 2,
+    "training.batching.shards_mixed": 1,
     "data.minimal_pairs": ["FOLDER/pairs.jsonl"],
     "data.mixture.0.weights": [1.0, 9.0],
     "data.mixture.0.step": 4,

@@ -43,7 +43,7 @@ ALONE = {
     "exports": ("--width 32 --layers 1 --seconds 0.5 --rounds 1", "CTC"),
     "favor": ("--head-width 8 --draws 4 --features 16", "16"),
     "gpu": ("--rounds 1 --threads 1", "Vaak, fp32, 16 at once"),
-    "loading": ("--seconds 5", "| 9 to 19 | opus_fast |"),
+    "loading": ("--seconds 5 --examples 40000", "| 9 to 19 | opus_fast |"),
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
     "launches": ("classification/quickstart", "| classification/quickstart | "),
     "plans": ("2000", "stratified-curriculum"),

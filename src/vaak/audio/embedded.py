@@ -77,6 +77,25 @@ def _is_count(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 19
 
 
+def find_bytes(place: Path | Part) -> tuple[Path, int, int]:
+    """The file that has an audio, and its first byte and number of bytes there; of Parquet, those of its row group.
+
+    Raises DataError for Parquet that can't be opened, OSError for a file that isn't there.
+    """
+    if isinstance(place, ByteRange):
+        return place.path, place.offset, place.size
+    if isinstance(place, DeflatedRange):
+        return place.path, place.offset, place.packed
+    if isinstance(place, ParquetCell):
+        group = open_parquet(place.path).metadata.row_group(place.group)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+        [chunk] = [chunk for chunk in chunks if chunk.path_in_schema == place.column]
+        first = chunk.data_page_offset if chunk.dictionary_page_offset is None else chunk.dictionary_page_offset
+        return place.path, first, chunk.total_compressed_size
+    path = place if isinstance(place, Path) else place.path
+    return path, 0, path.stat().st_size
+
+
 def place_of_source(kind: str, source: str) -> Path | Part:
     """Return where a cut's source is: a file, or a part of one."""
     return parse_part(source) if kind == EMBEDDED_TYPE else Path(source)

@@ -356,7 +356,10 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
 
 def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """Difficulties that the data don't have, and a curriculum that would become easier."""
-    curriculum = experiment.training.curriculum
+    curriculum, batching = experiment.training.curriculum, experiment.training.batching
+    if curriculum is not None and batching.shard_size is not None:
+        message = "training.curriculum orders examples by difficulty, not as they are stored; leave one of them out"
+        yield impossible("training.batching.shard_size", message)
     if curriculum is None:
         return
     refused = experiment.spec.refused_difficulties(experiment)
@@ -559,6 +562,8 @@ def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[Check
 
 def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
     """Options that wait for another one."""
+    if training.batching.shard_size is None:
+        yield no_effect("training.batching.shards_mixed", "shard_size is null, so examples come in random order")
     if training.checkpoint.init_from is None:
         for name in ("init_except", "init_rename"):
             yield no_effect(f"training.checkpoint.{name}", "init_from is null, so the weights are drawn")

@@ -366,6 +366,16 @@ class BatchingConfig(Section):
         gt=0,
         le=LARGEST_LENGTH,
     )
+    shard_size: int | None = option(
+        "Read training data in the order of their storage, for network disks: this many examples that are stored "
+        "one after another are a shard, and shards come in random order; null: examples come in random order.",
+        None,
+        gt=0,
+        le=LARGEST_COUNT,
+    )
+    shards_mixed: int = option(
+        "Number of shards whose examples are mixed, once they have been read ahead.", 8, gt=0, le=LARGEST_COUNT
+    )
 
 
 def _precision_name(value: Any) -> Any:

@@ -124,6 +124,13 @@ class Dataset:
         """Where example ``index`` comes from (file, line, id), for error messages and records."""
         return f"example {index}"
 
+    def list_bytes(self, indices: Sequence[int]) -> Iterable[tuple[Path, int, int]]:
+        """The files that these examples are read from, each with the first byte and the number of bytes; or none.
+
+        They are read ahead where training comes by shards (``training.batching.shard_size``), and may be rough.
+        """
+        return ()
+
     def get_content(self, index: int) -> str:
         """Return what example ``index`` is, however a model reads it: only the same are compared. Empty: unknown."""
         return ""

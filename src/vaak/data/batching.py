@@ -16,7 +16,7 @@ from vaak.core.task import Dataset
 from vaak.data.bucketing import BucketedPlanner, PackedPlanner
 from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, EasiestFirst
 from vaak.data.mixing import MixedPlanner, SharesOf, StepWeights
-from vaak.data.pieces import PiecewisePlanner, Selection, all_examples
+from vaak.data.pieces import PiecewisePlanner, Selection, all_examples, by_shards
 from vaak.data.plan import (
     ArrayPlanner,
     BatchPlan,
@@ -42,7 +42,15 @@ def training_planner(config: TrainingConfig, dataset: Dataset, largest: int = LA
     Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
     """
     batching, batch_size, seed, number = config.batching, config.batch_size, config.random_seed, len(dataset.lengths)
-    examples = all_examples(number, dataset.parts, largest)
+    if batching.shard_size is None:
+        examples = all_examples(number, dataset.parts, largest)
+    else:
+        if config.curriculum is not None:
+            raise UserError(
+                "training.batching.shard_size: a curriculum orders examples by difficulty, not as they are stored; "
+                "leave one of them out"
+            )
+        examples = by_shards(number, dataset.parts, batching.shard_size, batching.shards_mixed, seed)
     whole = _make_planner(examples, dataset, batching, batch_size, seed)
     if config.curriculum is None:
         return whole

@@ -38,6 +38,7 @@ from vaak.core.task import Dataset, Padding
 from vaak.core.torch_internals import end_workers, iterate_with_workers, require_workers_alive, terminate_by_kill
 from vaak.data import workers
 from vaak.data.plan import BatchPlan, Planner
+from vaak.data.read_ahead import ReadAhead
 from vaak.data.waiting import waited_for
 
 
@@ -223,21 +224,31 @@ _fetching: list[object] = []
 
 
 def training_addresses(
-    planner: Planner, microbatches_per_step: int, *, step: int, epoch: int, place: int, rank: int, world_size: int
+    planner: Planner,
+    microbatches_per_step: int,
+    *,
+    step: int,
+    epoch: int,
+    place: int,
+    rank: int,
+    world_size: int,
+    ahead: ReadAhead | None = None,
 ) -> Iterator[Address]:
     """Addresses of this rank's microbatches, without end, from microbatch ``place`` of ``epoch`` on.
 
     ``step`` is the optimizer step that begins there. Rank r of w takes the microbatches r, r + w, ... of each step, so
     the steps are the same whatever the number of ranks; the last step of an epoch may be shorter.
 
-    ``planner`` plans each epoch. A step has ``microbatches_per_step`` microbatches over all ranks; ``rank`` is r and
-    ``world_size`` is w.
+    ``planner`` plans each epoch, and ``ahead`` reads what comes next. A step has ``microbatches_per_step`` microbatches
+    over all ranks; ``rank`` is r and ``world_size`` is w.
     """
     while True:
         plan = planner.plan(epoch)
         for first in range(place, len(plan), microbatches_per_step):
             step += 1
             size = min(microbatches_per_step, len(plan) - first)
+            if ahead is not None:
+                ahead.reach(epoch, plan, first)
             for number in range(rank, size, world_size):
                 at = first + number
                 yield Address(step, number, epoch, plan.microbatch(at), plan.occurrence(at))

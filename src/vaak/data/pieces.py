@@ -8,6 +8,8 @@
 
 Pieces of all parts have together at most as many examples as are planned at once: where parts are mixed, one of each is
 in memory. A part with few examples has few pieces, or one: pieces may not be so small that batches aren't full.
+
+Pieces are of shards where storage is to be read in order (``by_shards``).
 """
 
 from __future__ import annotations
@@ -61,6 +63,33 @@ def all_examples(num_examples: int, parts: np.ndarray | None, largest: int) -> S
         return np.concatenate(found)
 
     return Selection(sizes, num_pieces, members, largest if in_pieces else None)
+
+
+def by_shards(num_examples: int, parts: np.ndarray | None, shard_size: int, mixed: int, seed: int) -> Selection:
+    """All the examples, in pieces of ``mixed`` shards each, which ``seed`` draws from all over a part.
+
+    A shard is ``shard_size`` examples of a part one after another, as they lie in storage. The shards of a part are
+    dealt to its pieces evenly, the same in every epoch, so that epochs have equally many microbatches::
+
+        a part in shards      0 1 2 | 3 4 5 | 6 7 8 | 9 10
+        two of them a piece   3 4 5 9 10 | 0 1 2 6 7 8
+    """
+    sizes = np.array([num_examples]) if parts is None else count_parts(parts)
+    present = np.flatnonzero(sizes) if num_examples else np.zeros(1, np.int64)
+    sizes = sizes[present]
+    num_shards = -(-sizes // shard_size)
+    num_pieces = np.maximum(-(-num_shards // mixed), 1)
+
+    def members(part: int, piece: int) -> np.ndarray:
+        rng = np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, f"shards of {part}")))
+        own = np.sort(np.array_split(rng.permutation(int(num_shards[part])), int(num_pieces[part]))[piece])
+        places = (own[:, None] * shard_size + np.arange(shard_size)).ravel()
+        places = places[places < sizes[part]]
+        if parts is not None:
+            places = np.flatnonzero(parts == present[part])[places]
+        return np.asarray(places)
+
+    return Selection(sizes, num_pieces, members, shard_size * mixed)
 
 
 def count_parts(parts: np.ndarray, at_least: int = 0) -> np.ndarray:

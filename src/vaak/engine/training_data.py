@@ -6,6 +6,7 @@ All of it is a function of the position and of the plan; nothing is remembered.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from vaak.core.task import Dataset
 from vaak.data.batching import FixedPlanner, training_planner
 from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, start_early, training_addresses
 from vaak.data.plan import LastPlan
+from vaak.data.read_ahead import ReadAhead
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.journal import SkippedExamples
 from vaak.engine.state import Position
@@ -98,6 +100,10 @@ class TrainingData:
 
     def microbatches(self, position: Position) -> Generator[Microbatch, None, None]:
         """This rank's microbatches from a position on, without end."""
+        ahead = None
+        # The processes of a machine share what the system keeps.
+        if self.config.batching.shard_size is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+            ahead = ReadAhead(self.dataset)
         addresses = training_addresses(
             self.planner,
             self.config.gradient_accumulation_steps,
@@ -106,8 +112,13 @@ class TrainingData:
             place=position.place,
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
+            ahead=ahead,
         )
-        return load(self.reader, addresses, self.config.performance, self._pin_memory)
+        try:
+            yield from load(self.reader, addresses, self.config.performance, self._pin_memory)
+        finally:
+            if ahead is not None:
+                ahead.close()
 
     def fetch(self, microbatches: Iterator[Microbatch], position: Position) -> list[Microbatch]:
         """Return this rank's share of the next step, from ``microbatches``; skipped examples are recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
+from vaak.core.errors import UserError
 from vaak.core.task import Dataset
 from vaak.data import batching
 from vaak.data import pieces as pieces_of_parts
@@ -144,3 +146,55 @@ def test_pieces_of_a_curriculum_are_like_the_whole(kind):
     whole, pieces = means
     assert whole[-1] > 3 * whole[0]
     np.testing.assert_allclose(pieces, whole, rtol=0.15)
+
+
+def configured_by_shards(kind: str, shard_size: int, mixed: int) -> TrainingConfig:
+    config = configured(kind)
+    shards = {"shard_size": shard_size, "shards_mixed": mixed}
+    return config.model_copy(update={"batching": config.batching.model_copy(update=shards)})
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=3).map(tuple),
+    kind=st.sampled_from(["fixed", "bucketed", "stratified", "packed"]),
+    shard_size=st.integers(1, 12),
+    mixed=st.integers(1, 4),
+    epoch=st.integers(0, 2),
+)
+def test_an_epoch_by_shards_has_every_example_once_and_few_shards_at_a_time(sizes, kind, shard_size, mixed, epoch):
+    dataset = Mixture(sizes if kind != "packed" else sizes[:1])
+    config = configured_by_shards(kind, shard_size, mixed)
+    planner = training_planner(config, dataset)
+    plan = planner.plan(epoch)
+    assert len(plan) == planner.num_microbatches
+    taken = [[*chain(*plan.microbatch(place))] for place in range(len(plan))]
+    if dataset.parts is None:
+        # Of several parts, passes begin where an epoch before ended.
+        assert sorted(chain(*taken)) == list(range(len(dataset.lengths)))
+        for piece in plan.pieces:
+            assert len(set((piece.make().indices // shard_size).tolist())) <= mixed
+    else:
+        counts = np.bincount([*chain(*taken)], minlength=len(dataset.lengths))
+        assert (counts > 0).all() or epoch > 0
+    # Any microbatch, from a planner that has made no other: a resume, on any rank.
+    place = len(plan) // 2
+    assert training_planner(config, dataset).plan(epoch).microbatch(place) == plan.microbatch(place)
+
+
+def test_shards_are_drawn_from_all_over_the_data_and_orders_differ_by_epoch():
+    dataset = Mixture((4000,))
+    planner = training_planner(configured_by_shards("fixed", 100, 8), dataset)
+    first, second = ([piece.make().indices for piece in planner.plan(epoch).pieces] for epoch in (0, 1))
+    assert [len(piece) for piece in first] == [800] * 5
+    # Each piece looks like the whole: its mean is that of eight shards of forty.
+    for piece in first:
+        assert abs(piece.mean() - 2000) < 3 * 4000 / np.sqrt(12 * 8)
+    assert {tuple(np.sort(piece)) for piece in first} == {tuple(np.sort(piece)) for piece in second}
+    assert not np.array_equal(np.concatenate(first), np.concatenate(second))
+
+
+def test_a_curriculum_and_shards_exclude_each_other():
+    config = configured("fixed", CURRICULUM)
+    config = config.model_copy(update={"batching": config.batching.model_copy(update={"shard_size": 4})})
+    with pytest.raises(UserError, match="shard_size: a curriculum orders examples by difficulty"):
+        training_planner(config, Mixture((40,)))

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig, to_samples
 from vaak.audio.cuts.reading import get_language, get_text, merge_alignments, read_samples, read_segments, read_uem
 from vaak.audio.cuts.store import CutStore
+from vaak.audio.embedded import find_bytes, place_of_source
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment, cropped, cut_window, words_within
 from vaak.audio.speech_regions import find_speech
 from vaak.core.storage.files import compute_fingerprint
@@ -95,6 +97,24 @@ class CutSource:
 
     def describe(self, index: int) -> str:
         return self.store.describe(index)
+
+    def list_bytes(self, indices: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
+        """Those of these cuts."""
+        return list_bytes(self.store, indices)
+
+
+def list_bytes(store: CutStore, cuts: Iterable[int]) -> Iterator[tuple[Path, int, int]]:
+    """The files that cuts are read from, each with the first byte and the number of bytes (``Dataset.list_bytes``).
+
+    Of a section of a file, they are those that would have it if all seconds took as many bytes.
+    """
+    for index in cuts:
+        cut: Any = store[index]
+        recording: Any = getattr(cut, "recording", None)
+        for source in () if recording is None else recording.sources:
+            path, first, size = find_bytes(place_of_source(source.type, source.source))
+            begin, end = (int(size * min(seconds / recording.duration, 1)) for seconds in (cut.start, cut.end))
+            yield path, first + begin, end - begin
 
 
 class WindowSource:
@@ -191,6 +211,10 @@ class WindowSource:
 
     def describe(self, index: int) -> str:
         return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
+
+    def list_bytes(self, indices: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
+        """Those of the whole cuts of these windows."""
+        return list_bytes(self.store, sorted({int(self.cuts[index]) for index in indices}))
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = functools.partial(WindowSource, find_speech=self.finds_speech, alignments=self.has_alignments)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -140,6 +141,9 @@ class AsrDataset(Dataset):
 
     def describe(self, index: int) -> str:
         return self.utterances.describe(index)
+
+    def list_bytes(self, indices: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
+        return self.source.list_bytes([int(self.utterances.used[index]) for index in indices])
 
     def list_audio(self) -> list[Callable[[], bytes]]:
         """Readers of the audio of the first utterances that are transcribed, as WAV files."""

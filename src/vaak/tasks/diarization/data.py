@@ -8,7 +8,7 @@ augmented.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -234,6 +234,10 @@ class DiarizationDataset(Dataset):
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)
+
+    def list_bytes(self, indices: Sequence[int]) -> Iterable[tuple[Path, int, int]]:
+        # Simulated conversations and stored features aren't read from the cuts' files.
+        return self.source.list_bytes(indices) if isinstance(self.source, CutSource | WindowSource) else ()
 
 
 log = logging.getLogger("vaak")
