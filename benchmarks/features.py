@@ -1,7 +1,8 @@
 """Seconds of audio turned into features per second: Vaak's features one recording at a time and in batches, Lhotse's
-own extractor, and kaldi-native-fbank.
+own extractor, and kaldi-native-fbank; of Whisper's features Vaak's and transformers', which are the same bits.
 
-    python benchmarks/features.py [--types fbank mfcc] [--seconds 2 10 60] [--rounds 7] [--device cpu] [--threads 1]
+    python benchmarks/features.py [--types fbank mfcc whisper] [--seconds 2 10 60] [--rounds 7] [--device cpu]
+                                  [--threads 1]
 
 Every arm turns the same noise, ``--total`` seconds of it in recordings of ``--seconds``, into 80 mel bins or 13
 coefficients. The arms take turns in one process, round after round, after a round that isn't counted. A figure is the
@@ -23,12 +24,15 @@ import kaldi_native_fbank
 import lhotse
 import numpy as np
 import torch
+from transformers import WhisperFeatureExtractor
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
+from vaak.tasks.asr.whisper.features import WhisperFeatures
 
 Arm = Callable[[], object]
 RATE = 16000
+TYPES = ("fbank", "mfcc", "whisper")
 
 
 def kaldi_options(config: AudioConfig) -> Any:
@@ -57,6 +61,21 @@ def lhotse_extractor(config: AudioConfig) -> Any:
         return lhotse.Mfcc(lhotse.MfccConfig(num_filters=config.num_mel_bins))
 
 
+def whisper_arms(recordings: list[np.ndarray]) -> dict[str, Arm]:
+    """Features of 30 seconds, what is missing of them silence, as both programs make them for a model."""
+    ours, theirs = WhisperFeatures(80, 30.0), WhisperFeatureExtractor()
+
+    def extract(samples: np.ndarray) -> np.ndarray:
+        found: np.ndarray = theirs(samples, sampling_rate=RATE, return_tensors="np")["input_features"][0]
+        return found
+
+    assert np.array_equal(ours(recordings[0]), extract(recordings[0]))
+    return {
+        "ours": lambda: [ours(samples) for samples in recordings],
+        "transformers": lambda: [extract(samples) for samples in recordings],
+    }
+
+
 def arms(config: AudioConfig, recordings: list[np.ndarray], device: str) -> dict[str, Arm]:
     ours, batched, theirs = Features(config), Features(config, device), lhotse_extractor(config)
     lists = [samples.tolist() for samples in recordings]
@@ -83,7 +102,7 @@ def race(named: dict[str, Arm], rounds: int) -> dict[str, list[float]]:
 def report(feature_type: str, total: float, found: dict[float, dict[str, list[float]]]) -> None:
     """Seconds of audio per second, and ratios of the same rounds, in Markdown."""
     names = list(next(iter(found.values())))
-    ratios = [(name, "kaldi-native-fbank") for name in names[:2]]
+    ratios = [(name, names[-1]) for name in names[:2] if name != names[-1]]
     heads = [*names, *(f"{ours} ÷ {peer}" for ours, peer in ratios)]
     print(f"\n| {feature_type}: seconds of a recording | {' | '.join(heads)} |\n|{'---|' * (len(heads) + 1)}")
     for seconds, taken in found.items():
@@ -96,7 +115,7 @@ def report(feature_type: str, total: float, found: dict[float, dict[str, list[fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--types", nargs="+", choices=("fbank", "mfcc"), default=["fbank", "mfcc"])
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     parser.add_argument("--seconds", type=float, nargs="+", default=[2.0, 10.0, 60.0])
     parser.add_argument("--total", type=float, default=240.0)
     parser.add_argument("--rounds", type=int, default=7)
@@ -106,11 +125,15 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     rng = np.random.default_rng(0)
     for feature_type in options.types:
-        config, found = AudioConfig(feature_type=feature_type), {}
+        found: dict[float, dict[str, list[float]]] = {}
         for seconds in options.seconds:
             number = max(1, round(options.total / seconds))
             recordings = [rng.standard_normal(round(seconds * RATE), np.float32) * 0.1 for _ in range(number)]
-            found[seconds] = race(arms(config, recordings, options.device), options.rounds)
+            if feature_type == "whisper":
+                named = whisper_arms(recordings)
+            else:
+                named = arms(AudioConfig(feature_type=feature_type), recordings, options.device)
+            found[seconds] = race(named, options.rounds)
         report(feature_type, options.total, found)
 
 

@@ -21,7 +21,10 @@ SAMPLING_RATE = 16_000
 
 
 class WhisperFeatures:
-    """Whisper's features, by transformers: ``(bin, frame)`` float32, of audio padded to ``seconds``."""
+    """Whisper's features, to the bit those of transformers: ``(bin, frame)`` float32, of audio padded to ``seconds``.
+
+    Only frames that reach into the audio are transformed: the power of all others is 0.
+    """
 
     sampling_rate, frame_shift, on_device = SAMPLING_RATE, 1 / FRAMES_PER_SECOND, False
 
@@ -52,20 +55,38 @@ class WhisperFeatures:
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """Return features ``(bin, frame)`` of samples ``(time,)`` at 16 kHz, cut off after ``seconds``."""
-        options = {"sampling_rate": SAMPLING_RATE, "max_length": self.num_samples, "return_tensors": "np"}
-        with torch.autocast("cpu", enabled=False):
-            # They multiply matrices, too.
-            features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
-        return features
+        return self._log_mel(samples[: self.num_samples], self.num_samples)
 
     def of_all(self, samples: np.ndarray) -> np.ndarray:
         """Return features ``(bin, frame)`` of all samples ``(time,)``, however many; nothing is padded."""
         if not len(samples):
             return np.zeros((self.num_mel_bins, 0), np.float32)
-        options = {"sampling_rate": SAMPLING_RATE, "return_tensors": "np", "truncation": False, "padding": "longest"}
+        return self._log_mel(samples, len(samples))
+
+    @torch.no_grad()
+    def _log_mel(self, samples: np.ndarray, num_samples: int) -> np.ndarray:
+        """Return features ``(bin, frame)`` of samples ``(time,)`` padded by zeros to ``num_samples``."""
+        size, hop, (window, filters) = self._extractor.n_fft, self._extractor.hop_length, self._constants
+        num_frames = num_samples // hop
+        # a frame is centred on its first sample, and this many reach into the audio
+        heard = min(num_frames, -(-(len(samples) + size // 2) // hop))
+        padded = torch.zeros(min(num_samples, heard * hop + size))
+        padded.numpy()[: len(samples)] = samples
+        # torch's autocast would multiply matrices in 16 bits
         with torch.autocast("cpu", enabled=False):
-            features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
+            powers = torch.stft(padded, size, hop, window=window, return_complex=True)[:, :heard].abs().square_()
+            if heard < num_frames:
+                # of whole size: smaller products of matrices may round in another way
+                powers = F.pad(powers, (0, num_frames - heard))
+            logs = (filters @ powers.contiguous()).clamp_(min=1e-10).log10_()
+        logs = torch.maximum(logs, logs.max() - 8, out=logs)
+        features: np.ndarray = logs.add_(4).div_(4).numpy()
         return features
+
+    @cached_property
+    def _constants(self) -> tuple[Tensor, Tensor]:
+        """The window ``(size,)`` and the filters ``(bin, frequency)``."""
+        return torch.hann_window(self._extractor.n_fft), torch.from_numpy(self._extractor.mel_filters).float().T
 
 
 class WhisperSamples(WhisperFeatures):
@@ -97,8 +118,7 @@ class WhisperSamples(WhisperFeatures):
         device = samples.device
         # The constants are sent once to each device and kept: a copy in every step would be waited for.
         if device not in self._of_devices:
-            hann = torch.hann_window(self._extractor.n_fft)
-            mel = torch.from_numpy(self._extractor.mel_filters.T).float()
+            hann, mel = self._constants
             self._of_devices[device] = send(hann, device), send(mel, device)
         window, filters = (constant.to(samples.dtype) for constant in self._of_devices[device])
         samples = F.pad(samples, (0, self.num_samples - samples.shape[1]))

@@ -68,6 +68,20 @@ def test_features_are_those_of_transformers_to_the_bit(num_bins: int):
     np.testing.assert_array_equal(WhisperFeatures(num_bins, 3.0)(samples), np.array(alone["input_features"][0]))
 
 
+@pytest.mark.parametrize("num_samples", [1, 199, 200, 201, 320, 8_001, 47_840, 47_999, 48_000, 60_000])
+def test_features_of_every_length_are_those_of_transformers(num_samples: int):
+    """Only the frames that reach into the audio are transformed."""
+    samples = np.random.default_rng(1).normal(0, 0.1, num_samples).astype(np.float32)
+    samples.flags.writeable = False
+    extract, features = WhisperFeatureExtractor(), WhisperFeatures(80, 3.0)
+    options: Any = {"sampling_rate": SAMPLING_RATE, "return_tensors": "np"}
+    expected = extract(samples, max_length=48_000, **options)["input_features"][0]
+    np.testing.assert_array_equal(features(samples), expected)
+    if num_samples > 200:
+        expected = extract(samples, truncation=False, padding="longest", **options)["input_features"][0]
+        np.testing.assert_array_equal(features.of_all(samples), expected)
+
+
 def test_tokens_are_those_of_transformers_and_text_is_only_text(whisper_folder: Path, vocabulary: Vocabulary):
     tokenizer = WhisperTokenizer.from_pretrained(whisper_folder)
     assert vocabulary.encode("so नमस्ते") == tokenizer(" so नमस्ते", add_special_tokens=False).input_ids
