@@ -272,7 +272,7 @@ def make_row(part: str, hand: float, ours: float, before: float | None) -> None:
 def muon(sizes: str, rounds: int, clock: str) -> None:
     """A line for each way: milliseconds of an update, and the ratio within rounds with its quartiles."""
     from vaak.config.optimization import OptimizerConfig  # the arms, also of other checkouts, do without
-    from vaak.engine.optim import optimizers
+    from vaak.engine.optim import muon
     from vaak.engine.optim.optimizers import NamedParameter, build_parameter_optimizers
     from vaak.engine.precision import muon_dtype
 
@@ -305,7 +305,7 @@ def muon(sizes: str, rounds: int, clock: str) -> None:
         dict(zip(("together", "one by one", "one by one, torch's"), (*ours, theirs), strict=True)),
         CLOCKS[clock],
     )
-    now, at_once = CLOCKS[clock], dict(zip(ways, (optimizers.MOST_STACKED, 1, 1), strict=True))
+    now, at_once = CLOCKS[clock], dict(zip(ways, (muon.MOST_STACKED, 1, 1), strict=True))
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for alike in zip(*weights, strict=True):
@@ -313,7 +313,7 @@ def muon(sizes: str, rounds: int, clock: str) -> None:
             for one in alike:
                 one.grad = gradient.clone()
         for name in list(ways)[:: 1 if number % 2 else -1]:
-            optimizers.MOST_STACKED = at_once[name]
+            muon.MOST_STACKED = at_once[name]
             begun = now()
             ways[name].step()
             if number:  # the first makes the moments

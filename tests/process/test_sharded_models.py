@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import tiny_decoder
 from commands import Commands, stat_records, state_of
 from contract_cases import CASES
-from exact_cases import trained
+from exact_cases import WITHOUT_DROPOUT, trained
 from held_bytes import call_by_itself, train_and_weigh
 from processes import run_on_two_ranks
 from tiny_bert import write_bert
@@ -134,6 +134,38 @@ def test_other_optimizers_and_frozen_weights_are_divided_and_saved(optimizer: st
 
 
 @pytest.mark.slow
+def test_muon_is_divided_by_matrices_and_goes_on_with_other_numbers_of_processes(commands: Commands, tmp_path: Path):
+    options: Any = {"optimizer": {"type": "muon", "lr": 1e-3}}
+    whole, divided, killed, other = trained(
+        commands,
+        tmp_path,
+        LM,
+        whole=(("8:2",), WHOLE | options),
+        divided=(("8:2",), DIVIDED | options),
+        killed=(("3:2", "8:2"), DIVIDED | options),
+        other=(("3:3", "5:1", "8:2"), DIVIDED | options),
+    )
+    require_same(killed, divided)
+    require_close(divided, whole)
+    require_close(other, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "performance",
+    [{"compile": True}, {"gradient_checkpointing": "all"}, {"gradient_checkpointing": "attention", "compile": True}],
+    ids=["compiled", "groups", "attention, compiled"],
+)
+def test_blocks_are_compiled_and_recomputed(performance: dict[str, Any], commands: Commands, tmp_path: Path):
+    case = LM + WITHOUT_DROPOUT if "compile" in performance else LM
+    stages: Any = {"whole": (("8:2",), WHOLE), "divided": (("8:2",), DIVIDED | {"performance": performance})}
+    stages["killed"] = (("3:2", "8:2"), DIVIDED | {"performance": performance})
+    whole, divided, killed = trained(commands, tmp_path, case, **stages)
+    require_same(killed, divided)
+    require_close(divided, whole)
+
+
+@pytest.mark.slow
 def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(commands: Commands, tmp_path: Path):
     rounded: Any = {
         strategy: (("3:2", "8:2"), {"distributed": {"strategy": strategy, "reduce_dtype": "bf16"}, "memory": {}})
@@ -165,7 +197,9 @@ def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole
     run_on_two_ranks(call_by_itself, tmp_path)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", *(pytest.param(one, marks=pytest.mark.slow) for one in ("muon", "adamw_8bit"))]
+)
 def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str, tmp_path: Path, commands: Commands):
     how = {"memory": {}, "optimizer": {"type": optimizer}}
     whole, divided = trained(

@@ -423,24 +423,28 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
         yield from _impossible_when_sharded(training)
 
 
-ELEMENTWISE = ("adam", "adamw", "lion", "sgd")
-"""Update rules that a part of a weight is enough for."""
+SHARDABLE = ("adam", "adamw", "lion", "muon", "sgd")
+"""Update rules that a part of a weight is enough for, or that exchange parts (Muon)."""
 
 
 def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]:
     """Options that need whole weights or gradients in each process."""
-    if training.optimizer.type not in ELEMENTWISE:
+    if training.optimizer.type not in SHARDABLE:
         yield impossible(
             "training.optimizer.type",
             f"{training.optimizer.type} needs whole weights, and with training.distributed.strategy: fsdp each process "
-            f"has a part; expected one of {', '.join(ELEMENTWISE)}, or strategy ddp",
+            f"has a part; expected one of {', '.join(SHARDABLE)}, or strategy ddp",
         )
     if training.optimizer.type == "sgd" and training.optimizer.fused:
         yield impossible(
             "training.optimizer.fused", "sgd has no fused kernels with training.distributed.strategy: fsdp"
         )
-    if training.performance.compile is not False:
-        yield impossible("training.performance.compile", "is not possible with training.distributed.strategy: fsdp")
+    if training.performance.compile not in (False, True, "default"):
+        yield impossible(
+            "training.performance.compile",
+            f"{training.performance.compile} records CUDA graphs of weights, which training.distributed.strategy: fsdp "
+            "gathers anew for each block; set it to true",
+        )
     if any(rule.until_step is not None or rule.until_epoch is not None for rule in training.freeze):
         yield impossible(
             "training.freeze",

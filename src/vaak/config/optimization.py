@@ -80,6 +80,23 @@ def _one_of_matrices(shape: Shape, is_hidden_matrix: bool, config: OptimizerConf
     return (1 if is_hidden_matrix else 2) * math.prod(shape)
 
 
+BLOCK_SIZE = 256
+"""Numbers of a moment in 8 bits that share a scale."""
+
+
+def has_8bit_moments(shape: Shape, is_hidden_matrix: bool) -> bool:
+    """Return whether adamw_8bit keeps a parameter's moments in 8 bits: weights, but no vectors, embeddings, heads."""
+    return is_hidden_matrix or len(shape) > 2
+
+
+def _moments_in_8_bits(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
+    """Two codes of a byte for each number, and two scales for each block of them."""
+    number = math.prod(shape)
+    if not has_8bit_moments(shape, is_hidden_matrix):
+        return 2 * number
+    return -(-2 * number // 4) + 2 * -(-number // BLOCK_SIZE)
+
+
 _BUILDERS = "vaak.engine.optim.optimizers"
 
 UPDATE_RULES: dict[str, UpdateRule] = {
@@ -89,16 +106,17 @@ UPDATE_RULES: dict[str, UpdateRule] = {
     "adafactor": UpdateRule(f"{_BUILDERS}:adafactor", (), _rows_and_columns),
     "lion": UpdateRule(f"{_BUILDERS}:lion", ("betas",), _one_moment),
     "muon": UpdateRule(
-        f"{_BUILDERS}:muon",
+        "vaak.engine.optim.muon:muon",
         ("betas", "eps", "momentum", "nesterov", "adamw_lr"),
         _one_of_matrices,
         UpdateCondition(
             "muon",
-            f"{_BUILDERS}:muon_precision",
+            "vaak.engine.optim.muon:muon_precision",
             "it orthogonalises in fp32 on a CPU without instructions for bf16",
             "use processors that all multiply bf16 in hardware, or that all don't, or another optimizer",
         ),
     ),
+    "adamw_8bit": UpdateRule("vaak.engine.optim.adamw_8bit:adamw_8bit", ("betas", "eps", "fused"), _moments_in_8_bits),
 }
 """Vaak's optimizers by their names for training.optimizer.type."""
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -150,10 +150,16 @@ def make_trained(
         require_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
-    forward = _compiled(model, config, has_one_shape)
+    compiler = _make_compiler(config, has_one_shape)
+    forward: nn.Module = model
     if is_sharded:
         require_shardable(task)
-        forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision, parts)
+        blocks = task.blocks(model)
+        forward = ShardedModel(model, blocks, ranks, config.distributed, precision, parts)
+        if compiler is not None:
+            forward.compile_blocks(blocks, compiler)
+    elif compiler is not None:
+        forward = compiler(model)
     objectives = list_objectives(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}
     parameters = [[named[id(one)] for one in list_parameters(objective, model)] for objective in objectives]
@@ -295,18 +301,16 @@ def make_step(
     )
 
 
-def _compiled(model: nn.Module, config: TrainingConfig, has_one_shape: bool) -> nn.Module:
-    """Return the model to call in training: compiled where the config asks for it.
+def _make_compiler(config: TrainingConfig, has_one_shape: bool) -> Callable[[Any], Any] | None:
+    """Return what compiles a model, or its blocks, for training; None where the config doesn't ask for it.
 
     Once for all shapes, or for each shape of a batch where examples have one: then a microbatch is computed by
     the same kernels whatever was computed before it, as in a run that wasn't interrupted.
     """
     mode = config.performance.compile
     if mode is False:
-        return model
-    compiled: Any = torch.compile(model, mode=None if mode is True else mode, dynamic=not has_one_shape)
-    module: nn.Module = compiled
-    return module
+        return None
+    return partial(torch.compile, mode=None if mode is True else mode, dynamic=not has_one_shape)
 
 
 RENAME = "training.checkpoint.init_rename"

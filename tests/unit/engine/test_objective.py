@@ -30,7 +30,7 @@ from vaak.engine.trainer import Trainer
 from vaak.testing.case import in_float64, same
 from vaak.testing.state import contents
 
-RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
+RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit")
 Losses = Callable[[nn.Module, Batch], dict[str, Term]]
 
 

@@ -256,7 +256,7 @@ def test_a_rehearsal_finds_it_before_the_first_step(tmp_path: Path):
     assert all(cut["cells"] < padded_size for cut in later), "what is as large as the one rehearsed never fails again"
 
 
-@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
+@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit"])
 def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
     """Weights, moments, buffers: all as without, to the bit, also with dropout, redraws and accumulation."""
     options: dict[str, Any] = {"optimizer": {"type": rule, "weight_decay": 0.1}, "feature_redraw_interval": 2}
@@ -266,7 +266,7 @@ def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
     assert same_bits(rehearsed.saving.snapshot().optimizer, plain.saving.snapshot().optimizer)
 
 
-@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon"])
+@pytest.mark.parametrize("rule", ["adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit"])
 def test_no_room_for_the_first_update_is_found_in_the_rehearsal_and_tried_again(rule: str, tmp_path: Path):
     """The optimizer runs out of memory half-way through its first step: its state is dropped, and made once more."""
     options: dict[str, Any] = {"optimizer": {"type": rule}}

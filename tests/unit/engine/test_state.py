@@ -29,7 +29,7 @@ from vaak.engine.trainer import Trainer
 from vaak.testing.case import same
 from vaak.testing.state import contents
 
-RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
+RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit")
 OPTIONS: dict[str, Any] = {
     "ema": {"decay": 0.9, "start_step": 2},
     "scheduler": {"type": "plateau", "patience": 0, "factor": 0.5},

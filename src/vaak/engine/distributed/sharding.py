@@ -105,11 +105,16 @@ class ShardedModel(nn.Module):
                 module.set_force_sum_reduction_for_comms(True)
                 # What one rank's batch reaches, another's may not.
                 module.set_reduce_scatter_unused_params(True)
-            # transformers then computes the layers it would leave out.
-            vars(module)["_is_fsdp_managed_module"] = True
+            # transformers then computes the layers it would leave out; torch's compiler asks for the second
+            vars(module).update(_is_fsdp_managed_module=True, _fsdp_use_orig_params=True)
         if parts is not None:
             _fill(model, parts, torch.device("cpu") if config.cpu_offload else ranks.device)
         self.shards: Any = mesh.get_group("shard") if mesh.ndim > 1 else mesh.get_group()
+
+    def compile_blocks(self, blocks: Sequence[nn.Module], compiler: Callable[[Any], Any]) -> None:
+        """Have ``compiler`` compile what each block computes; gathering and freeing its weights stays outside."""
+        for block in blocks:
+            vars(block)["forward"] = compiler(block.forward)
 
     def forward(self, function: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
         """The terms that ``function`` makes of the model and a batch, and their sums, where torch looks for tensors.

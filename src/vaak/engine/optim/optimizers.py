@@ -6,12 +6,6 @@ the last norm on top. The first number in a parameter's name is its layer. Of mo
 parent has before its layers are below them, and those after are on top; a module with a ``layer_number`` says where it
 is (-1: below). ``groups`` scale the rate or replace the decay by name.
 
-Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
-matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
-size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
-given. Matrices of one shape are orthogonalised together (Newton-Schulz): fewer kernels are started than by the rule of
-torch, and the bits are the same. Differs: on a CPU without bf16 in hardware, it is done in fp32 (``muon_dtype``).
-
 A user's ``torch.optim.Optimizer`` is made with the same groups; what it keeps in ``state[parameter]`` or in its groups,
 as tensors or plain values, is what a checkpoint keeps.
 """
@@ -22,10 +16,9 @@ import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +34,6 @@ from vaak.core.out_of_memory import is_out_of_memory
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.sharding import is_sharded
 from vaak.engine.optim.schedules import compile_pattern
-from vaak.engine.precision import muon_dtype
 
 
 def build_parameter_optimizers(
@@ -61,15 +53,15 @@ def build_parameter_optimizers(
 
 
 def adamw(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
-    return [_adam(AdamW, _groups(parameters, config), config, _fused(AdamW, parameters, config.fused))]
+    return [adam_rule(AdamW, _groups(parameters, config), config, has_fused_kernels(AdamW, parameters, config.fused))]
 
 
 def adam(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
-    return [_adam(Adam, _groups(parameters, config), config, _fused(Adam, parameters, config.fused))]
+    return [adam_rule(Adam, _groups(parameters, config), config, has_fused_kernels(Adam, parameters, config.fused))]
 
 
 def sgd(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
-    nesterov, fused = config.nesterov and config.momentum > 0, _fused(SGD, parameters, config.fused)
+    nesterov, fused = config.nesterov and config.momentum > 0, has_fused_kernels(SGD, parameters, config.fused)
     rule = uncompiled(SGD)(
         _groups(parameters, config), lr=config.lr, momentum=config.momentum, nesterov=nesterov, fused=fused
     )
@@ -102,123 +94,6 @@ def update_condition(config: OptimizerConfig, device: torch.device) -> dict[str,
     return {rule.condition.name: load_name(rule.condition.value)(device)}
 
 
-def muon_precision(device: torch.device) -> str:
-    """The numbers in which Muon orthogonalises on a device, as text."""
-    return str(muon_dtype(device)).removeprefix("torch.")
-
-
-def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
-    """Muon for the hidden matrices, AdamW for the rest; either is left out where it has nothing to do."""
-    if not hasattr(torch.optim, "Muon"):
-        raise UserError(f"training.optimizer.type: muon needs torch 2.9 or newer; this is {torch.__version__}")
-    matrices = [item for item in parameters if item.is_hidden_matrix]
-    rest = [item for item in parameters if not item.is_hidden_matrix]
-    num_layers = count_layers(parameters)
-    optimizers: list[Optimizer] = []
-    if matrices:
-        groups = parameter_groups(matrices, config, config.lr, num_layers)
-        # torch's own orthogonalises matrix by matrix; equal shapes are stacked here to launch fewer kernels
-        rule = uncompiled(_stacked_muon(torch.optim.Muon))(
-            groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
-        )
-        optimizers.append(rule)
-    if rest:
-        groups = parameter_groups(rest, config, config.adamw_lr or config.lr / 3, num_layers)
-        optimizers.append(_adam(AdamW, groups, config, _fused(AdamW, rest, config.fused)))
-    return optimizers
-
-
-MOST_STACKED = 2**27
-"""Bytes of the matrices that are orthogonalised together, or of a single one that is larger."""
-
-
-@cache
-def _stacked_muon(rule: Any) -> Any:
-    """Return torch's Muon, but with matrices of one shape updated together."""
-    return type(rule.__name__, (rule,), {"__module__": rule.__module__, "step": _muon_step})
-
-
-@torch.no_grad()
-def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-    """Update the matrices that have a gradient; returns what ``closure`` does."""
-    loss = None
-    if closure is not None:
-        with torch.enable_grad():
-            loss = closure()
-    for group in self.param_groups:
-        rounds: list[dict[tuple[Any, ...], list[Tensor]]] = [{}]
-        size = 0
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            state = self.state[parameter]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-            # a copy of each in its stack, and of its products: so much memory is bounded, whatever the model's size
-            size += parameter.numel() * parameter.grad.dtype.itemsize
-            if size > MOST_STACKED and rounds[-1]:
-                rounds.append({})
-                size = parameter.numel() * parameter.grad.dtype.itemsize
-            shape = tuple(parameter.shape)
-            if parameter.device.type != "cpu":
-                # one on end is one lying down; on a CPU the products of a transposed matrix are rounded otherwise
-                shape = (min(shape), max(shape))
-            rounds[-1].setdefault((shape, parameter.device, parameter.grad.dtype), []).append(parameter)
-        for stacks in rounds:
-            in_order = [sorted(stack, key=lambda one: one.shape[0] <= one.shape[1]) for stack in stacks.values()]
-            if in_order:
-                _update_stacks(in_order, self.state, group)
-    return loss
-
-
-def _update_stacks(stacks: list[list[Tensor]], states: Mapping[Tensor, Any], group: dict[str, Any]) -> None:
-    """Update matrices; those of a stack have one shape when they lie down. What is no product is done for all at once.
-
-    Where a stack has standing matrices, they come first.
-    """
-    parameters = [one for stack in stacks for one in stack]
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    momenta = [states[one]["momentum_buffer"] for one in parameters]
-    torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-    towards = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
-    torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-    # Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X moves all singular values towards 1. In 16 bits where they are quicker,
-    # since it needn't be exact; and lying down, so that the product XXᵀ is the smaller one.
-    a, b, c = group["ns_coefficients"]
-    sizes = [len(stack) for stack in stacks]
-    lying = [_stack_lying(parts) for parts in _split(towards, sizes)]
-    norms = torch._foreach_norm([one for x in lying for one in x.unbind()])
-    for stack, x, of_stack in zip(stacks, lying, _split(norms, sizes), strict=True):
-        x = x / torch.stack(of_stack).clamp(min=group["eps"])[:, None, None]
-        for _ in range(group["ns_steps"]):
-            gram = x @ x.mT
-            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        x, standing = x.to(stack[0].dtype), sum(one.shape[0] > one.shape[1] for one in stack)
-        for own, change in ((stack[:standing], x[:standing].mT), (stack[standing:], x[standing:])):
-            if own:
-                rows, columns = own[0].shape
-                scale = group["lr"] * max(1.0, rows / columns) ** 0.5
-                # side by side in memory as weights are, or CUDA would add each by itself
-                torch._foreach_add_(own, change.contiguous().unbind(), alpha=-scale)
-
-
-def _stack_lying(matrices: list[Tensor]) -> Tensor:
-    """Return matrices as ``(matrix, row, column)`` with no more rows than columns, in the numbers of Muon's products.
-
-    Where all stand, a transposed view: on a CPU its products are rounded as those of a single transposed matrix.
-    """
-    dtype, is_standing = muon_dtype(matrices[0].device), [one.shape[0] > one.shape[1] for one in matrices]
-    if all(is_standing):
-        return torch.stack(matrices).to(dtype).mT
-    return torch.stack([one.mT if stands else one for one, stands in zip(matrices, is_standing, strict=True)]).to(dtype)
-
-
-def _split(values: Sequence[Tensor], sizes: Iterable[int]) -> list[list[Tensor]]:
-    """Return the values in lists of these sizes."""
-    left = iter(values)
-    return [list(islice(left, size)) for size in sizes]
-
-
 def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:
     """Give a zero momentum to each parameter that gets its first gradient after others got theirs.
 
@@ -232,9 +107,10 @@ def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def _adam(
+def adam_rule(
     rule: Callable[..., Optimizer], groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool
 ) -> Optimizer:
+    """Return Adam or AdamW of torch, as ``rule`` says, with these groups."""
     optimizer: Optimizer = uncompiled(rule)(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
     vars(optimizer)[OBEYS] = fused
     return optimizer
@@ -267,7 +143,7 @@ def given_found_inf(optimizer: Optimizer, found_inf: Tensor) -> Iterator[None]:
         del vars(optimizer)["found_inf"]
 
 
-def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
+def has_fused_kernels(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
     """Return whether to use fused kernels. Raises UserError where they are wanted and don't exist."""
     if wanted is False or (rule is SGD and any(is_sharded(item.parameter) for item in parameters)):
         # torch divides Adam's over processes, not SGD's.

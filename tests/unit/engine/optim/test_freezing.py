@@ -18,7 +18,7 @@ from vaak.core.errors import UserError
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from vaak.engine.optim.schedules import Freezing, freeze_parameters, unfreeze_parameters
 
-KINDS = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
+KINDS = ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit")
 
 
 class Layers(nn.Module):

@@ -20,12 +20,12 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import precision
 from vaak.engine.checkpoint.conditions import conditions
-from vaak.engine.optim import optimizers
+from vaak.engine.optim.muon import muon_precision
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from vaak.engine.optim.optimizers import Lion, check_groups, trained_parameters
 from vaak.engine.step import set_learning_rates
 
-ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
+ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon", "adamw_8bit")
 
 
 class Block(nn.Module):
@@ -316,7 +316,7 @@ def torchs_muon(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimi
 def test_muon_of_stacks_gives_the_bits_of_torchs_one_at_a_time(config, most, monkeypatch):
     """On a CPU with bf16; also where a matrix gets no gradient in a step, and where stacks are cut."""
     monkeypatch.setattr(precision, "has_fast_bf16", lambda: True)
-    monkeypatch.setattr(optimizers, "MOST_STACKED", most)
+    monkeypatch.setattr("vaak.engine.optim.muon.MOST_STACKED", most)
     found = updated_by_muon(lambda model: build_optimizers(model, config)[0])
     expected = updated_by_muon(lambda model: torchs_muon(model, config))
     for one, other in zip(found, expected, strict=True):
@@ -330,7 +330,7 @@ def test_muon_is_exact_to_fp32_where_the_processor_has_no_bf16(config, fast_bf16
     monkeypatch.setattr(precision, "has_fast_bf16", lambda: fast_bf16)
     found = []
     for most in (2**27, 512, 1):
-        monkeypatch.setattr(optimizers, "MOST_STACKED", most)
+        monkeypatch.setattr("vaak.engine.optim.muon.MOST_STACKED", most)
         found.append(updated_by_muon(lambda model: build_optimizers(model, config)[0]))
     convert = torch.Tensor.to
 
@@ -348,13 +348,11 @@ def test_muon_is_exact_to_fp32_where_the_processor_has_no_bf16(config, fast_bf16
 
 
 def test_what_the_bits_of_any_rule_depend_on_is_stored_by_what_its_rule_says(monkeypatch):
-    condition = UpdateCondition(
-        "lion", "vaak.engine.optim.optimizers:muon_precision", "it rounds otherwise", "use others"
-    )
+    condition = UpdateCondition("lion", "vaak.engine.optim.muon:muon_precision", "it rounds otherwise", "use others")
     monkeypatch.setitem(UPDATE_RULES, "lion", replace(UPDATE_RULES["lion"], condition=condition))
     config = TrainingConfig(optimizer=OptimizerConfig(type="lion"))
     found = conditions(config, precision.Precision("no", torch.device("cpu")), 1)
-    assert (found["lion"], found["muon"]) == (optimizers.muon_precision(torch.device("cpu")), None)
+    assert (found["lion"], found["muon"]) == (muon_precision(torch.device("cpu")), None)
 
 
 @pytest.mark.parametrize("fast_bf16", [True, False, None])

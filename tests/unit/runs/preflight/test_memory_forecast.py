@@ -26,6 +26,7 @@ def network():
         OptimizerConfig(type="sgd", momentum=0.0),
         OptimizerConfig(type="muon"),
         OptimizerConfig(type="adafactor"),
+        OptimizerConfig(type="adamw_8bit"),
     ],
     ids=lambda optimizer: f"{optimizer.type}-{optimizer.momentum}",
 )
