@@ -226,13 +226,14 @@ _fetching: list[object] = []
 def training_addresses(
     planner: Planner,
     microbatches_per_step: int,
+    ahead: ReadAhead | None = None,
+    /,
     *,
     step: int,
     epoch: int,
     place: int,
     rank: int,
     world_size: int,
-    ahead: ReadAhead | None = None,
 ) -> Iterator[Address]:
     """Addresses of this rank's microbatches, without end, from microbatch ``place`` of ``epoch`` on.
 

@@ -107,12 +107,12 @@ class TrainingData:
         addresses = training_addresses(
             self.planner,
             self.config.gradient_accumulation_steps,
+            ahead,
             step=position.step,
             epoch=position.epoch,
             place=position.place,
             rank=self.ranks.rank,
             world_size=self.ranks.world_size,
-            ahead=ahead,
         )
         try:
             yield from load(self.reader, addresses, self.config.performance, self._pin_memory)

@@ -50,7 +50,7 @@ def test_a_piece_and_the_next_are_read_in_as_many_stretches_as_shards(monkeypatc
     config = TrainingConfig.model_validate({"batch_size": 4, "batching": {"shard_size": 20, "shards_mixed": 4}})
     planner, ahead = training_planner(config, dataset), ReadAhead(dataset)
     pieces = planner.plan(0).pieces
-    addresses = training_addresses(planner, 1, step=0, epoch=0, place=0, rank=0, world_size=1, ahead=ahead)
+    addresses = training_addresses(planner, 1, ahead, step=0, epoch=0, place=0, rank=0, world_size=1)
     for reached in range(len(pieces)):
         for _ in range(pieces[reached].size):
             next(addresses)

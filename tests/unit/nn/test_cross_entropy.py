@@ -344,5 +344,6 @@ def test_logits_of_a_few_rows_are_computed_in_parts_for_the_same_numbers(
     assert bool(parts) == is_in_parts
     torch.testing.assert_close(found, F.linear(*inputs), rtol=1e-6, atol=1e-6)
     inputs.logits()
-    HeadInputs(*(one if one is None else one.bfloat16() for one in inputs)).logits()
+    halved = None if own_bias is None else own_bias.bfloat16()
+    HeadInputs(inputs.hidden.bfloat16(), weight.bfloat16(), halved).logits()
     assert len(parts) == is_in_parts, "gradients and other types take the product as it is"

@@ -14,7 +14,7 @@ LR, BETAS, EPS, DECAY = 0.01, (0.9, 0.99), 1e-8, 0.1
 
 def quantised(values: np.ndarray, *, signed: bool) -> np.ndarray:
     """Every block of 256 as multiples of its largest magnitude, each the nearest level, in float64."""
-    levels = np.float32(dynamic_levels(signed)).astype(np.float64)
+    levels = np.array(dynamic_levels(signed), np.float32).astype(np.float64)
     flat, found = values.reshape(-1), np.zeros(values.size)
     for start in range(0, flat.size, 256):
         block = flat[start : start + 256]

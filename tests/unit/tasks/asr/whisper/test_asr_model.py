@@ -354,7 +354,7 @@ def test_hypotheses_that_share_their_audio_read_it_once(monkeypatch: pytest.Monk
         return attend(module, query, key, *more, **options)
 
     monkeypatch.setattr(sdpa_attention, "sdpa_attention_forward", watched)
-    module = torch.nn.Module()
+    module: Any = torch.nn.Module()
     module.is_causal = False
     query, key, value = torch.randn(5, 2, 1, 8), torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8)
     shared, _ = _attend(module, query, key.expand(5, -1, -1, -1), value.expand(5, -1, -1, -1), None)
