@@ -3,12 +3,12 @@
     python benchmarks/arms.py ARM JOB      ARM: by hand, accelerate, transformers, Lightning or Vaak; JOB: a JSON object
 
 Each line on its input is a number of steps to train, and is answered by a line of JSON: ``seconds`` of a step (the
-first, in which things are made, left out), ``memory``, the most MB the process had used until then, and
-``first_step``, the seconds from the process's start to the end of its very first step (``first_step_after_order``: from
-the line on its input, with everything imported). All have the same model, tokens, AdamW (fused), bound on the
-gradient's norm and learning rates; with ``logging`` each reports every 50 steps as it does by default, to console and
-TensorBoard (Vaak to JSONL too). With ``device`` cuda (gpu.py) memory is the most that the GPU had allocated; with
-``precision`` bf16 all use autocast.
+first, in which things are made, left out), ``processor``, those of the processor, ``memory``, the most MB the process
+had used until then, and ``first_step``, the seconds from the process's start to the end of its very first step
+(``first_step_after_order``: from the line on its input, with everything imported). All have the same model, tokens,
+AdamW (fused), bound on the gradient's norm and learning rates; with ``logging`` each reports every 50 steps as it does
+by default, to console and TensorBoard (Vaak to JSONL too). With ``device`` cuda (gpu.py) memory is the most that the
+GPU had allocated; with ``precision`` bf16 all use autocast.
 """
 
 from __future__ import annotations
@@ -127,18 +127,19 @@ class Watch:
     def __init__(self, steps: int, device: str = "cpu") -> None:
         self.steps, self.taken, self.device = steps, 0, device
         self.order, self.first_step_after_order = time.perf_counter(), 0.0
-        self.start = self.seconds = self.memory = 0.0
+        self.start = self.seconds = self.memory = self.begun_at = self.processor = 0.0
 
     def tick(self) -> bool:
         if self.device == "cuda" and self.taken in (0, self.steps - 1):
             torch.cuda.synchronize()
         if self.taken == 0:
             Watch.first_step = Watch.first_step or time.time() - Watch.begun
-            self.start = time.perf_counter()
+            self.start, self.begun_at = time.perf_counter(), time.process_time()
             self.first_step_after_order = self.start - self.order
         self.taken += 1
         if self.taken == self.steps:
             self.seconds = (time.perf_counter() - self.start) / (self.steps - 1)
+            self.processor = (time.process_time() - self.begun_at) / (self.steps - 1)
             self.memory = torch.cuda.max_memory_allocated() / 1e6 if self.device == "cuda" else most_memory()
         return self.taken >= self.steps
 
@@ -184,6 +185,12 @@ def by_hand(job: dict[str, Any], made: Callable[[dict[str, int]], nn.Module] = S
 def by_hand_compiled(job: dict[str, Any]) -> Arm:
     """The same with ``torch.compile``."""
     yield from by_hand(job, lambda size: torch.compile(SmallGPT(size)))  # type: ignore[arg-type, return-value]
+
+
+def by_ddp(job: dict[str, Any]) -> Arm:
+    """The hand-written loop as one of several processes, with torch's ``DistributedDataParallel``."""
+    torch.distributed.init_process_group("gloo")
+    yield from by_hand(job, lambda size: nn.parallel.DistributedDataParallel(SmallGPT(size)))
 
 
 def by_litgpt(job: dict[str, Any]) -> Arm:
@@ -344,6 +351,7 @@ def by_vaak(job: dict[str, Any]) -> Arm:
 ARMS = {
     "by hand": by_hand,
     "by hand, compiled": by_hand_compiled,
+    "DDP": by_ddp,
     "litgpt": by_litgpt,
     "accelerate": by_accelerate,
     "transformers": by_transformers,
@@ -367,7 +375,7 @@ def main() -> None:
         watch = Watch(int(line), job["device"])
         arm.send(watch)
         figures = {"seconds": watch.seconds, "memory": watch.memory, "first_step": Watch.first_step}
-        figures |= {"first_step_after_order": watch.first_step_after_order}
+        figures |= {"first_step_after_order": watch.first_step_after_order, "processor": watch.processor}
         answers.write(json.dumps(figures) + "\n")
 
 

@@ -20,11 +20,18 @@ another device, a larger model. ``--small`` has a model of 4 layers of width 128
 
 trains as rank 0 of so many, none of which are there: torch's ``fake`` backend answers for them at once. So it shows
 what this process itself does for that number: plan, messages, memory; not how long a network takes.
+
+    PYTHONPATH=src python benchmarks/ranks.py --peers [--ranks 2 4] [--rounds 5]
+
+races Vaak with torch's DistributedDataParallel in a hand-written loop, and with accelerate: the same model, tokens,
+optimizer and rows of each process, in turns (arms.py). Of a step, the seconds of rank 0 and the processor time of all
+processes, each over those of DDP in the same round: the median of the rounds, and their spread.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -37,6 +44,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from racing import SIZES, Bench
 
 HERE = Path(__file__).resolve()
 SOURCE = HERE.parents[1] / "src"
@@ -277,11 +286,75 @@ def tables(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
+PEERS = ("DDP", "accelerate", "Vaak")
+
+
+class Group:
+    """The processes of an arm."""
+
+    def __init__(self, arm: str, job: dict[str, Any], world_size: int, stack: contextlib.ExitStack) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE), **shared}
+        self.processes, self.errors = [], Path(job["folder"])
+        for rank in range(world_size):
+            started = subprocess.Popen(
+                [sys.executable, str(HERE.with_name("arms.py")), arm, json.dumps(job)],
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=(Path(job["folder"]) / f"{arm}-{rank}.txt").open("w"),
+                text=True,
+            )
+            stack.callback(started.kill)
+            self.processes.append(started)
+
+    def train(self, steps: int) -> dict[str, float]:
+        """Have all train; return seconds of a step of rank 0, and processor seconds of all."""
+        for process in self.processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                print(steps, file=process.stdin, flush=True)
+        lines = [process.stdout.readline() if process.stdout else "" for process in self.processes]
+        if not all(lines):
+            raise SystemExit("\n".join(path.read_text()[-2000:] for path in sorted(self.errors.glob("*.txt"))))
+        said = [json.loads(line) for line in lines]
+        return {"seconds": said[0]["seconds"], "processor": sum(one["processor"] for one in said)}
+
+
+def race_peers(options: argparse.Namespace) -> dict[str, Any]:
+    """Race the arms on each number of processes; print and return their figures over those of DDP."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(argparse.Namespace(threads=1, rounds=options.rounds), Path(folder))
+        for size in ("tiny", "small"):
+            for world_size in options.ranks:
+                job = bench.job(SIZES[size], logging=False, run=str(Path(folder) / f"{size}-{world_size}"))
+                job["overrides"] += [f"training.gradient_accumulation_steps={world_size}"]
+                with contextlib.ExitStack() as stack:
+                    groups = {arm: Group(arm, job, world_size, stack) for arm in PEERS}
+                    for group in groups.values():
+                        group.train(10)
+                    rounds = [
+                        {arm: group.train(max(SIZES[size]["steps"] // 2, 10)) for arm, group in groups.items()}
+                        for _ in range(options.rounds)
+                    ]
+                for arm in PEERS:
+                    row: dict[str, Any] = {"ms": statistics.median(1e3 * one[arm]["seconds"] for one in rounds)}
+                    for key in ("seconds", "processor"):
+                        ratios = sorted(one[arm][key] / one["DDP"][key] for one in rounds)
+                        row |= {key: statistics.median(ratios), f"{key} spread": [ratios[0], ratios[-1]]}
+                    found[f"{size}, {world_size} processes: {arm}"] = row
+    _show({"a step, over that of DDP": found})
+    return {"peers": found}
+
+
 def _show(figures: dict[str, Any]) -> None:
     for job, rows in figures.items():
         print(f"\n{job}")
         for name, values in rows.items():
-            print(f"  {name:26}" + "".join(f"  {key} {_short(value)}" for key, value in values.items()))
+            print(f"  {name:32}" + "".join(f"  {key} {_short(value)}" for key, value in values.items()))
 
 
 def _over_rounds(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -313,6 +386,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--peers", action="store_true", help="race DDP, accelerate and Vaak")
     parser.add_argument("--fake", type=int, metavar="N", help="train as one of so many processes")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--job", choices=["steps", "parts"], help=argparse.SUPPRESS)
@@ -331,7 +405,7 @@ def main() -> None:
         figures = train_steps(options.folder, options.steps) if options.job == "steps" else measure_parts()
         print(json.dumps(figures), flush=True)
         os._exit(0)
-    figures = tables(options)
+    figures = race_peers(options) if options.peers else tables(options)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1))
 

@@ -11,6 +11,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -221,12 +222,18 @@ def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iter
     yield from _watched_the_wrong_way(training)
     options = training.checkpoint
     resumes = options.resume is not None and (experiment.run_dir / "config.yml").exists()
-    if options.init_from is not None and not resumes and not Path(options.init_from).exists():
+    if (
+        options.init_from is not None
+        and not resumes
+        and not URL_AS_PATH.match(options.init_from)
+        and not Path(options.init_from).exists()
+    ):
         yield impossible(
             "training.checkpoint.init_from",
             f"{options.init_from} doesn't exist; give a run directory, or step-…, best or last in it",
         )
-    if options.resume not in (None, "auto") and not Path(str(options.resume)).exists():
+    is_url = URL_AS_PATH.match(str(options.resume))
+    if options.resume not in (None, "auto") and not is_url and not Path(str(options.resume)).exists():
         yield impossible("training.checkpoint.resume", f"{options.resume} doesn't exist; give a checkpoint, or auto")
 
 
@@ -293,6 +300,7 @@ def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
+    yield from _urls_of_folders(experiment)
     yield from _impossible_lengths(experiment)
     yield from unknown_losses(experiment)
     yield from _impossible_size(experiment)
@@ -329,6 +337,29 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         )
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
+
+
+URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins, also as a path, in which ``//`` is ``/``; a drive has one letter."""
+
+
+def _urls_of_folders(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """URLs where a folder of this machine is written or resumed from: as paths they would be folders named ``s3:``."""
+    options = experiment.training.checkpoint
+    values = {
+        "run_dir": experiment.run_dir,
+        "training.checkpoint.save_dir": options.save_dir,
+        "training.checkpoint.resume": options.resume,
+        "training.checkpoint.init_from": options.init_from,
+        "data.cache_dir": getattr(experiment.data, "cache_dir", None),
+    }
+    for key, value in values.items():
+        if value is not None and URL_AS_PATH.match(str(value)):
+            upload = (
+                "; training.checkpoint.upload_to keeps the checkpoints at a URL, from which resume: auto brings them"
+            )
+            is_run = key in ("run_dir", "training.checkpoint.save_dir", "training.checkpoint.resume")
+            yield impossible(key, f"is a URL; give a folder of this machine{upload if is_run else ''}")
 
 
 def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
