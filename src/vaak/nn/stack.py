@@ -31,12 +31,13 @@ from vaak.config.training import Recomputation
 from vaak.nn.attention import Attention
 from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
+from vaak.nn.decoding.static_cache import StaticCache
 from vaak.nn.feed_forward import MixtureOfExperts, inner_width, make_feed_forward
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.kernels.variable_length import has_kernels
 from vaak.nn.kernels.visibility import Visibility, find_segments, positions_in_documents
 from vaak.nn.norms import cast_weights, make_norm
-from vaak.nn.positional_encodings import Positions, Rotation
+from vaak.nn.positional_encodings import SINUSOIDAL, Positions, Rotation
 
 
 class TransformerStack(nn.Module):
@@ -133,7 +134,7 @@ class TransformerStack(nn.Module):
         around = AttentionInputs(
             visibility,
             self.positions.rotation(positions)
-            if cache is None or not are_own
+            if cache is None or not are_own or isinstance(cache, StaticCache)
             else self.positions.continued_rotation(positions, cache, in_order=documents is None),
             memory,
             of_memory,
@@ -142,7 +143,9 @@ class TransformerStack(nn.Module):
             mask,
         )
         x = self.through_blocks(x, around, cache)
-        if cache is not None:
+        if isinstance(cache, StaticCache):
+            cache.end_token()
+        elif cache is not None:
             cache.length += positions.shape[1]
         normed: Tensor = self.norm(x)
         return normed
@@ -170,6 +173,14 @@ class TransformerStack(nn.Module):
         """An empty cache, for decoding token by token."""
         return StackCache(len(self.blocks))
 
+    @property
+    def has_static_step(self) -> bool:
+        """Whether a token can be read with a cache whose shapes don't change (``vaak.nn.decoding.static_cache``)."""
+        # Learned positions wait for the device; experts, too.
+        are_computed = self.config.position_type in ("rotary", "none", *SINUSOIDAL)
+        is_known = type(self) is TransformerStack and self.causal and not self.has_experts
+        return is_known and are_computed and self.config.attention_type == "softmax"
+
     def recompute(self, parts: Recomputation) -> None:
         """Set ``gradient_checkpointing``."""
         self.gradient_checkpointing = parts
@@ -183,6 +194,9 @@ class TransformerStack(nn.Module):
         num_documents: int | None,
     ) -> tuple[Visibility, Tensor]:
         """Return what each token sees, and the positions of the tokens."""
+        if isinstance(cache, StaticCache):
+            # One token a row; what it sees is said on the device.
+            return Visibility(self.causal, pairs=cache.see_token()), cache.next_positions
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
             key_documents = None if mask is None or self.causal else mask.long() - 1

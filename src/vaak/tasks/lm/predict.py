@@ -7,9 +7,12 @@ again from position 0.
 
 from __future__ import annotations
 
+import logging
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,12 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.ctc_words import END
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
+from vaak.nn.decoding.static_cache import StaticStep, are_near
 from vaak.tasks.batches import IS_ALONE, Embedded, limit_batch
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
 
+log = logging.getLogger("vaak")
 TOGETHER, MOST_KEPT = 64, 100_000
 """Texts that are scored at once, and scores that are kept from one search to the next."""
 
@@ -205,6 +210,24 @@ class WordScores:
             self._known[text] = own, [*before_it[: len(own) - count], *scores]
 
 
+STEPS_BEFORE_GRAPH, GRAPHED_DEVICES = 16, ("cuda",)
+"""Steps with the same rows until one is captured, which costs as much as a few; and where."""
+_REFUSED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models whose step couldn't be captured."""
+
+
+def _has_static_step(model: AnyLanguageModel) -> bool:
+    if model.embedding.weight.device.type not in GRAPHED_DEVICES or model in _REFUSED:
+        return False
+    stack = model.stack if isinstance(model, LanguageModel) and model.ngram is None else None
+    return bool(getattr(stack, "has_static_step", False))
+
+
+def _refuse_graphs(model: AnyLanguageModel, reason: str) -> None:
+    _REFUSED.add(model)
+    log.warning("a token's step isn't a CUDA graph, but computed operator by operator: %s", reason)
+
+
 class RowDecoder:
     """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 
@@ -216,6 +239,9 @@ class RowDecoder:
         self.cache: Any = None
         self._separate = len({len(context) for context in self.contexts}) > 1
         self._modules = list(model.modules())
+        self._static: StaticStep | None = None
+        self._num_alike = 0
+        """Steps since rows came or went."""
 
     def append(self, tokens: Sequence[int]) -> None:
         """One more token for each row; a row that outgrows ``max_length`` forgets its older part."""
@@ -223,10 +249,12 @@ class RowDecoder:
             context.append(token)
         recent = [self._recent(context) for context in self.contexts]
         if any(one is not context for one, context in zip(recent, self.contexts, strict=True)):
+            self._grow()
             self.contexts, self.cache = recent, None
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
+        self._grow()
         self.contexts = [list(self.contexts[row]) for row in rows]
         if self.cache is not None:
             self.cache.select(send(torch.tensor(rows), self.model.embedding.weight.device))
@@ -238,6 +266,7 @@ class RowDecoder:
 
     def join(self, prompts: Sequence[Sequence[int]]) -> None:
         """Add rows with these prompts after the others; their tokens but the last are read now, by themselves."""
+        self._grow()
         new = RowDecoder(self.model, prompts, self.max_length)
         self._separate = True
         if self.cache is not None:
@@ -262,8 +291,41 @@ class RowDecoder:
         if self._separate:
             documents = send(torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread]), device)
         with without_dropout(self._modules):
-            logits = self.model.next_logits(input_ids, documents=documents, cache=self.cache)
+            logits = self._read(input_ids, documents)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def _read(self, input_ids: Tensor, documents: Tensor | None) -> Tensor:
+        if self._static is not None and self._static.is_full:
+            self._grow()
+        if self._static is not None:
+            return self._static(input_ids)
+        self._num_alike = self._num_alike + 1 if input_ids.shape[1] == 1 else 0
+        static, found = self._begin_static(input_ids)
+        logits = self.model.next_logits(input_ids, documents=documents, cache=self.cache)
+        if static is not None and not are_near(found, logits):
+            _refuse_graphs(self.model, "its scores aren't those of the same step without")
+        elif static is not None:
+            # The cache that grows isn't kept.
+            self._static, self.cache = static, static.cache
+        return logits
+
+    def _begin_static(self, input_ids: Tensor) -> tuple[StaticStep | None, Tensor]:
+        """Return a static step that has read a token of each row, and its logits, where it is time for one."""
+        if self._num_alike > STEPS_BEFORE_GRAPH and _has_static_step(self.model):
+            read: Callable[..., Tensor] = self.model.next_logits
+            try:
+                static = StaticStep(partial(read, documents=None), self.cache)
+                return static, static(input_ids)
+            except Exception as error:
+                # A layer that waits for the device, say, or too little memory: then as ever, and not tried again.
+                _refuse_graphs(self.model, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        return None, input_ids
+
+    def _grow(self) -> None:
+        """Go on with a cache that grows."""
+        if self._static is not None:
+            self.cache, self._static = self._static.cache.grow(), None
+        self._num_alike = 0
 
     def _recent(self, context: list[int]) -> list[int]:
         if self.max_length is None or len(context) <= self.max_length:

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from networks import draw_weights
 from tiny_decoder import assert_joined_rows_are_right
 from vaak.core.errors import UserError
+from vaak.nn.decoding import static_cache
 from vaak.nn.decoding.sampling import SamplingSettings, probabilities
+from vaak.nn.decoding.static_cache import StaticStep
+from vaak.tasks.lm import predict
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import RowDecoder, TokenReader, draw_rows, generate, generate_batch
@@ -315,3 +318,61 @@ def test_a_diverged_model_says_so():
         model.get_parameter("stack.norm.weight").fill_(math.nan)
     with pytest.raises(UserError, match="diverged"):
         list(generate(model, [1], GREEDY))
+
+
+@pytest.mark.parametrize("options", [{}, {"position_type": "sinusoidal", "norm_placement": "post"}])
+def test_steps_with_a_static_cache_give_the_texts_of_one_that_grows(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    model, steps = small_model(**options), list[int]()
+
+    def texts() -> list[list[int]]:
+        prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [7]]
+        settings = SamplingSettings(max_new_tokens=60, temperature=0.8, seed=1, stop_ids=(3,))
+        return generate_batch(model, prompts, settings, max_length=50)
+
+    grown, step = texts(), StaticStep.__call__
+    assert len({len(text) for text in grown}) > 1, "a row ends before the others"
+    monkeypatch.setattr(StaticStep, "__call__", lambda self, ids: steps.append(len(ids)) or step(self, ids))
+    monkeypatch.setattr(predict, "GRAPHED_DEVICES", ("cpu",))
+    monkeypatch.setattr(predict, "STEPS_BEFORE_GRAPH", 2)
+    monkeypatch.setattr(static_cache, "CAPACITY_STEP", 8)
+    assert texts() == grown
+    assert len(set(steps)) > 1
+    reader, plain = RowDecoder(model, [[1, 2], [3]], None), RowDecoder(model, [[1, 2], [3]], None)
+    for token in range(30):
+        if token == 20:
+            reader.join([[5, 6, 7]])
+            plain.join([[5, 6, 7]])
+        with monkeypatch.context() as patch:
+            patch.setattr(predict, "GRAPHED_DEVICES", ())
+            expected = plain.next_logits()
+        torch.testing.assert_close(reader.next_logits(), expected, rtol=0, atol=1e-5)
+        for one in (reader, plain):
+            one.append([token % 29] * len(one.contexts))
+    assert reader._static is not None
+
+
+@pytest.mark.parametrize("fault", ["wrong", "raises"])
+def test_a_step_that_cannot_be_captured_is_said_once_and_computed_as_ever(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    model = small_model()
+    plain = list(generate(model, [1, 2], GREEDY))
+
+    def broken(self: StaticStep, ids: torch.Tensor) -> torch.Tensor:
+        if fault == "raises":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return torch.full((len(ids), VOCAB_SIZE), 9.0)
+
+    monkeypatch.setattr(StaticStep, "__call__", broken)
+    monkeypatch.setattr(predict, "GRAPHED_DEVICES", ("cpu",))
+    for _ in range(2):
+        assert list(generate(model, [1, 2], GREEDY)) == plain
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("options", [{"position_type": "alibi"}, {"attention_type": "local"}])
+def test_what_a_static_cache_does_not_hold_has_no_such_step(options: dict[str, Any]):
+    assert not small_model(**options).stack.has_static_step
+    assert small_model().stack.has_static_step
