@@ -1,4 +1,7 @@
-"""Where speech begins and ends in audio that is still coming, by its energy: it knows no language."""
+"""Where speech begins and ends in audio that is still coming, by its energy, or by silero-vad where it is installed.
+
+Neither knows a language. By energy, everything that is louder than the background is speech, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ class VoiceActivity:
     how they came.
     """
 
+    name = "energy"
+
     def __init__(self, pause: float) -> None:
         self.pause_frames = max(1, round(pause / FRAME))
         self.num_frames = 0
@@ -49,7 +54,7 @@ class VoiceActivity:
         level = float(10.0 * np.log10(sum(self._powers) / len(self._powers) + 1e-10))
         self.num_frames += 1
         self._block.append(level)
-        is_loud = level > self._threshold()
+        is_loud = self._is_speech(frame, level)
         if len(self._block) == REMEMBERED_EVERY:
             self._lowest.append(min(self._block))
             self._highest.append(max(self._block))
@@ -62,6 +67,10 @@ class VoiceActivity:
         elif self.num_frames - self.last_loud >= self.pause_frames:
             self.is_speech = False
         return self.is_speech
+
+    def _is_speech(self, frame: np.ndarray, level: float) -> bool:
+        """Return whether a frame with this level, in decibels, has speech."""
+        return level > self._threshold()
 
     def _threshold(self) -> float:
         quiet = max(LOWEST_DECIBELS, min(*self._lowest, *self._block, np.inf))

@@ -60,7 +60,7 @@ def listen(transcriber: Transcriber, times: dict[str, Any], *, as_json: bool) ->
         for event in live.finish():
             number += event.type == "final"
             _print_event(event, partial, as_json=as_json)
-    print(f"{live.heard:.1f} s heard, utterances: {number:,}", file=sys.stderr)
+    print(f"{live.heard:.1f} s heard, utterances: {number:,}, found by {live.finds_speech_by}", file=sys.stderr)
     if lost.num_bytes:
         cut = (
             f"{lost.num_bytes} byte at the end is less than a {BYTES_OF_A_SAMPLE}-byte sample: is it raw 16-bit audio?"

@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from vaak.audio.silero import make_voice_activity
 from vaak.audio.speech_regions import FRAME, MARGIN_AFTER, SHORTEST_SPEECH, frame_samples
-from vaak.audio.voice_activity import VoiceActivity
 from vaak.tasks.asr.long_form import Window, quietest
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import Segment
@@ -74,7 +74,7 @@ class LiveTranscriber:
         self._frame = frame_samples(self.rate)
         self._longest = int(transcriber.features.seconds * self.rate) // self._frame
         self._before = min(round(MARGIN_BEFORE / FRAME), self._longest // 2)
-        self._voice = VoiceActivity(options.pause)
+        self._voice = make_voice_activity(options.pause, self.rate)
         self._rest = np.zeros(0, np.float32)
         self._frames = list[np.ndarray]()
         """Audio that may be needed: that of the utterance, or before the next."""
@@ -89,6 +89,11 @@ class LiveTranscriber:
     def heard(self) -> float:
         """Seconds of audio so far."""
         return self._voice.num_frames * self._frame / self.rate
+
+    @property
+    def finds_speech_by(self) -> str:
+        """What tells speech from pauses."""
+        return self._voice.name
 
     def feed(self, samples: np.ndarray, *, is_behind: bool = False) -> Iterator[Event]:
         """Yield the texts after further ``samples`` ``(time,)``; ``is_behind`` where more wait already."""

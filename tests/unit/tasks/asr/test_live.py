@@ -271,7 +271,7 @@ def test_the_same_text_at_any_speed(played: int, said: Callable[..., Any], run: 
         seconds = len(talk) / RATE
         assert err.splitlines() == [
             "standard input: raw 16-bit mono samples, 8,000 in a second",
-            f"{int(seconds * 100) / 100:.1f} s heard, utterances: 3",
+            f"{int(seconds * 100) / 100:.1f} s heard, utterances: 3, found by energy",
         ]
     assert len(found[0]) == len(SENTENCES)
     assert found[1] == found[0]
@@ -297,7 +297,7 @@ def test_ctrl_c_ends_and_the_last_words_are_written(said: Callable[..., Any], ru
     code, out, err = said(content, 0, *command, then=press)
     assert (code, out) == expected[:2]
     assert "interrupted: stopping" in err
-    assert err.endswith("utterances: 1\n")
+    assert err.endswith("utterances: 1, found by energy\n")
 
 
 @pytest.mark.slow
@@ -311,13 +311,13 @@ def test_a_process_whose_input_stays_open_ends_well_by_ctrl_c(run: Path, talk: n
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().decode()
         assert process.wait(60) == 0, said
-    assert re.fullmatch(r"[1-5]\.\d s heard, utterances: [123]", said.splitlines()[-1])
+    assert re.fullmatch(r"[1-5]\.\d s heard, utterances: [123], found by energy", said.splitlines()[-1])
 
 
 def test_silence_has_no_text_and_half_a_sample_is_reported(said: Callable[..., Any], run: Path, talk: np.ndarray):
     code, out, err = said(b"\0" * 2 * RATE, 0, "transcribe", run, "--live", "--rate", RATE)
     assert (code, out) == (0, "")
-    assert err.endswith("\n1.0 s heard, utterances: 0\n")
+    assert err.endswith("\n1.0 s heard, utterances: 0, found by energy\n")
     code, out, err = said(talk.tobytes()[:-1], 0, "transcribe", run, "--live", "--rate", RATE)
     assert code == 0
     assert (
