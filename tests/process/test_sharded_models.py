@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+import tiny_bases
 import tiny_decoder
 from commands import Commands, stat_records, state_of
 from contract_cases import CASES
@@ -314,3 +315,42 @@ def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(
     assert all(not torch.allclose(whole[name], first[name], atol=1e-3) for name in rows), "they learn"
     assert_close(divided, whole, rtol=0, atol=1e-3)
     assert all(torch.equal(one, resumed[name]) for name, one in divided.items())
+
+
+CLASSIFIER = """
+task: classification
+model: {pretrained_model: base, pooling: mean, lora: {rank: 2, base_dtype: nf4}}
+data:
+  max_length: 16
+  max_unknown: 90
+  corpus: {type: files, train: [texts.json], train_fraction: 0.6, valid_fraction: 0.2}
+training:
+  max_steps: 4
+  batch_size: 2
+  gradient_accumulation_steps: 2
+  device: cpu
+  optimizer: {lr: 0.05}
+  checkpoint: {interval: 2, interval_epochs: null}
+  memory: {rehearsal: false}
+  logging: {tensorboard: false, progress_bar: false}
+"""
+
+
+@pytest.mark.slow
+def test_a_network_of_transformers_in_four_bits_learns_the_same_where_it_is_divided(tmp_path: Path, commands: Commands):
+    tiny_bases.ENCODERS["modernbert"](tmp_path / "base")
+    rows = [{"text": f"ba {'do mi'[3 * (n % 2) :]} {'su ' * (n % 5)}", "label": "yn"[n % 2]} for n in range(60)]
+    (tmp_path / "texts.json").write_text(json.dumps(rows))
+    (tmp_path / "case.yml").write_text(CLASSIFIER)
+    for strategy in ("ddp", "fsdp"):
+        how = ["train", "case.yml", f"run_dir=runs/{strategy}", f"training.distributed.strategy={strategy}"]
+        ended = [rank.wait() for rank in commands.start_ranks(2, how, tmp_path)]
+        assert [one.status for one in ended] == [0, 0], ended[0].errors
+    for name in ("model", "frozen"):
+        whole, divided = (
+            load_file(tmp_path / f"runs/{strategy}/checkpoints/step-00000004/{name}.safetensors")
+            for strategy in ("ddp", "fsdp")
+        )
+        assert_close(divided, whole, rtol=0, atol=1e-5)
+        assert any("lora_B" in one and tensor.any() for one, tensor in whole.items()) == (name == "model")
+    assert any(".codes" in one for one in whole), "the base is in four bits"

@@ -13,6 +13,7 @@ Fine-Tuning with LoRA".
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import warnings
@@ -56,7 +57,7 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     options = fit_targets(options, linear)
     require_layers("model.lora", linear, options)
     adapted = [name for name in linear if is_target(name, options.targets)]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _outlined_weights(model):
         # of a tied output layer that is adapted, which exports write as untied
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
         _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
@@ -64,6 +65,19 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
         module.requires_grad_(True)
     keep_frozen_weights_in(DTYPES[options.base_dtype], model)
     return model
+
+
+@contextlib.contextmanager
+def _outlined_weights(model: nn.Module) -> Iterator[None]:
+    """Within this context, weights in four bits aren't made whole: of each, peft reads the type and the device."""
+    layers = [one for one in model.modules() if isinstance(one, NF4Linear)]
+    for layer in layers:
+        layer.is_outlined = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_outlined = False
 
 
 def _peft_options(options: LoraConfig) -> dict[str, Any]:
@@ -110,6 +124,9 @@ def is_product(head: nn.Module) -> bool:
 class NF4Linear(FrozenLinear):
     """A linear layer whose weight isn't trained, and is kept in four bits."""
 
+    is_outlined = False
+    """Whether ``weight`` has shape, type and device alone."""
+
     def __init__(self, layer: nn.Linear, weight: Quantised | None = None) -> None:
         """Keep ``layer``'s weight in four bits a number, or a ``weight`` that was kept so before."""
         # nn.Linear's own would make a weight.
@@ -134,6 +151,8 @@ class NF4Linear(FrozenLinear):
     @property
     def weight(self) -> Tensor:  # type: ignore[override] # made when it is read
         """Return the weight that the four bits stand for, ``(out, in)`` in fp32."""
+        if self.is_outlined:
+            return self.codes.new_zeros((), dtype=torch.float32).expand(self.out_features, self.in_features)
         return dequantise(*self.kept, torch.float32).view(self.out_features, self.in_features)
 
     def forward(self, inputs: Tensor) -> Tensor:

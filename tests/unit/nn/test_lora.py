@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
@@ -15,7 +17,7 @@ from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
 from vaak.nn.lora import FrozenLinear, NF4Linear, add_lora, iterate_adapters, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
-from vaak.nn.nf4 import num_weights
+from vaak.nn.nf4 import dequantise, num_weights
 from vaak.runs.preflight.estimate import model_tree
 
 pytest.importorskip("peft")
@@ -111,6 +113,18 @@ def test_a_base_in_four_bits_is_that_of_the_run_that_it_begins_with(tmp_path: Pa
         change = merged_weights[f"{name.removesuffix('.base_layer')}.weight"] - weight
         assert 0 < change.abs().max() < 0.16 * weight.abs().max()  # half of the widest gap between levels
     torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
+
+
+def test_adapters_are_added_without_making_weights_of_four_bits_whole(monkeypatch: pytest.MonkeyPatch):
+    """Each was made whole for peft, which reads its device, and glibc kept the memory."""
+    model = nn.Sequential(NF4Linear(nn.Linear(64, 64)), NF4Linear(nn.Linear(64, 64)))
+    made = list[Any]()
+    monkeypatch.setattr("vaak.nn.lora.dequantise", lambda *given: made.append(given) or dequantise(*given))
+    add_lora(model, LoraConfig(rank=2, targets=("0", "1"), base_dtype="nf4"))
+    assert not made
+    layer: Any = model.get_submodule("1")
+    assert layer.base_layer.weight.abs().max() > 0
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+import tiny_bases
 import tiny_decoder
 import tiny_encoder_decoder
 from quick_cases import mostly_slow
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import FrozenLinear, NF4Linear, add_lora, keep_token_vectors_in_bf16, merged
 from vaak.nn.nf4 import quantise
+from vaak.tasks.asr.bases import CTC_BASES
 from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
-from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, load_base
+from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, find_kind, load_base
+from vaak.tasks.asr.decoder.task import find_auto, wrap
 from vaak.tasks.asr.model import find_frozen
 from vaak.tasks.asr.vocabulary import SpecialIds
 from vaak.tasks.asr.whisper.model import AsrModel
@@ -28,7 +31,7 @@ from vaak.tasks.classification.pretrained import Pretrained
 from vaak.tasks.lm import pretrained as lm
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import add_adapters
-from vaak.tasks.quantised import FOUR_BITS, Frozen
+from vaak.tasks.quantised import FOUR_BITS, Frozen, layers_in_nf4
 from vaak.tasks.seq2seq import pretrained as seq2seq
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 
@@ -52,6 +55,31 @@ def read_wav2vec2(source: Path, prepared: Path) -> tuple[Any, Callable[[Any], An
         return model.project(model.encode(torch.linspace(-1, 1, 4000)[None, None], torch.tensor([4000]))[0])
 
     return PretrainedCtc(base, options), compute
+
+
+def read_extracted(source: Path, prepared: Path) -> tuple[Any, Callable[[Any], Any]]:
+    config = transformers.AutoConfig.from_pretrained(source)
+    kind = find_kind(config)
+    options = AsrModelConfig(base=str(source), architecture="ctc", lora=ASR)
+    ids = SpecialIds((0,), 0, 0, config.vocab_size, ())
+    base = load_base(str(source), ids, None, find_frozen(options, prepared, (kind.head,)))
+    features = torch.linspace(-1, 1, 40 * (160 if config.model_type == "wav2vec2-bert" else 80)).view(1, -1, 40)
+    return PretrainedCtc(base, options), lambda model: model(features, torch.tensor([40])).logits
+
+
+def read_listener(source: Path, prepared: Path) -> tuple[Any, Callable[[Any], Any]]:
+    options = AsrModelConfig(base=str(source), architecture="decoder", lora=ASR)
+    auto = find_auto(transformers.AutoConfig.from_pretrained(source))
+    with layers_in_nf4(str(source), find_frozen(options, prepared)):
+        base = auto.from_pretrained(source, dtype=torch.float32, use_safetensors=True)
+    samples = torch.linspace(-1, 1, 8000)[None]
+
+    def compute(model: Any) -> Any:
+        if source.name == "moonshine":
+            return model(samples[:, None], torch.tensor([8000]), IDS)
+        return model.base(input_ids=IDS).logits
+
+    return wrap(base, options), compute
 
 
 def read_classifier(source: Path, prepared: Path) -> tuple[Any, Callable[[Any], Any]]:
@@ -78,6 +106,10 @@ def read_decoder(source: Path, prepared: Path) -> tuple[Any, Callable[[Any], Any
     return add_adapters(lm.load_model(str(source), prepared, own, tokenizer.vocab_size), lora), lambda model: model(IDS)
 
 
+EXTRACTED = [name for name, kind in CTC_BASES.items() if kind.reads == "features"]
+SPEECH = {**{name: tiny_bases.CTC[name] for name in EXTRACTED}, **tiny_bases.DECODER}
+
+
 def write(kind: str, folder: Path) -> None:
     if kind == "whisper":
         from tiny_whisper import write_whisper
@@ -91,6 +123,8 @@ def write(kind: str, folder: Path) -> None:
         from tiny_bert import write_bert
 
         write_bert(folder, ("the", "boy", "##s", "good", "bad"))
+    elif kind in SPEECH:
+        SPEECH[kind](folder)
     elif kind in ("t5", "t5 1.1", "marian"):
         tiny_encoder_decoder.write_folder(folder, kind)
     else:
@@ -108,6 +142,8 @@ READERS = {
     "opt": read_decoder,
     "gemma3_text": read_decoder,
     "mixtral": read_decoder,
+    **dict.fromkeys(EXTRACTED, read_extracted),
+    **dict.fromkeys(tiny_bases.DECODER, read_listener),
 }
 STREAMING = ("vaak.tasks.quantised", "vaak.tasks.lm.pretrained", "vaak.tasks.seq2seq.pretrained")
 
@@ -116,8 +152,9 @@ STREAMING = ("vaak.tasks.quantised", "vaak.tasks.lm.pretrained", "vaak.tasks.seq
 def test_layers_are_quantised_one_at_a_time_with_the_bits_of_the_whole(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source, prepared = tmp_path / "base", tmp_path / "prepared"
-    source.mkdir()
+    source, prepared = tmp_path / kind, tmp_path / "prepared"
+    if kind not in SPEECH:  # whose folder is made with them
+        source.mkdir()
     prepared.mkdir()
     write(kind, source)
     quantised = list[weakref.ref[torch.Tensor]]()
@@ -163,4 +200,4 @@ def test_layers_are_quantised_one_at_a_time_with_the_bits_of_the_whole(
         assert not any(isinstance(one, FrozenLinear) for one in merged(model).modules())
     embeddings = {one.weight.dtype for one in streamed.modules() if type(one).__name__ == "FrozenEmbedding"}
     # Gemma's embedding scales its vectors; wav2vec 2.0 has none.
-    assert embeddings == (set() if kind in ("gemma3_text", "wav2vec2", "wavlm") else {torch.bfloat16})
+    assert embeddings == (set() if kind in ("gemma3_text", "wav2vec2", "wavlm", *EXTRACTED) else {torch.bfloat16})
