@@ -146,6 +146,7 @@ def _write_variants(data: Path) -> None:
         _write_lines(data / "far" / f"{split}.jsonl", [{**line, "audio": f"../{line['audio']}"} for line in lines])
         if split == "train":
             _write_lines(data / "damaged.jsonl", [*lines[1:], {**lines[0], "audio": "damaged.flac"}])
+            _write_lines(data / "silent.jsonl", [*lines[1:], {**lines[0], "text": ""}])
 
 
 def _write_meetings(data: Path) -> None:

@@ -238,6 +238,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in ("name", "subset")
     },
     ("diarization", "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",),
+    ("asr", "data.refuse_empty_transcripts"): ("datasets.0.train=[FOLDER/silent.jsonl]", "data.on_bad_example=skip"),
     ("diarization", "data.shift_windows"): ("data.window=0.6",),
     ("diarization", "data.features_on"): ("data.augmentation={spec_augment: {}}",),  # the mean that it sets is rounded
     ("diarization", "data.inference.min_duration_off"): ("training.max_steps=12",),  # untrained, it finds no pauses

@@ -115,7 +115,7 @@ def simple_values(annotation: Any, default: Any) -> list[Any]:
             found.append([5 + place for place in range(len(arguments))])
         else:
             simple: dict[Any, list[Any]] = {bool: [True, False], int: [1, 3, 1001, 2048], float: [0.123, 1.5, 30.5]}
-            found += simple.get(kind, ["one", "other"])
+            found += simple.get(kind, ["one", "other", "memory://other"])
     return [value for value in found if value != default]
 
 
