@@ -80,10 +80,19 @@ async def _predict_files(request: Request, server: Server, form: Any) -> Respons
 def first_mistake(errors: Any) -> ApiError:
     """Return pydantic's first error as an error of the request, without repeating the request's content."""
     one = errors[0]
-    place = [str(part) for part in one["loc"] if part != "body"]
-    where = ".".join(place) or None
-    message = one["msg"].removeprefix("Value error, ")
-    return ApiError(400, f"{where}: {message}" if where else message, param=where)
+    kind, place = one["type"], [part for part in one["loc"] if part != "body"]
+    if kind == "json_invalid":
+        return ApiError(400, f"the body isn't JSON: {one.get('ctx', {}).get('error', 'it has no end')}")
+    if not place and kind in ("model_attributes_type", "model_type", "dict_type", "missing"):
+        return ApiError(400, "expected a JSON object as the body, with Content-Type: application/json")
+    # Of several types that a field may have, such as a text or a list of them, pydantic names the one that it tried.
+    field = str(place[0]) if place else None
+    item = "".join(f"[{part}]" for part in place if isinstance(part, int))
+    said = {"extra_forbidden": "there is no such field; GET /docs lists those that there are"}
+    message = said.get(kind, one["msg"].removeprefix("Value error, "))
+    if "UploadFile" in message:
+        message = "expected a file"
+    return ApiError(400, f"{field}{item}: {message}" if field else message, param=field)
 
 
 async def classify(request: Request, form: ClassifyRequest) -> Response:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import File, UploadFile
 from fastapi import Form as MultipartForm
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 ModelName = Annotated[
     str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
@@ -18,6 +18,14 @@ ModelName = Annotated[
 ModelField = Annotated[str | None, MultipartForm(description="The model's name; optional where only one can answer.")]
 Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
 Texts = str | list[str]
+
+
+def nullable(default: Any, **schema: Any) -> Any:
+    """Return what makes null the default of a field, as in OpenAI's API; ``schema`` is that of its other values."""
+    either = {"anyOf": [schema, {"type": "null"}], "default": default}
+    return BeforeValidator(lambda value: default if value is None else value), WithJsonSchema(either)
+
+
 MOST_TOP = 20
 """Tokens at each place of a text whose log-probabilities can be asked for."""
 
@@ -192,9 +200,9 @@ class WritingRequest(Form):
     min_p: float | None = None
     repetition_penalty: float | None = None
     seed: Annotated[int | None, Field(description="The same seed gives the same text; 0 if it isn't given.")] = None
-    n: Annotated[int, Field(ge=1)] = 1
+    n: Annotated[int, Field(ge=1), *nullable(1, type="integer", minimum=1)] = 1
     stop: Annotated[Texts | None, Field(description="The text ends before the first of these.")] = None
-    stream: bool = False
+    stream: Annotated[bool, *nullable(False, type="boolean")] = False
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, Field(description="Not read.")] = None
     frequency_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
@@ -203,7 +211,9 @@ class WritingRequest(Form):
 
 class CompletionRequest(WritingRequest):
     prompt: Texts
-    echo: Annotated[bool, Field(description="The text begins with the prompt.")] = False
+    echo: Annotated[bool, Field(description="The text begins with the prompt."), *nullable(False, type="boolean")] = (
+        False
+    )
     logprobs: Annotated[
         int | None,
         Field(ge=0, le=MOST_TOP, description="Log-probabilities of tokens, and of this many alternatives at each."),

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from torch import Tensor
 
+from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.serve.batching import Intake, Job, Kind
 from vaak.serve.errors import ApiError
@@ -300,9 +301,14 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
     given = {name: getattr(form, name) for name in GenerationOptions.model_fields if hasattr(form, name)}
     given = {name: value for name, value in {**given, "max_new_tokens": asked}.items() if value is not None}
     task = served.task
-    with naming_fields():
+    try:
         settings = task.sampling(**(GenerationOptions().model_dump() | given))
         settings = task.answering(settings) if chat else settings
+    except UserError as error:
+        # The commands' name of it.
+        message = str(error).replace("max_new_tokens", "max_tokens")
+        named = message.partition(" ")[0]
+        raise ApiError(400, message, param=named if hasattr(form, named) else None) from error
     if settings.max_new_tokens > limits.max_tokens:
         message = f"max_tokens is {settings.max_new_tokens}, and at most {limits.max_tokens} are written (--max-tokens)"
         raise ApiError(400, message, param="max_tokens")

@@ -12,11 +12,14 @@ import openai
 import pytest
 import soundfile
 import torch
+from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from tiny_pyannote import save_pyannote
 from vaak.runs.open_run import open_run
+from vaak.serve.answers import first_mistake
+from vaak.serve.forms import CompletionRequest
 from vaak.tasks.asr.long_form import Recording
 from vaak.tasks.diarization.speaker_encoder import GE2E
 
@@ -186,3 +189,29 @@ def test_who_says_what_is_that_of_transcribe(client_of, run_of, vaak, talk):
         make_client(client_of(run.folder)).audio.transcriptions.create(
             model="asr", file=file, response_format="diarized_json"
         )
+
+
+def test_null_is_the_default_of_what_openai_lets_be_null():
+    form = CompletionRequest.model_validate({"prompt": "a", "n": None, "stream": None, "echo": None})
+    assert (form.n, form.stream, form.echo) == (1, False, False)
+    schemas = CompletionRequest.model_json_schema()["properties"]
+    assert {"type": "null"} in schemas["n"]["anyOf"]
+    assert schemas["echo"]["description"] == "The text begins with the prompt."
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ('{"prompt": [1]}', "prompt", "prompt: Input should be a valid string"),
+        ('{"prompt": "a", "best_of": 2}', "best_of", "best_of: there is no such field; GET /docs lists"),
+        ('{"prompt": "a", "n": 0}', "n", "n: Input should be greater than"),
+        ("[1]", None, "expected a JSON object as the body, with Content-Type: application/json"),
+        ("{bad", None, "the body isn't JSON: "),
+    ],
+)
+def test_a_mistake_is_named_by_its_field(body: str, param: str | None, message: str):
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate_json(body)
+    error = first_mistake(caught.value.errors()).body["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(message)
