@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -170,21 +171,25 @@ def check(
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     splits: dict[str, int] = {}
+    # Only JSON needs them all.
     rows: list[dict[str, str]] = []
+    counts: Counter[str] = Counter()
     for split in check_data(loaded):
         splits[split.name] = split.num_examples
         if not as_json:
             print(f"{split.name}: {split.num_examples:,} examples", flush=True)
         for finding in split.findings:
-            rows.append({"split": split.name, **asdict(finding)})
-            if not as_json:
+            counts[finding.mark] += 1
+            if as_json:
+                rows.append({"split": split.name, **asdict(finding)})
+            else:
                 example = f"{finding.example}: " if finding.example else ""
                 print(f"  {finding.mark:<8} {finding.kind:<12} {example}{finding.message}", flush=True)
-    problems = sum(row["mark"] == "problem" for row in rows)
+    problems = counts["problem"]
     if as_json:
         print(json.dumps({"usable": not problems, "splits": splits, "findings": rows}, ensure_ascii=False))
     else:
-        print(f"{_number(problems, 'problem')}, {_number(len(rows) - problems, 'warning')}")
+        print(f"{_number(problems, 'problem')}, {_number(counts['warning'], 'warning')}")
     if problems:
         raise typer.Exit(2)
 

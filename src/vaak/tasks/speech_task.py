@@ -160,6 +160,8 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         # With skip, preparing lists all that can't be used; the cache is for data that are trained on.
         data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
         self.experiment = self.experiment.model_copy(update={"data": data})
+        # Each example is read once: what a cache would keep of it, up to half a gigabyte, nobody reads.
+        self.audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})
         self.prepare()
 
     def data_findings(self, split: str) -> Iterator[DataFinding]:

@@ -25,6 +25,7 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
+from vaak.runs.preflight.doctor.data import prepared_task, read_examples
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.long_form import cut_windows, quietest
 from vaak.tasks.asr.utterances import split_at_silences
@@ -506,3 +507,16 @@ def test_a_base_is_fine_tuned_and_found_in_its_checkpoints(corpus: Path, whisper
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(UserError, match=r"model\.base: no such folder"):
         alone.task.model()
+
+
+def test_a_check_of_data_keeps_nothing_of_what_it_has_read(corpus: Path, tmp_path: Path):
+    file = tmp_path / "case.yml"
+    file.write_text(yaml_text(tiny_listener.options(corpus)))
+    with prepared_task(load([file]), checking=True) as task:
+        dataset: Any = task.dataset("train")
+        assert all(one.reason is None for one in read_examples(dataset, "train", 1))
+        assert dataset._cache.num_bytes == 0
+    # Training does keep them.
+    trained = make_task(corpus, tmp_path / "trained").dataset("train")
+    trained.example(0, np.random.default_rng(0))
+    assert trained._cache.num_bytes > 0
