@@ -184,7 +184,16 @@ SENTENCES = ("data.max_duration=6", "model.scratch.max_target_length=200")
 OF_VOICES = {"diarization": (), "tts": ("data.samples=[He saw me.]",), "vocoder": (), "asr": SENTENCES}
 FLOW = ("model.decoder_type=flow_matching",)
 FLOW_OPTIONS = ("vector_field", "width", "num_levels", "blocks_per_level", "kernel_size", "sigma_min")
-FRONT_END_OPTIONS = ("normalise", "phonemizer", "language", "alphabet", "stress", "punctuation", "word_boundaries")
+FRONT_END_OPTIONS = (
+    "normalise",
+    "phonemizer",
+    "language",
+    "locale",
+    "alphabet",
+    "stress",
+    "punctuation",
+    "word_boundaries",
+)
 LEXICON = ("model.durations=learned", "data.front_end={phonemizer: lexicon, lexicon: FOLDER/lexicon.txt}")
 LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_new_tokens=null")
 """So that a recogniser writes some of the words."""

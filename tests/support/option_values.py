@@ -59,6 +59,7 @@ VALUES: dict[str, Any] = {
     "model.hifigan.resblock_kernel_sizes": [5],
     "model.hifigan.resblock_dilation_sizes": [[2]],
     "data.front_end.language": "hi",
+    "data.front_end.locale": "en-GB",
     "data.front_end.lexicon": "FOLDER/other_lexicon.txt",
     "data.samples": ["He saw me now."],
     "data.speaking.speaker": "Bob",

@@ -45,6 +45,7 @@ from vaak.text.speech.dates_and_times import SHORT_MONTHS
 from vaak.text.speech.phonemes.pronunciation import read_lexicon
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor, Processed
 from vaak.text.speech.ssml import MARKS, Manner, Marks, parse_spans
+from vaak.text.speech.words import read_in_locale
 
 MOST_WORDS = 60
 """The most words at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
@@ -230,7 +231,8 @@ class Speaker:
         """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
         config = self.processor.config
         marks = Marks(self.lexicon, None if config.is_english else config.language)
-        spans = parse_spans(text.text, marks)
+        with read_in_locale(config.locale):
+            spans = parse_spans(text.text, marks)
         # A break at the end of SSML is a span without text: it becomes the silence after the last part.
         tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
         nothing: DataError | None = None

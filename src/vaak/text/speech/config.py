@@ -9,7 +9,7 @@ from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from vaak.config.base import ResumeClass, Section, Source, option
-from vaak.text.speech.words import words
+from vaak.text.speech.words import Locale, words
 
 ENGLISH = ("en-us", "en-gb", "en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-gb-x-rp", "en-us-nyc")
 """The English voices of espeak-ng."""
@@ -41,6 +41,11 @@ class FrontEndConfig(Section):
         "The language or accent of espeak-ng: en-us, en-gb and other accents of English, or hi, de, sw, cmn, … "
         "(docs/tts-front-end.md). English words in a text in another script are read as English.",
         "en-us",
+    )
+    locale: Locale = option(
+        "How English figures are read. en-US: 3/5/2024 with the month first, 105 without and, 1,50,000 in thousands; "
+        "en-GB: the day first, with and; en-IN: as en-GB, and 1,50,000 and 150000 in lakhs and crores.",
+        "en-US",
     )
     alphabet: Literal["ipa", "arpabet"] = option(
         "The phonemes' alphabet; alignments in either can be read in both.", "ipa"
@@ -82,6 +87,16 @@ class FrontEndConfig(Section):
                 "only_english",
                 "language {language} requires phonemizer: espeak and alphabet: ipa, not {phonemizer} and {alphabet}",
                 {"language": self.language, "phonemizer": self.phonemizer, "alphabet": self.alphabet},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _locales_are_of_english(self) -> FrontEndConfig:
+        if not self.is_english and self.locale != "en-US":
+            raise PydanticCustomError(
+                "locale_of_english",
+                "locale {locale} is for English; language is {language}",
+                {"locale": self.locale, "language": self.language},
             )
         return self
 

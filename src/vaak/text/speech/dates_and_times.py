@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.guesses import report_guess
-from vaak.text.speech.words import cardinal, decimal, ordinal, plural, table, year
+from vaak.text.speech.words import cardinal, decimal, has_day_first, ordinal, plural, table, year
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -262,7 +262,7 @@ def spoken_date(of_year: int, month: int, day: int) -> str:
     >>> spoken_date(2024, 3, 5)
     'March fifth, twenty twenty-four'
     """
-    return f"{MONTHS[month - 1]} {ordinal(day)}, {year(of_year)}"
+    return f"{_say_day(month, day)}, {year(of_year)}"
 
 
 def _duration(match: re.Match[str]) -> str:
@@ -284,17 +284,29 @@ def _is_time(match: re.Match[str]) -> bool:
 def _day_and_month(match: re.Match[str]) -> str:
     """``On 5/6``: the month comes first unless it can't."""
     said = _say_month_and_day(match[2], match[3])
-    return match[0] if said is None else match[1] + said
+    if said is None:
+        return match[0]
+    return match[1] + (said.removeprefix("the ") if match[1].lower() in ("the ", "my ", "our ", "your ") else said)
 
 
 def _say_month_and_day(one: str, other: str) -> str | None:
     first, second = int(one), int(other)
-    month, day = (second, first) if first > 12 else (first, second)
+    month, day = _order_month_and_day(first, second)
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return None
     if day <= 12 and day != month:
-        report_guess("3/5 with the month first")
-    return f"{MONTHS[month - 1]} {ordinal(day)}"
+        report_guess(f"3/5 with the {'day' if has_day_first() else 'month'} first")
+    return _say_day(month, day)
+
+
+def _order_month_and_day(first: int, second: int) -> tuple[int, int]:
+    """In the locale's order, unless that can't be a month."""
+    day_first = first > 12 or (has_day_first() and second <= 12)
+    return (second, first) if day_first else (first, second)
+
+
+def _say_day(month: int, day: int) -> str:
+    return f"the {ordinal(day)} of {MONTHS[month - 1]}" if has_day_first() else f"{MONTHS[month - 1]} {ordinal(day)}"
 
 
 def _range_of_dates(match: re.Match[str]) -> str:
@@ -309,14 +321,14 @@ def _range_of_dates(match: re.Match[str]) -> str:
 def _numeric(match: re.Match[str]) -> str:
     first, second = int(match[1]), int(match[3])
     # American order, unless the first can't be a month; with full stops (5.6.2024) European.
-    month, day = (second, first) if first > 12 or match[2] == "." else (first, second)
+    month, day = (second, first) if match[2] == "." else _order_month_and_day(first, second)
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return match[0]
     if match[2] != "." and day <= 12 and day != month:
-        report_guess("3/5/2024 with the month first")
+        report_guess(f"3/5/2024 with the {'day' if has_day_first() else 'month'} first")
     if len(match[4]) == 4:
         return spoken_date(int(match[4]), month, day)
-    return f"{MONTHS[month - 1]} {ordinal(day)}, {year_of_century(match[4])}"
+    return f"{_say_day(month, day)}, {year_of_century(match[4])}"
 
 
 def _time(match: re.Match[str]) -> str:

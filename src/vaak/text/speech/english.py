@@ -32,7 +32,7 @@ from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.roman import roman_numerals
 from vaak.text.speech.short_words import short_words
 from vaak.text.speech.unspoken import leave_out_markup
-from vaak.text.speech.words import digits, grouped, table
+from vaak.text.speech.words import Locale, digits, grouped, read_in_locale, table
 
 FOLDED = table(
     """
@@ -201,11 +201,13 @@ def _numbers_by_digit(text: str) -> str:
     text = _PLATE.sub(
         lambda match: f"{' '.join(match[1])} {digits(match[2])} {' '.join(match[3])} {digits(match[4])}", text
     )
-    text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1])}", text)
-    text = _STAR_CODE.sub(_read_star_code, text)
-    text = _FLIGHT.sub(
-        lambda match: f"{match[1]}{code(match[2])} {digits(match[3]) if len(match[3]) > 2 else grouped(match[3])}", text
-    )
+    # Characters that a form has are much faster to look for than the form.
+    if "x" in text or "X" in text:
+        text = _HEXADECIMAL.sub(lambda match: f"zero X {_spell(match[1])}", text)
+    if "*" in text or "#" in text:
+        text = _STAR_CODE.sub(_read_star_code, text)
+    if "light" in text:
+        text = _FLIGHT.sub(_read_flight, text)
     text = _UNEQUAL_GROUPS.sub(_read_groups, text)
     text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
     for pattern in (_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN):
@@ -213,6 +215,10 @@ def _numbers_by_digit(text: str) -> str:
     for cues in CUES:
         text = read_after(text, cues, digits, "")
     return read_digits(text, digits, "")
+
+
+def _read_flight(match: re.Match[str]) -> str:
+    return f"{match[1]}{code(match[2])} {digits(match[3]) if len(match[3]) > 2 else grouped(match[3])}"
 
 
 def _spell(code: str) -> str:
@@ -254,12 +260,12 @@ _FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 
 
-def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None = None) -> str:
+def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None = None, locale: Locale = "en-US") -> str:
     """``text`` as spoken: words and punctuation, without figures and symbols; characters ``kept`` stay.
 
     Symbols that no rule reads are added to ``unspoken``.
 
-    Letters that are read by their names are single capitals.
+    Letters that are read by their names are single capitals. Numbers and dates in figures are read as in the locale.
 
     Raises DataError for letters of another script and for unknown symbols.
 
@@ -267,6 +273,12 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
     'Doctor Roe paid three hundred seventy-two pounds on October eighteen, nineteen thirty-nine, at eleven forty A M.'
     """
     text = cleaned(leave_out_markup(text, unspoken), kept=kept)
+    with read_in_locale(locale):
+        text = _apply_rules(text, unspoken)
+    return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()
+
+
+def _apply_rules(text: str, unspoken: list[str] | None) -> str:
     figures = False
     for rule in RULES:
         # Earlier rules may write figures (H₂O becomes H2O), so look again until there are some.
@@ -276,4 +288,4 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
             unspoken.extend(find_unspoken(text))
         if figures or rule not in OF_FIGURES:
             text = rule(text)
-    return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()
+    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from vaak.text.speech.words import NUMBER, cardinal, decimal, table
+from vaak.text.speech.words import NUMBER, cardinal, decimal, table, whole
 
 
 class Currency(NamedTuple):
@@ -151,13 +151,16 @@ def say_amount(amount: str, currency: Currency, magnitude: str | None = None) ->
     """
     if magnitude:
         return f"{decimal(amount)}{_magnitude(magnitude)} {currency.many}"
-    before, _, after = amount.replace(",", "").partition(".")
+    written, _, after = amount.partition(".")
+    before = written.replace(",", "")
     # Only two decimals are cents: $2.5 is two point five dollars.
     if len(after) != 2 or not currency.cent:
         return f"{decimal(amount)} {currency.one if amount == '1' else currency.many}"
     parts = []
     if int(before or 0) or not int(after):
-        parts.append(f"{cardinal(int(before or 0))} {currency.one if int(before or 0) == 1 else currency.many}")
+        # with its commas, which tell lakhs from thousands
+        count = whole(written) if int(before or 0) and before[0] != "0" else cardinal(int(before or 0))
+        parts.append(f"{count} {currency.one if int(before or 0) == 1 else currency.many}")
     if int(after):
         parts.append(f"{cardinal(int(after))} {currency.cent if int(after) == 1 else currency.cents}")
     return ", ".join(parts)

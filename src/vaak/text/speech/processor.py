@@ -111,7 +111,9 @@ class PhonemeProcessor:
     @property
     def fingerprint(self) -> str:
         """Equal for processors that give equal ids for every text."""
-        return compute_fingerprint({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
+        # The usual locale is left out: processors saved before there were others give equal ids.
+        exclude = {"lexicon"} | ({"locale"} if self.config.locale == "en-US" else set())
+        return compute_fingerprint({**self._content(), "options": self.config.model_dump(exclude=exclude)})
 
     def normalise(
         self, text: str, kept: Container[str] = (), unspoken: list[str] | None = None, *, pictures: bool = False
@@ -130,7 +132,7 @@ class PhonemeProcessor:
                 unspoken.extend(one for one in plain if one in languages.GAPS)
             return plain
         if self.config.is_english:
-            return normalise(text, kept, unspoken)
+            return normalise(text, kept, unspoken, self.config.locale)
         return languages.normalise(text, self.config.language, kept, unspoken)
 
     def without_unknown(self, text: str, kept: Container[str] = ()) -> str:

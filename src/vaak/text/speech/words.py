@@ -1,11 +1,41 @@
 """The words that rules of normalisation write: from tables of written forms, and for numbers.
 
-Numbers are read as Americans read them: without "and", years by their hundreds.
+Numbers are read as Americans read them, without "and", years by their hundreds; within ``read_in_locale`` as in Britain
+or India.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+from vaak.text.speech.guesses import report_guess
+
+Locale = Literal["en-US", "en-GB", "en-IN"]
+_LOCALE: ContextVar[Locale] = ContextVar("locale", default="en-US")
+
+
+@contextmanager
+def read_in_locale(locale: Locale) -> Iterator[None]:
+    """Within the block, numbers and dates in figures are read as there.
+
+    >>> with read_in_locale("en-IN"):
+    ...     whole("1,50,205")
+    'one lakh fifty thousand two hundred and five'
+    """
+    token = _LOCALE.set(locale)
+    try:
+        yield
+    finally:
+        _LOCALE.reset(token)
+
+
+def has_day_first() -> bool:
+    """Whether of 3/5/2024 the day comes first."""
+    return _LOCALE.get() != "en-US"
 
 
 def table(pairs: str) -> dict[str, str]:
@@ -30,6 +60,7 @@ def words(listed: str) -> tuple[str, ...]:
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 GROUPED = r"(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})"
 """A whole number with commas, in thousands or (in India) in lakhs."""
+_IN_LAKHS = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
 NUMBER = rf"(?:{GROUPED}(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 """A number as written, without sign."""
 MOST_DIGITS = 15
@@ -57,7 +88,8 @@ def _spell_by_library(number: int, to: str) -> str:
     from num2words import num2words
 
     words: str = num2words(number, to=to)
-    return words.replace(" and ", " ").replace(",", "")
+    words = words.replace(",", "")
+    return words.replace(" and ", " ") if _LOCALE.get() == "en-US" else words
 
 
 def digits(text: str, zero: str = "zero") -> str:
@@ -78,7 +110,25 @@ def whole(text: str) -> str:
     plain = text.replace(",", "")
     if len(plain) > MOST_DIGITS or (plain.startswith("0") and len(plain) > 1):
         return digits(plain)
+    in_lakhs = _IN_LAKHS.fullmatch(text) is not None
+    if _LOCALE.get() == "en-IN" and (in_lakhs or "," not in text):
+        return _spell_in_lakhs(int(plain))
+    if in_lakhs:
+        report_guess("1,50,000 in thousands")
     return cardinal(int(plain))
+
+
+def _spell_in_lakhs(number: int) -> str:
+    """A number by crores (10⁷) and lakhs (10⁵), as in India."""
+    crores, below = divmod(number, 10**7)
+    lakhs, rest = divmod(below, 10**5)
+    said = [f"{_spell_in_lakhs(crores)} crore"] if crores else []
+    if lakhs:
+        said.append(f"{cardinal(lakhs)} lakh")
+    if rest or not said:
+        said += ["and"] if said and rest < 100 else []
+        said.append(cardinal(rest))
+    return " ".join(said)
 
 
 def decimal(text: str) -> str:

@@ -19,10 +19,13 @@ from pathlib import Path
 
 import pytest
 
+from vaak.config.base import SectionError
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
+from vaak.text.speech.guesses import count_guesses
 from vaak.text.speech.processor import PhonemeProcessor
 from vaak.text.speech.ssml import Marks, is_ssml, parse_spans
+from vaak.text.speech.words import Locale
 
 HERE = Path(__file__).parent
 
@@ -194,6 +197,52 @@ def test_forms_that_resemble_each_other_are_told_apart(
     processors: dict[str, PhonemeProcessor], language: str, text: str, expected: str
 ) -> None:
     assert words(processors[language].normalise(text, (), [], pictures=True)) == words(expected)
+
+
+@pytest.mark.parametrize(
+    ("locale", "expected", "guessed"),
+    [
+        (
+            "en-US",
+            "Due March fifth, the April twelfth call, May sixth, twenty twenty-four, one hundred five of "
+            "one hundred fifty thousand, two million rupees, on December thirtieth",
+            {"3/5 with the month first": 2, "3/5/2024 with the month first": 1, "1,50,000 in thousands": 1},
+        ),
+        (
+            "en-GB",
+            "Due the third of May, the fourth of December call, the fifth of June, twenty twenty-four, "
+            "one hundred and five of one hundred and fifty thousand, two million rupees, on the thirtieth of December",
+            {"3/5 with the day first": 2, "3/5/2024 with the day first": 1, "1,50,000 in thousands": 1},
+        ),
+        (
+            "en-IN",
+            "Due the third of May, the fourth of December call, the fifth of June, twenty twenty-four, "
+            "one hundred and five of one lakh fifty thousand, twenty lakh rupees, on the thirtieth of December",
+            {"3/5 with the day first": 2, "3/5/2024 with the day first": 1},
+        ),
+    ],
+)
+def test_figures_are_read_as_in_the_locale(locale: Locale, expected: str, guessed: dict[str, int]) -> None:
+    text = "Due 3/5, the 4/12 call, 5/6/2024, 105 of 1,50,000, ₹2000000, on 12/30"
+    with count_guesses() as guesses:
+        found = PhonemeProcessor(FrontEndConfig(locale=locale)).normalise(text)
+    assert (found, guesses) == (expected, guessed)
+
+
+def test_numbers_of_india_are_read_by_crores_and_lakhs() -> None:
+    processor = PhonemeProcessor(FrontEndConfig(locale="en-IN"))
+    for written, said in (
+        ("12,34,56,789", "twelve crore thirty-four lakh fifty-six thousand seven hundred and eighty-nine"),
+        ("1,00,007", "one lakh and seven"),
+        ("99999", "ninety-nine thousand nine hundred and ninety-nine"),
+        ("12,345,678", "twelve million three hundred and forty-five thousand six hundred and seventy-eight"),
+    ):
+        assert processor.normalise(written) == said
+
+
+def test_a_locale_is_of_english() -> None:
+    with pytest.raises(SectionError, match="locale en-IN is for English; language is hi"):
+        FrontEndConfig(language="hi", locale="en-IN")
 
 
 @pytest.mark.parametrize(
