@@ -1,34 +1,46 @@
-"""What only a GPU can show, in one command: does everything train there, to the bit, and how fast is it?
+"""What only a GPU can show, in one command that takes a quarter of an hour: how fast is it, and does everything train?
 
-    python benchmarks/gpu.py [--page docs/gpu.md] [--models 110M 1B] [--lengths 1024 8192] [--rounds 3] [--json FILE]
-                             [--parts machine recipes memory throughput attention snapshot speech inference]
+    python benchmarks/gpu.py --page gpu.md --json gpu.json [--minutes 14] [--options training.performance.X=Y ...]
+                             [--models 110M] [--lengths 1024] [--rounds 3] [--parts machine speech inference ...]
 
-Writes a page of tables; about 20 minutes on an H100. A part that fails says why on the page, and the others go on.
+The parts come in this order, the most wanted first. Each has a limit of its own (``LIMITS``), and what it has found so
+far is written when it ends, or is ended. A part that fails says why on the page, and the others go on.
 
 - machine: the card, versions, what ``vaak doctor`` says
-- recipes: each quick start in bf16, in fp16, and deterministic: the last is also killed and resumed, to the same bits
-- memory: the largest batch that was found, and a batch four times as large, which is computed in chunks
-- throughput: tokens a second, MFU and memory of language models, in bf16, against a hand-written loop,
-  transformers.Trainer and litgpt (if installed), which take turns on the card (racing.py, arms.py)
-- attention: a row of 16 documents with a mask of all pairs, and by kernels of variable length, which must agree
+- speech: training of Whisper small, whole and by LoRA, text-to-speech and diarization: time of a step, the share of it
+  that the GPU works (its operations in a trace of later steps, joined, by the time of untraced ones), operations
+  started, audio a second, memory; with ``--options``, each task with these options, too, after it without
+- inference: transcribing with a Whisper small, in turns: file by file and batched, in fp32 and bf16, and transformers'
+  pipeline and faster-whisper with the same weights
+- throughput: tokens a second, MFU and memory of language models, in bf16, without dropout, which take turns on the card
+  (racing.py, arms.py): a hand-written loop, transformers.Trainer and litgpt (if installed), not compiled and compiled;
+  an arm is compared with the loop that is compiled as it is
 - snapshot: how long a checkpoint's copy holds training up, and its page-locked memory: staged in pieces, as Vaak's is,
   and page-locked all at once; the weights and moments of the last of the models
-- speech: seconds of audio a second in training: Whisper small whole and by LoRA, text-to-speech, diarization
-- inference: real-time factors of transcribing with a Whisper small: file by file and batched, fp32 and bf16, and
-  transformers' pipeline and faster-whisper with the same weights
+- decoding: tokens a second of a language model: Vaak's, transformers', and transformers' with a static cache, which
+  it compiles and records as CUDA graphs; in turns
+- loaders: what training waits for data, without and with processes that load them
+- memory: the largest batch that was found, and a batch four times as large, which is computed in chunks
+- attention: a row of 16 documents with a mask of all pairs, and by kernels of variable length, which must agree
+- recipes: each quick start in bf16, in fp16, and deterministic: the last is also killed and resumed, to the same bits
 
-Without a GPU the same code runs on the CPU at toy sizes, and the page says so: its numbers mean nothing then.
+Without a GPU the same code runs on the CPU at toy sizes, and the page says so: its numbers mean nothing then. What the
+GPU would have done is then what the processor did.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gzip
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,8 +58,12 @@ from racing import HERE, Bench, Process, figures_of, say
 
 from vaak.engine.flops import peak_flops
 from vaak.engine.snapshot import copy_to_cpu
+from vaak.library.trained_run import TrainedRun
 from vaak.nn.config import StackConfig
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.stack import TransformerStack, set_variable_length
+from vaak.runs.open_run import open_run
+from vaak.tasks.lm.predict import generate_batch
 
 VAAK = (sys.executable, "-c", "from vaak.cli.main import main; main()")
 MODELS: dict[str, dict[str, int]] = {
@@ -63,6 +79,7 @@ ARMS = {
     "litgpt, by hand": "litgpt",
     "transformers.Trainer": "transformers",
     "Vaak, the same model": "Vaak",
+    "Vaak, the same model, compiled": "Vaak",
     "Vaak, its own model": "Vaak",
     "Vaak, its own model, compiled": "Vaak",
 }
@@ -84,6 +101,8 @@ class Card:
     folder: Path
     page: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
+    deadline: float = math.inf
+    """When the part at work is ended, by ``time.monotonic``."""
 
     @property
     def device(self) -> str:
@@ -94,8 +113,23 @@ class Card:
         return self.device == "cpu"
 
     def write(self, *lines: str) -> None:
+        """Say lines, and write them to the page; the figures so far are written, too."""
         self.page.extend(lines)
         say("\n".join(lines))
+        if self.options.page:
+            self.options.page.write_text("\n".join(self.page) + "\n", encoding="utf-8")
+        if self.options.json:
+            self.options.json.write_text(json.dumps(self.figures, indent=2) + "\n", encoding="utf-8")
+
+    @contextlib.contextmanager
+    def rows(self, *header: str) -> Iterator[list[list[str]]]:
+        """The rows of a table, which is written with those that there are however the block ends."""
+        found: list[list[str]] = []
+        try:
+            yield found
+        finally:
+            if found:
+                self.table(header, found)
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         self.write("", f"| {' | '.join(header)} |", "|" + "---|" * len(header))
@@ -103,6 +137,7 @@ class Card:
 
     def command(self, *arguments: str, seconds: float = 900.0) -> subprocess.CompletedProcess[str]:
         """Run a ``vaak`` command. Raises RuntimeError with the end of what it printed where it fails."""
+        seconds = max(1.0, min(seconds, self.deadline - time.monotonic()))
         done = subprocess.run(
             [*VAAK, *arguments], capture_output=True, text=True, timeout=seconds, env=environment(), check=False
         )
@@ -230,11 +265,17 @@ def throughput(card: Card) -> None:
                 card.write(f"{name} at length {length}: no batch fits.")
                 continue
             size, processes = raced
-            card.write(f"{name}, {size['batch']} × {length} tokens, bf16:")
+            card.write(f"{name}, {size['batch']} × {length} tokens, bf16, no dropout:")
             card.table(
-                ["", "ms a step", "tokens/s", "MFU", "times the hand-written loop", "memory, GB"],
-                [_throughput_row(card, process, processes[0], size) for process in processes],
+                ["", "ms a step", "tokens/s", "MFU", "times the hand-written loop, as compiled", "memory, GB"],
+                [_throughput_row(card, process, _loop(process, processes), size) for process in processes],
             )
+
+
+def _loop(process: Process, others: Sequence[Process]) -> Process:
+    """The hand-written loop that is compiled as an arm is; the first arm where there is none."""
+    name = "by hand, compiled" if "compiled" in process.name else "by hand"
+    return next((one for one in others if one.name == name), others[0])
 
 
 def attention(card: Card) -> None:
@@ -335,13 +376,16 @@ def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Pro
     bench = Bench(card.options, card.folder, device=card.device, precision="bf16", corpus=_corpus(card))
     while batch:
         size = {**MODELS[name], "vocab": 600 if card.toy else 32_000, "length": length, "batch": batch, "steps": 6}
-        own = f"training.performance.compile={'default' if not card.toy else 'false'}"
+        compiled = "training.performance.compile=default"
         jobs = {arm: bench.job(size, "Vaak" in arm, own_model="own" in arm) for arm in ARMS if "compiled" not in arm}
         jobs["by hand, compiled"] = bench.job(size, False)
-        jobs["Vaak, its own model, compiled"] = bench.job(size, True, (own,), own_model=True)
-        chosen = [arm for arm in card.options.arms if not (card.toy and "compiled" in arm)]
+        jobs["Vaak, the same model, compiled"] = bench.job(size, True, (compiled,))
+        jobs["Vaak, its own model, compiled"] = bench.job(size, True, (compiled,), own_model=True)
+        chosen = card.options.arms
         in_turns = card.toy or len(chosen) * memory_of(size) < torch.cuda.get_device_properties(0).total_memory
         arms = [(arm, ARMS[arm], jobs[arm]) for arm in chosen]
+        if not in_turns:
+            card.write("There is no room for all at once: each trains all its rounds, one after another.")
         try:
             return size, bench.race(arms, 4 if card.toy else 20, in_turns)
         except SystemExit as error:
@@ -364,7 +408,7 @@ def _throughput_row(card: Card, process: Process, base: Process, size: dict[str,
         f"{figures['step_ms']:.1f}",
         f"{tokens:,.0f}",
         used,
-        f"{figures['ratio']:.3f}",
+        f"{figures['ratio']:.3f}" + (", another network" if "own" in process.name or "litgpt" in process.name else ""),
         f"{figures['memory'] / 1000:.2f}",
     ]
 
@@ -406,77 +450,207 @@ def _language_model(card: Card, name: str, length: int, layout: str) -> Path:
     return yaml
 
 
-def speech(card: Card) -> None:
+def _speech_jobs(card: Card) -> dict[str, tuple[Path, str, tuple[str, ...]]]:
+    """Run, recipe and options of each training of speech."""
     small = WHISPER_TOY if card.toy else WHISPER_SMALL
-    steps = 4 if card.toy else 30
-    rows = []
     whole = card.folder / "whisper"
     # so slow that the weights stay as they are drawn: a model that has learned a little ends its transcripts early
     asr = ("training.optimizer={type: adamw, lr: 1e-9}", "data.max_duration=30", *_small("asr"))
-    jobs: dict[str, tuple[Path, str, tuple[str, ...]]] = {
+    wider = () if card.toy else ("model.global_config.d_model=256", "model.global_config.num_layers=4")
+    return {
         "Whisper small, whole": (whole, "asr/quickstart", (f"model={{scratch: {small}}}", *asr)),
+        "text-to-speech": (card.folder / "tts", "tts/quickstart", (*_small("tts"), *wider)),
+        "diarization": (card.folder / "diarization", "diarization/quickstart", _small("diarization")),
         "Whisper small, LoRA": (
             card.folder / "lora",
             "asr/quickstart",
             (f"model={{base: {card.folder / 'base'}, lora: {{rank: 16}}}}", *asr),
         ),
-        "text-to-speech": (
-            card.folder / "tts",
-            "tts/quickstart",
-            (
-                *_small("tts"),
-                *(() if card.toy else ("model.global_config.d_model=256", "model.global_config.num_layers=4")),
-            ),
-        ),
-        "diarization": (card.folder / "diarization", "diarization/quickstart", _small("diarization")),
     }
-    for name, (run, recipe, more) in jobs.items():
-        if name.endswith("LoRA"):
-            card.command("export", str(whole), "--format", "hf", "--output", str(card.folder / "base"))
-        try:
-            card.command(
-                *card.training(run, HERE / "configs" / f"{recipe}.yml", steps, "training.mixed_precision=bf16", *more)
+
+
+TRACED = {"cpu": (3, 1, 2), "cuda": (20, 2, 6)}
+"""Steps before the traced ones, those that warm the profiler up, and those that are traced."""
+
+
+def speech(card: Card) -> None:
+    """Train each task of speech for some steps; the share of a step that the GPU works is that of its operations."""
+    wait, warm_up, active = TRACED[card.device]
+    trace = f"training.callbacks=[{{type: trace, wait: {wait}, warm_up: {warm_up}, active: {active}}}]"
+    log = "training.logging={interval: 1, progress_bar: false}"
+    header = ("", "in training", "ms a step", "of which the GPU works", "busy", "operations", "memory, GiB")
+    ways = {"": (), f", {' '.join(card.options.options)}": tuple(card.options.options)}
+    with card.rows(*header) as rows:
+        for name, (run, recipe, more) in _speech_jobs(card).items():
+            file = HERE / "configs" / f"{recipe}.yml"
+            if name.endswith("LoRA"):
+                card.command(
+                    "export", str(card.folder / "whisper"), "--format", "hf", "--output", str(card.folder / "base")
+                )
+            for number, (way, options) in enumerate(ways.items() if card.options.options else [("", ())]):
+                place = run if number == 0 else run.with_name(f"{run.name}-{number}")
+                how = (trace, log, "training.mixed_precision=bf16", *more, *options)
+                try:
+                    card.command(*card.training(place, file, wait + warm_up + active + 1, *how))
+                    rows.append([name + way, *_trained_row(card, name + way, place, wait)])
+                except RuntimeError as error:
+                    rows.append([name + way, str(error)[-300:].replace("\n", " ").replace("|", "/"), *[""] * 5])
+                say(": ".join(rows[-1][:5]))
+
+
+def _trained_row(card: Card, name: str, run: Path, wait: int) -> list[str]:
+    """Return what a training did in a step: audio a second, time, the device's time, its share, operations, memory."""
+    steps = [one for one in records(run, "step") if one["step"] <= wait][wait // 3 :]
+    seconds = statistics.median(one["clock"]["seconds"] for one in steps)
+    rates = {key: value for key, value in steps[-1]["clock"].items() if key.endswith("_per_second")}
+    working, operations = read_trace(next((run / "trace").glob("*.json.gz")), card.device)
+    system = [one["clock"] for one in records(run, "system")]
+    used = max((one["device_memory_gib"] for one in system if "device_memory_gib" in one), default=None)
+    figures = {"seconds": seconds, "device_seconds": working, "busy": working / seconds, "operations": operations}
+    card.figures[name] = figures | rates | ({} if used is None else {"memory_gib": used})
+    rate = ", ".join(f"{value:,.1f} {key.replace('_per_second', '/s')}" for key, value in rates.items())
+    busy = f"{working / seconds:.0%}"
+    cells = [rate, f"{1000 * seconds:.1f}", f"{1000 * working:.1f}", busy, f"{operations:,.0f}"]
+    return [*cells, "" if used is None else f"{used:.2f}"]
+
+
+def read_trace(path: Path, device: str) -> tuple[float, float]:
+    """Return the seconds in which a device works in a step of a trace, and the operations that it does.
+
+    Operations at the same time count once. On the CPU they are torch's own.
+    """
+    kinds = {"kernel", "gpu_memcpy", "gpu_memset"} if device == "cuda" else {"cpu_op"}
+    with gzip.open(path, "rt") as stream:
+        events = json.load(stream)["traceEvents"]
+    first, last = (int(part) for part in path.name.split("-rank")[0].removeprefix("steps-").split("-to-"))
+    spans = sorted((one["ts"], one["ts"] + one["dur"]) for one in events if one.get("cat") in kinds and "dur" in one)
+    working, until = 0.0, -math.inf
+    for begin, end in spans:
+        working += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    num_steps = last - first + 1
+    return working / 1e6 / num_steps, len(spans) / num_steps
+
+
+def loaders(card: Card) -> None:
+    """Train each task of speech, and say how long it waits for data, without and with processes that load them."""
+    steps = 4 if card.toy else 30
+    with card.rows("", "processes", "of a step waits for data", "examples/s") as rows:
+        for name, (run, recipe, more) in _speech_jobs(card).items():
+            if name.endswith("LoRA"):
+                continue
+            for workers in ("0", "null"):
+                place = run.with_name(f"{run.name}-workers-{workers}")
+                how = (
+                    "training.profiling=true",
+                    "training.mixed_precision=bf16",
+                    f"training.performance.num_workers={workers}",
+                )
+                card.command(*card.training(place, HERE / "configs" / f"{recipe}.yml", steps, *how, *more))
+                clock = records(place, "profile")[-1]["clock"]
+                examples = next((value for key, value in clock.items() if key.startswith("examples")), math.nan)
+                rows.append(
+                    [name, {"null": "chosen"}.get(workers, workers), f"{clock['loading']:.1%}", f"{examples:.1f}"]
+                )
+                card.figures[f"loading, {name}, {workers}"] = clock
+                say(": ".join(rows[-1]))
+
+
+def decoding(card: Card) -> None:
+    """Write greedily with one random language model in each tool, in turns; none ends early."""
+    import decoding as of_decoding
+
+    size = MODELS["toy" if card.toy else "110M"]
+    tokens, most = (4, 2) if card.toy else (128, 16)
+    about: dict[str, Any] = {
+        "width": size["width"],
+        "layers": size["layers"],
+        "vocab": 600 if card.toy else 32_000,
+        "tokens": tokens,
+    }
+    about |= {"llama": False, "rows": [most], "threads": card.options.threads}
+    ours, theirs, _ = of_decoding._models(argparse.Namespace(**about))
+    ours, theirs = ours.to(card.device), theirs.to(card.device)
+    settings = SamplingSettings(tokens, temperature=0.0)
+    lengths: dict[str, Any] = {"max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
+    lengths |= {"do_sample": False}
+    columns = ("Vaak", "transformers", "transformers, static cache", "Vaak ÷ transformers", "÷ static cache")
+    with card.rows("rows", *(f"{one}, tokens/s" for one in columns[:3]), *columns[3:]) as rows:
+        for count in (1, most):
+            prompts = torch.randint(2, ours.vocab_size, (count, 16), generator=torch.Generator().manual_seed(1))
+            placed = prompts.to(card.device)
+            given = {"attention_mask": torch.ones_like(placed), **lengths}
+            arms: list[Callable[[], Any]] = [
+                partial(generate_batch, ours, prompts.tolist(), settings),
+                partial(theirs.generate, placed, **given),
+                partial(theirs.generate, placed, **given, cache_implementation="static"),
+            ]
+            taken = _in_turns(card, arms, 3 if card.toy else 5)
+            rates = [count * tokens / statistics.median(one) for one in taken]
+            rows.append(
+                [str(count), *(f"{rate:,.0f}" for rate in rates), *(f"{rates[0] / one:.2f}" for one in rates[1:])]
             )
-        except RuntimeError as error:
-            rows.append([name, str(error)[-300:].replace("\n", " ").replace("|", "/"), ""])
-            continue
-        clock = records(run, "step")[-1]["clock"]
-        rates = {key: value for key, value in clock.items() if key.endswith("_per_second")}
-        rate = ", ".join(f"{value:,.1f} {key.replace('_per_second', '/s')}" for key, value in rates.items())
-        used = records(run, "system")[-1]["clock"]
-        rows.append([name, rate, f"{used['device_memory_gib']:.2f}" if "device_memory_gib" in used else ""])
-        card.figures[name] = rates
-    card.table(["", "in training", "memory, GiB"], rows)
+            card.figures[f"decoding, {count} rows"] = dict(zip(columns, rates, strict=False))
+
+
+def _in_turns(card: Card, arms: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Return each arm's seconds by round; all have been called once before."""
+    taken: list[list[float]] = [[] for _ in arms]
+    for number in range(rounds + 1):
+        for arm, own in zip(arms, taken, strict=True):
+            begun = time.perf_counter()
+            arm()
+            if not card.toy:
+                torch.cuda.synchronize()
+            if number:
+                own.append(time.perf_counter() - begun)
+    return taken
 
 
 def inference(card: Card) -> None:
-    """Transcribe clips with one untrained Whisper in each tool: all write as many tokens as they may."""
-    run = card.folder / "whisper"
-    if not run.is_dir():
+    """Transcribe clips with one untrained Whisper in each tool, in turns: all write as many tokens as they may."""
+    run, base = card.folder / "whisper", card.folder / "base"  # the second is what LoRA was trained over
+    if not base.is_dir():
         raise RuntimeError("needs the part speech before it")
     clips = list(_clips(card, 4 if card.toy else 32))
-    files = [str(path) for path, _ in clips]
-    tokens = "16" if card.toy else "60"
-    rows = []
-    ways: dict[str, tuple[Callable[[list[str]], float], int]] = {}
+    tokens = 16 if card.toy else 60
+    makers: dict[str, tuple[Callable[[], Callable[[Sequence[str]], Any]], int]] = {}
     for precision in ("fp32",) if card.toy else ("bf16", "fp32"):
-        for batch, count in (("16", len(files)), ("1", 4)):
-            more = ["--precision", precision, "--batch-size", batch, "--max-new-tokens", tokens]
-            more += ["--device", card.device]
-            ways[f"Vaak, {precision}, {batch} at once"] = (partial(_timed_command, card, run, more), count)
-    base, ct2 = card.folder / "base", card.folder / "ct2"  # the first is what LoRA was trained over
-    ways["transformers' pipeline, 16 at once"] = (partial(_transformers, card, base, int(tokens)), len(files))
-    ways["faster-whisper, batched"] = (partial(_faster_whisper, card, base, ct2, int(tokens)), len(files))
-    for name, (way, count) in ways.items():
-        try:
-            took, seconds = way(files[:count]), sum(duration for _, duration in clips[:count])
-            rows.append([name, f"{took:.2f}", f"{seconds / took:,.1f}"])
-            card.figures[name] = seconds / took
-        except Exception as error:  # a peer that isn't installed, or refuses random weights, is named in the table
-            rows.append([name, f"{type(error).__name__}: {str(error)[-200:]}".replace("\n", " ").replace("|", "/"), ""])
-        say(": ".join(rows[-1]))
-    card.table(["", "seconds", "times real time"], rows)
-    card.write("Vaak's times are of whole commands, less that of one which transcribes a single clip.")
+        for batch, count in ((16, len(clips)), (1, 4)):
+            make = partial(_vaak_transcriber, card, run, precision, batch, tokens)
+            makers[f"Vaak, {precision}, {batch} at once"] = make, count
+    makers[PIPELINE] = partial(_transformers, card, base, tokens), len(clips)
+    makers["faster-whisper, batched"] = partial(_faster_whisper, card, base, card.folder / "ct2", tokens), len(clips)
+    ready = dict[str, tuple[Callable[[Sequence[str]], Any], int]]()
+    with card.rows("", "seconds", "times real time", "time ÷ pipeline's") as rows:
+        for name, (make_one, count) in makers.items():
+            try:
+                ready[name] = make_one(), count
+                ready[name][0]([str(clips[0][0])])
+            except Exception as error:  # a peer that isn't installed, or refuses random weights, is named in the table
+                ready.pop(name, None)
+                what = f"{type(error).__name__}: {str(error)[-200:]}".replace("\n", " ").replace("|", "/")
+                rows.append([name, what, "", ""])
+        arms = [partial(way, [str(path) for path, _ in clips[:count]]) for way, count in ready.values()]
+        taken = dict(zip(ready, _in_turns(card, arms, card.options.rounds), strict=True))
+        heard = {name: sum(seconds for _, seconds in clips[:count]) for name, (_, count) in ready.items()}
+        for name, seconds in taken.items():
+            took, ratio = statistics.median(seconds), ""
+            if PIPELINE in taken:
+                pairs = zip(seconds, taken[PIPELINE], strict=True)
+                of_pipeline = heard[PIPELINE] / heard[name]
+                ratio = f"{statistics.median(own / its for own, its in pairs) * of_pipeline:.2f}"
+            rows.append([name, f"{took:.2f}", f"{heard[name] / took:,.1f}", ratio])
+            card.figures[name] = {"times_real_time": heard[name] / took, "seconds": seconds}
+
+
+PIPELINE = "transformers' pipeline, 16 at once"
+
+
+def _vaak_transcriber(card: Card, run: Path, precision: str, batch: int, tokens: int) -> Callable[[Sequence[str]], Any]:
+    opened = open_run(run, (), [f"data.decoding.max_new_tokens={tokens}"], card.device, precision=precision)
+    trained = TrainedRun(opened)
+    return lambda files: trained.predict([*files], batch_size=batch)
 
 
 def _clips(card: Card, count: int) -> Iterator[tuple[Path, float]]:
@@ -492,19 +666,7 @@ def _clips(card: Card, count: int) -> Iterator[tuple[Path, float]]:
         yield path, float(seconds)
 
 
-def _timed_command(card: Card, run: Path, more: Sequence[str], files: Sequence[str]) -> float:
-    """Return the seconds that all files take beyond the start-up and the first file."""
-
-    def took(some: Sequence[str]) -> float:
-        begun = time.perf_counter()
-        card.command("transcribe", str(run), *some, *more)
-        return time.perf_counter() - begun
-
-    first = took(files[:1])
-    return (took(files) - first) * len(files) / (len(files) - 1)
-
-
-def _transformers(card: Card, folder: Path, tokens: int, files: Sequence[str]) -> float:
+def _transformers(card: Card, folder: Path, tokens: int) -> Callable[[Sequence[str]], Any]:
     import soundfile
     from transformers import pipeline
 
@@ -512,74 +674,98 @@ def _transformers(card: Card, folder: Path, tokens: int, files: Sequence[str]) -
     whisper.tokenizer.pad_token_id = whisper.model.config.pad_token_id
     if not card.toy:
         whisper.model.to(torch.bfloat16)
-    begun = time.perf_counter()
-    read = [{"raw": soundfile.read(file, dtype="float32")[0], "sampling_rate": 16_000} for file in files]
-    list(whisper(read, generate_kwargs={"max_new_tokens": tokens}))
-    return time.perf_counter() - begun
+
+    def transcribe(files: Sequence[str]) -> Any:
+        read = [{"raw": soundfile.read(file, dtype="float32")[0], "sampling_rate": 16_000} for file in files]
+        return list(whisper(read, generate_kwargs={"max_new_tokens": tokens}))
+
+    return transcribe
 
 
-def _faster_whisper(card: Card, base: Path, folder: Path, tokens: int, files: Sequence[str]) -> float:
+def _faster_whisper(card: Card, base: Path, folder: Path, tokens: int) -> Callable[[Sequence[str]], Any]:
     from ctranslate2.converters import TransformersConverter
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     beside = [name for name in ("tokenizer.json", "preprocessor_config.json") if (base / name).exists()]
     TransformersConverter(str(base), copy_files=beside).convert(str(folder), force=True)
     pipeline = BatchedInferencePipeline(WhisperModel(str(folder), device=card.device, compute_type="default"))
-    begun = time.perf_counter()
-    for file in files:
-        how: dict[str, Any] = {
-            "beam_size": 1,
-            "max_new_tokens": tokens,
-            "vad_filter": False,
-            "without_timestamps": True,
-        }
-        segments, _ = pipeline.transcribe(file, batch_size=16, **how)
-        list(segments)
-    return time.perf_counter() - begun
+    how: dict[str, Any] = {
+        "beam_size": 1,
+        "max_new_tokens": tokens,
+        "vad_filter": False,
+        "without_timestamps": True,
+    }
+    return lambda files: [list(pipeline.transcribe(file, batch_size=16, **how)[0]) for file in files]
 
 
 PARTS: dict[str, Callable[[Card], None]] = {
     "machine": machine,
-    "recipes": recipes,
-    "memory": memory,
-    "throughput": throughput,
-    "attention": attention,
-    "snapshot": snapshot,
     "speech": speech,
     "inference": inference,
+    "throughput": throughput,
+    "snapshot": snapshot,
+    "decoding": decoding,
+    "loaders": loaders,
+    "memory": memory,
+    "attention": attention,
+    "recipes": recipes,
 }
+LIMITS = {"machine": 30, "speech": 270, "inference": 120, "throughput": 240, "snapshot": 30, "decoding": 60}
+"""Seconds after which a part is ended; of the others, what is left of ``--minutes``."""
+
+
+@contextlib.contextmanager
+def limited(card: Card, seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this block once it has taken so long; commands that it started are killed."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"ended after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    # commands end by themselves a moment before: one that another thread waits for isn't interrupted
+    card.deadline = time.monotonic() + seconds - min(1.0, seconds / 2)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, help="the Markdown page that is written; default: only printed")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=["110M", "1B"])
-    parser.add_argument("--lengths", nargs="+", type=int, default=[1024, 8192])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["110M"])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[1024])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="of the throughput")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=14.0, help="of all parts together; 0: no limits")
+    parser.add_argument("--options", nargs="+", default=[], help="overrides to compare the trainings of speech with")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.python = sys.executable
     folder = Path(tempfile.mkdtemp(prefix="vaak-gpu-"))
     card = Card(options, folder)
     card.write("# On a GPU", "", f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}. ")
+    ends = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
     try:
         for name in options.parts:
-            begun = time.perf_counter()
+            begun, left = time.perf_counter(), ends - time.monotonic()
             card.write("", f"## {name.capitalize()}", "")
+            limit = min(left, LIMITS.get(name, left)) if options.minutes else 86_400.0
             try:
-                PARTS[name](card)
+                if limit < 5:
+                    raise TimeoutError("no time was left for it")
+                with limited(card, limit):
+                    PARTS[name](card)
             except Exception as error:  # the page says it, and the other parts are still worth their time
                 card.write("", f"**Failed**: {type(error).__name__}: {str(error)[-1500:]}")
             card.figures[f"{name}, seconds"] = time.perf_counter() - begun
-            if options.page:
-                options.page.write_text("\n".join(card.page) + "\n", encoding="utf-8")
+            card.write()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if options.json:
-        options.json.write_text(json.dumps(card.figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import gzip
+import importlib
 import itertools
 import json
 import math
@@ -10,7 +13,9 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +47,7 @@ ALONE = {
     "engine": ("--rounds 1 --sizes micro --arms Vaak", "by the checkpoint's place in its epoch"),
     "exports": ("--width 32 --layers 1 --seconds 0.5 --rounds 1", "CTC"),
     "favor": ("--head-width 8 --draws 4 --features 16", "16"),
-    "gpu": ("--rounds 1 --threads 1", "Vaak, fp32, 16 at once"),
+    "gpu": ("--rounds 1 --threads 1 --minutes 0", "Vaak, fp32, 16 at once"),
     "loading": ("--seconds 5 --examples 40000", "| 9 to 19 | opus_fast |"),
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
     "launches": ("classification/quickstart", "| classification/quickstart | "),
@@ -76,7 +81,9 @@ def run_benchmark(name: str, *arguments: object, **variables: str) -> str:
 )
 def test_it_runs(name: str):
     arguments, in_the_last_table = ALONE[name]
-    assert in_the_last_table in run_benchmark(name, *arguments.split())
+    said = run_benchmark(name, *arguments.split())
+    assert in_the_last_table in said
+    assert "**Failed**" not in said
 
 
 @pytest.mark.slow
@@ -92,6 +99,44 @@ def test_a_snapshot_is_copied_in_both_ways():
     ways = ("staged in pieces", "page-locked at once")
     for way, time_of_it in itertools.product(ways, ("first", "second")):
         assert f"| {way} | {time_of_it} | 0." in said
+
+
+def write_trace(folder: Path, events: list[dict[str, object]]) -> Path:
+    path = folder / "steps-5-to-6-rank-0.json.gz"
+    with gzip.open(path, "wt") as stream:
+        json.dump({"traceEvents": events}, stream)
+    return path
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module gpu.py."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("gpu")
+
+
+def test_a_gpu_works_while_any_of_its_operations_does(gpu: Any, tmp_path: Path):
+    spans = (("kernel", 0, 10), ("kernel", 5, 10), ("gpu_memcpy", 6, 2), ("kernel", 30, 5), ("cpu_op", 0, 99))
+    events: list[dict[str, object]] = [{"cat": kind, "ts": begin, "dur": dur} for kind, begin, dur in spans]
+    trace = write_trace(tmp_path, [*events, {"cat": "kernel", "ph": "s"}])
+    assert gpu.read_trace(trace, "cuda") == (20 / 1e6 / 2, 4 / 2)
+    assert gpu.read_trace(trace, "cpu") == (99 / 1e6 / 2, 1 / 2)
+
+
+def test_a_part_that_takes_too_long_is_ended_and_what_it_found_is_written(gpu: Any, tmp_path: Path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    card = gpu.Card(argparse.Namespace(page=page, json=figures), tmp_path)
+
+    def work_too_long() -> None:
+        with gpu.limited(card, 0.1), card.rows("one") as rows:
+            rows.append(["found"])
+            card.figures["one"] = 1
+            time.sleep(5)
+
+    with pytest.raises(TimeoutError, match="ended after"):
+        work_too_long()
+    assert "| found |" in page.read_text(encoding="utf-8")
+    assert json.loads(figures.read_text()) == {"one": 1}
 
 
 def test_all_are_tried():
