@@ -322,6 +322,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible(
             "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
         )
+    yield from _impossible_graphs(training)
     yield from _impossible_logits(experiment)
     yield from _impossible_curriculum(experiment)
     thresholds = training.memory.thresholds
@@ -360,6 +361,19 @@ def _urls_of_folders(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]
             )
             is_run = key in ("run_dir", "training.checkpoint.save_dir", "training.checkpoint.resume")
             yield impossible(key, f"is a URL; give a folder of this machine{upload if is_run else ''}")
+
+
+def _impossible_graphs(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Options that a captured graph can't have."""
+    performance, key = training.performance, "training.performance.cuda_graphs"
+    if performance.cuda_graphs and performance.compile is not False:
+        yield impossible(key, "a compiled model can't be captured: leave one of cuda_graphs and compile out")
+    if performance.cuda_graphs and performance.gradient_checkpointing not in (False, "none"):
+        yield impossible(
+            key,
+            "what is recomputed reads the generators' states, which a graph can't: leave one of cuda_graphs and "
+            "gradient_checkpointing out",
+        )
 
 
 def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -476,6 +490,12 @@ def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]
             f"{training.performance.compile} records CUDA graphs of weights, which training.distributed.strategy: fsdp "
             "gathers anew for each block; set it to true",
         )
+    if training.performance.cuda_graphs:
+        yield impossible(
+            "training.performance.cuda_graphs",
+            "is not possible with training.distributed.strategy: fsdp, whose weights come and go in a forward pass; "
+            "leave it out, or set strategy to ddp",
+        )
     if any(rule.until_step is not None or rule.until_epoch is not None for rule in training.freeze):
         yield impossible(
             "training.freeze",
@@ -568,12 +588,20 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect(
             "training.performance.attention", f"device is {training.device}, where attention is always masked"
         )
+    yield from _graphs_without_effect(training)
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
         yield no_effect("training.performance.prefetch_factor", reason)
         yield no_effect("training.performance.persistent_workers", reason)
         yield no_effect("training.performance.multiprocessing_context", reason)
+
+
+def _graphs_without_effect(training: TrainingConfig) -> Iterator[CheckFinding]:
+    if training.device in ("cpu", "mps"):
+        yield no_effect("training.performance.cuda_graphs", f"device is {training.device}, which has no CUDA graphs")
+    if not training.performance.cuda_graphs:
+        yield no_effect("training.performance.cuda_graph_shapes", "cuda_graphs is false")
 
 
 def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -621,6 +649,12 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
         yield remark("training.curriculum.num_epochs", f"training ends earlier, after {training.epochs} epochs")
     yield from _batch_size_beside_a_budget(training)
+    if training.performance.cuda_graphs and training.batching.round_lengths is None:
+        yield remark(
+            "training.performance.cuda_graphs",
+            "batches of many lengths have many shapes, of which each needs a graph: training.batching.round_lengths "
+            "makes fewer (bucketed batches)",
+        )
     if not training.performance.persistent_workers:
         yield remark(
             "training.performance.persistent_workers",

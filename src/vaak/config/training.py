@@ -260,6 +260,17 @@ class PerformanceConfig(Section):
         resume="free",
     )
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
+    cuda_graphs: bool = option(
+        "On CUDA, compute forward and backward of a microbatch as a CUDA graph, one for each shape of a batch: for "
+        "small models, whose operators take longer to start than to compute.",
+        False,
+    )
+    cuda_graph_shapes: int = option(
+        "With cuda_graphs: most shapes of batches that get a graph; others are computed without.",
+        32,
+        gt=0,
+        le=LARGEST_COUNT,
+    )
     gradient_checkpointing: Recomputation = option(
         "Which activations the backward pass recomputes, to save memory, with the same bits. false or none: none; "
         "attention: each layer's attention; true or block: each layer; all: each layer, and whole groups of layers.",

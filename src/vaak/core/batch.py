@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from vaak.core.errors import UserError
@@ -48,6 +49,32 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def send_constant(values: tuple[Any, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+    """Return nested tuples of numbers as a tensor on the device of ``like``, not to be changed.
+
+    They are sent to a GPU once in a process: a CUDA graph can't have a copy from the CPU.
+    """
+    # The package does without it.
+    import torch
+
+    from vaak.core.torch_internals import is_fake
+
+    if like.is_cuda and not is_fake(like):
+        return _sent(values, dtype, like.device)
+    return send(torch.tensor(values, dtype=dtype), like.device)
+
+
+@cache
+def _sent(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    import torch
+
+    from vaak.core.torch_internals import unwatched
+
+    # what looks for copies from the CPU may be looking
+    with torch.inference_mode(False), unwatched():
+        return send(torch.tensor(values, dtype=dtype), device)
 
 
 def read_together(*tensors: torch.Tensor) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,6 +34,7 @@ from vaak.core.torch_internals import backward
 from vaak.data.loader import Microbatch
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.sharding import ShardedModel
+from vaak.engine.graphs import ShapeGraphs, Work
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.phases import Phases
 from vaak.engine.precision import Precision, seed_everything
@@ -78,14 +80,19 @@ class LossSums:
                     )
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
-                # d(weight * sum / count) = (weight / count) * d sum: so every chunk is divided alike
-                factor = self.weights.get(name, 1.0) * scale / get_divisor(self.counts, term.per)
-                self._factors[name] = torch.full_like(total, factor, requires_grad=False)
             if total.requires_grad:
                 # Others are only logged.
+                if name not in self._factors:
+                    factor = self.factor(name, term, scale)
+                    self._factors[name] = torch.full_like(total, factor, requires_grad=False)
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
+
+    def factor(self, name: str, term: Term, scale: float) -> float:
+        """Return the derivative of the step's loss by a term."""
+        # d(weight * sum / count) = (weight / count) * d sum: so every chunk is divided alike
+        return self.weights.get(name, 1.0) * scale / get_divisor(self.counts, term.per)
 
     def taken(self) -> Sums:
         """Return the sums so far, and begin new ones."""
@@ -132,17 +139,33 @@ class Forward:
         with torch.no_grad():
             return self._call(self.first_pass, step, chunk)
 
-    def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, chunk: MicrobatchChunk) -> Result:
+    def draw(self, step: int, chunk: MicrobatchChunk) -> None:
+        """Seed all generators by a chunk's place in training."""
         # All that dropout depends on; the first objective's 0 isn't part of it, as before there were several.
         objective = (self.number,) if self.number else ()
         seed_everything(
             draw_key(Purpose.MODEL, self.seed, step, chunk.number, chunk.index, *objective), self.precision.device
         )
-        batch = chunk.batch.to(self.precision.device)
+
+    def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, chunk: MicrobatchChunk) -> Result:
+        self.draw(step, chunk)
+        return self.apply(function, chunk.batch)
+
+    def apply(self, function: Callable[[nn.Module, Batch], Result], batch: Batch) -> Result:
+        """Return what a function makes of the model and a batch, with the draws that come next."""
+        batch = batch.to(self.precision.device)
         with self.precision.autocast():
             if isinstance(self.model, ShardedModel):
                 return self.model(function, batch)[0]  # type: ignore[no-any-return]
             return function(self.model, batch)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The graphs of a run, and the modules whose weights and buffers they read."""
+
+    graphs: ShapeGraphs
+    modules: tuple[nn.Module, ...]
 
 
 @dataclass(frozen=True)
@@ -152,7 +175,7 @@ class GradientPass:
     ``recovery`` says whether a step that is out of memory is tried again in smaller chunks. ``padded_size`` and
     ``describe`` know the data: how large a microbatch is, and where an example comes from. Where the ranks share a
     model, ``rounds`` agrees on how many chunks each of them computes, and ``dummy_batch`` is a batch for one that has
-    none.
+    none. ``replayed`` are the graphs in which whole microbatches may be computed.
     """
 
     forward: Forward
@@ -163,6 +186,7 @@ class GradientPass:
     describe: Callable[[int], str]
     rounds: Callable[[int], int] | None = None
     dummy_batch: Callable[[], Batch] | None = None
+    replayed: Replayed | None = None
 
     def split(self, chunk_rules: ChunkRules, data: StepData) -> list[MicrobatchChunk]:
         """Return this rank's work in a step, chunk by chunk; a rehearsal includes parts that only join later."""
@@ -202,7 +226,10 @@ class GradientPass:
                     if chunk is chunks[-1] and not self.recovery:
                         # With recovery, this rank may have to compute everything again.
                         gradients.start_when_full()
-                    failure = self._backward(chunk, data.step, losses, scale)
+                    if self._replay(chunk, data, losses, scale, gradients):
+                        failure = None
+                    else:
+                        failure = self._backward(chunk, data.step, losses, scale)
                     # exact sums are of whole microbatches, whichever rank has them, so not of chunks
                     if failure is None and chunk.index == chunk.num_chunks - 1 and gradients.may_repeat:
                         gradients.take_in(chunk.number, losses.taken())
@@ -320,6 +347,30 @@ class GradientPass:
         with self.phases.measure("backward"):
             backward(roots, factors)
         return None
+
+    def _replay(
+        self, chunk: MicrobatchChunk, data: StepData, losses: LossSums, scale: float, gradients: OwnGradients
+    ) -> bool:
+        """Compute a whole microbatch by a graph; return whether there was one."""
+        if self.replayed is None or chunk.num_chunks > 1 or chunk.is_filler or data.is_rehearsal:
+            return False
+        forward, replayed = self.forward, self.replayed
+        autocast = forward.precision.autocast()
+        work = Work(
+            batch=chunk.batch,
+            key=(forward.number, isinstance(autocast, torch.autocast)),
+            seed=partial(forward.draw, data.step, chunk),
+            terms=partial(forward.apply, forward.losses),
+            factors=lambda terms: [losses.factor(name, one, scale) for name, one in terms.items()],
+            modules=replayed.modules,
+            parameters=gradients.parameters,
+        )
+        with self.phases.measure("forward"):
+            found = replayed.graphs.compute(work)
+            if found is not None:
+                losses.add(found.terms)
+                gradients.add(found.gradients)
+        return found is not None
 
     def _answer(self, chunk_rules: ChunkRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
         """Split microbatches as large as the failed one into more chunks, later ones too; raise if impossible."""

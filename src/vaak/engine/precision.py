@@ -226,6 +226,12 @@ def seed_everything(key: int, device: torch.device) -> None:
         torch.mps.manual_seed(key)
 
 
+def renew_generator(device: torch.device) -> None:
+    """Give a CUDA device's generator a state that no CUDA graph reads. It has to be seeded before its next draw."""
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    torch.cuda.default_generators[index].graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+
+
 @contextlib.contextmanager
 def keeping_generators(device: torch.device) -> Iterator[None]:
     """Restore the state of all generators on exit."""

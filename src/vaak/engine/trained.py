@@ -40,7 +40,15 @@ from vaak.engine.distributed.sharding import (
     made_in_parts,
     slice_for_rank,
 )
-from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, list_objectives, list_parameters
+from vaak.engine.gradient import (
+    Forward,
+    GradientPass,
+    ObjectiveRunner,
+    Replayed,
+    list_objectives,
+    list_parameters,
+)
+from vaak.engine.graphs import ShapeGraphs
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
@@ -66,7 +74,8 @@ class Trained:
     """A model as saved (``module``) and as called (``forward``), with its trained parameters.
 
     ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for. Divided over
-    ranks, ``forward`` is a ``ShardedModel``; where only the update is, ``updated`` is this rank's part.
+    ranks, ``forward`` is a ``ShardedModel``; where only the update is, ``updated`` is this rank's part. ``graphs`` are
+    those that are captured in training.
     """
 
     module: nn.Module
@@ -77,6 +86,7 @@ class Trained:
     parameters: tuple[list[NamedParameter], ...]
     folder: Path
     updated: frozenset[nn.Parameter] | None = None
+    graphs: ShapeGraphs | None = None
 
     @property
     def all_parameters(self) -> list[NamedParameter]:
@@ -177,7 +187,18 @@ def make_trained(
     if config.distributed.strategy == "zero1" and ranks.world_size > 1:
         divided = (assign_to_ranks([item.parameter for item in own], ranks.world_size) for own in parameters)
         updated = frozenset(one for parts in divided for one in parts[ranks.rank])
-    return Trained(model, forward, losses, freezing, objectives, tuple(parameters), folder, updated)
+    graphs = _make_graphs(config, device)
+    return Trained(model, forward, losses, freezing, objectives, tuple(parameters), folder, updated, graphs)
+
+
+def _make_graphs(config: TrainingConfig, device: torch.device) -> ShapeGraphs | None:
+    """Return where CUDA graphs of training are kept; None where none are asked for, or the device has none."""
+    if not config.performance.cuda_graphs:
+        return None
+    if device.type != "cuda":
+        log.warning("training.performance.cuda_graphs has no effect on %s: CUDA alone has graphs", device.type)
+        return None
+    return ShapeGraphs(device, config.performance.cuda_graph_shapes, config.deterministic)
 
 
 def require_shardable(task: Task) -> None:
@@ -272,6 +293,7 @@ def make_step(
             data.dataset.describe,
             around.ranks.most if is_sharded else None,
             data.dummy_batch,
+            Replayed(trained.graphs, (trained.module, trained.losses)) if trained.graphs is not None else None,
         )
         own = [item.parameter for item in trained.parameters[number]]
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]

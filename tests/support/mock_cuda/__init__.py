@@ -40,6 +40,7 @@ from torch._ops import OpOverload
 
 import vaak
 from mock_cuda import operators
+from mock_cuda.graphs import Graph
 
 SOURCE = Path(__file__).with_name("device.cpp")
 OURS = str(Path(vaak.__file__).parent)
@@ -423,6 +424,8 @@ def _of_cuda(device: MockDevice, memory: int) -> contextlib.AbstractContextManag
         "Stream": Stream,
         "current_stream": lambda index=None: Stream(),
         "stream": lambda stream: contextlib.nullcontext(),
+        "CUDAGraph": Graph,
+        "graph_pool_handle": lambda: (0, 1),
         "synchronize": lambda index=None: device.note("waits", "torch.cuda.synchronize"),
         "empty_cache": lambda: None,
         "mem_get_info": lambda index=None: (memory - own.used(), memory),

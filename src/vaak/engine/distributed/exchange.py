@@ -82,6 +82,22 @@ class OwnGradients:
     def take_in(self, number: int, sums: dict[str, Tensor]) -> None:
         """Microbatch ``number`` of the step has been computed."""
 
+    @torch.no_grad()
+    def add(self, found: Sequence[Tensor | None]) -> None:
+        """Add a microbatch's gradient of each parameter that it reached, as a backward would; it takes the tensors."""
+        reached = [(number, one) for number, one in enumerate(found) if one is not None]
+        pairs = [(self.parameters[number].grad, one) for number, one in reached]
+        sums = [(total, one) for total, one in pairs if total is not None]
+        if sums:
+            torch._foreach_add_([total for total, _ in sums], [one for _, one in sums])
+        for number, one in reached:
+            if self.parameters[number].grad is None:
+                self.parameters[number].grad = one
+            self._tell_reached(self.parameters[number])
+
+    def _tell_reached(self, parameter: nn.Parameter) -> None:
+        """A gradient has been added to this parameter's by no backward, whose hooks would say so."""
+
     def norm(self) -> Tensor:
         """The 2-norm of all gradients together, once they are added."""
         return total_norm(self.gradients)
@@ -135,6 +151,7 @@ class GradientBuckets(OwnGradients):
         self._buckets: list[Tensor] = []
         self._tail = torch.empty(0)
         self._hooks: list[Any] = []
+        self._numbers: dict[int, int] = {}
         self._reached: list[bool] = []
         # The order in which buckets are added up.
         self._order: list[int] = []
@@ -232,6 +249,7 @@ class GradientBuckets(OwnGradients):
             self._bucket_of |= dict.fromkeys(numbers, index)
         self._order = [*(index for index in reversed(range(len(plan))) if index != precise[-1]), precise[-1]]
         self._trained, self._views = trained, [views[number] for number in range(len(trained))]
+        self._numbers = {id(parameter): number for number, parameter in enumerate(trained)}
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._note(number)) for number, parameter in enumerate(trained)
         ]
@@ -248,6 +266,9 @@ class GradientBuckets(OwnGradients):
                 self._start_full_ones()
 
         return reached
+
+    def _tell_reached(self, parameter: nn.Parameter) -> None:
+        self._note(self._numbers[id(parameter)])(parameter)
 
     def _put_in_place(self, number: int) -> None:
         """Copy a gradient into its bucket where a backward has made a new tensor."""

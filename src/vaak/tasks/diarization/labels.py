@@ -30,7 +30,7 @@ from vaak.audio.augmentation.pipeline import padded_masks
 from vaak.audio.segments import Segment, merged
 from vaak.config.base import Component
 from vaak.config.components import resolve_class
-from vaak.core.batch import Batch, send
+from vaak.core.batch import Batch, send_constant
 from vaak.core.errors import UserError
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.base import pad_rows
@@ -390,15 +390,16 @@ class PowersetCollator(MultilabelCollator):
         speakers = range(self.options.max_speakers)
         return [found for size in range(SPOKEN_AT_ONCE + 1) for found in combinations(speakers, size)]
 
-    def members(self) -> Tensor:
-        """``(sets, speakers)``: 1 where the speaker is of the set."""
-        return torch.tensor(
-            [[float(speaker in found) for speaker in range(self.options.max_speakers)] for found in self.sets]
+    def members(self, like: Tensor) -> Tensor:
+        """``(sets, speakers)``, on the device of ``like``: 1 where the speaker is of the set."""
+        speakers = range(self.options.max_speakers)
+        return send_constant(
+            tuple(tuple(float(speaker in found) for speaker in speakers) for found in self.sets), torch.float32, like
         )
 
     def probabilities(self, logits: Tensor) -> Tensor:
         sets = logits.float().softmax(-1)
-        members = send(self.members(), logits.device)
+        members = self.members(logits)
         # Autocast would take a product to 16 bits.
         return (sets[..., None] * members).sum(-2)
 
@@ -408,7 +409,7 @@ class PowersetCollator(MultilabelCollator):
     def targets(self, labels: Tensor) -> Tensor:
         """The class of each frame; if more speak at once than a set may have, that of the first ones."""
         first = labels * (labels.long().cumsum(-1) <= SPOKEN_AT_ONCE)
-        members = send(self.members(), labels.device).to(labels.dtype)
+        members = self.members(labels).to(labels.dtype)
         agreement = first @ members.T + (1 - first) @ (1 - members).T
         return agreement.argmax(-1)
 

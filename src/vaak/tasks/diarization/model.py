@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from vaak.core.batch import Term, send
+from vaak.core.batch import Term, send_constant
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.norms import cast_weights
@@ -318,7 +318,7 @@ def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bo
     agreement = agreement.nan_to_num()
     if agreement.shape[-1] <= MOST_TRIED:
         # A GPU needn't be waited for.
-        tried = send(torch.tensor(list(permutations(range(agreement.shape[-1])))), agreement.device)
+        tried = send_constant(tuple(permutations(range(agreement.shape[-1]))), torch.long, agreement)
         return tried[agreement[:, torch.arange(tried.shape[1], device=tried.device), tried].sum(-1).argmax(1)]
     pairs = agreement.cpu().double().numpy()
     orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]

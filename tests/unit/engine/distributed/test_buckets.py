@@ -52,6 +52,33 @@ def test_alone_nothing_is_held_or_changed():
     assert gradients.gradients == []
 
 
+@pytest.mark.parametrize("starts_when_full", [False, True])
+def test_gradients_that_no_backward_adds_are_those_of_a_backward(starts_when_full: bool):
+    """As a CUDA graph gives them, in two microbatches; one parameter is reached by none of them."""
+    found = []
+    for by_backward in (True, False):
+        model, world = layers(), Echo()
+        model.append(nn.Linear(1, 1))  # isn't called
+        parameters = list(model.parameters())
+        buckets = GradientBuckets(parameters, world, 2500)
+        buckets.begin()
+        for number, rows in enumerate((torch.ones(2, 30), torch.full((2, 30), -0.5))):
+            if number == 1 and starts_when_full:
+                buckets.start_when_full()
+            total = model[:3](rows).sum()
+            if by_backward:
+                total.backward()
+            else:
+                buckets.add(torch.autograd.grad(total, parameters, allow_unused=True))
+        buckets.reduce({"main": total.detach()}, {"main": "row"})
+        found.append(([one.grad for one in parameters], len(world.sent)))
+    (ours, sent), (theirs, sent_by_backward) = found
+    assert sent == sent_by_backward
+    assert [one is None for one in ours] == [False] * 6 + [True] * 2
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
+
+
 @pytest.mark.parametrize(("bucket_bytes", "expected"), [(2**27, 1), (2500, 2), (1, 6)])
 def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expected: int):
     model, world = layers(), Echo()

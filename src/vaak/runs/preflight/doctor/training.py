@@ -36,7 +36,7 @@ from vaak.engine.precision import precision_on
 from vaak.nn.nf4 import num_weights
 from vaak.runs.folder.directory import checkpoints_elsewhere, holds_a_run, is_being_written, require_room
 from vaak.runs.folder.user_code import require_trust
-from vaak.runs.preflight.doctor import DoctorFinding
+from vaak.runs.preflight.doctor import DoctorFinding, Mark
 from vaak.runs.preflight.doctor.data import examine_data
 from vaak.runs.preflight.doctor.devices import (
     WHAT_WOULD_RUN,
@@ -190,11 +190,20 @@ def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[
         yield DoctorFinding(
             CONFIGURATION, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice
         )
+    if training.performance.cuda_graphs:
+        yield DoctorFinding(CONFIGURATION, "CUDA graphs", *_examine_graphs(device))
     lacks = what_compiling_lacks(device.type) if training.performance.compile else []
     if lacks:
         advice = "set training.performance.compile: false"
         said = f"training.performance.compile requires what is missing here: {', '.join(lacks)}"
         yield DoctorFinding(CONFIGURATION, "compile", "problem", said, advice)
+
+
+def _examine_graphs(device: torch.device) -> tuple[Mark, str, str]:
+    if device.type != "cuda":
+        said = f"training.performance.cuda_graphs has no effect on {device.type}"
+        return "warning", said, "leave it out, or train on an NVIDIA GPU"
+    return "ok", "forward and backward of each shape of a batch will be captured", ""
 
 
 def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:

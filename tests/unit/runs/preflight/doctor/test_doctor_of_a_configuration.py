@@ -83,6 +83,12 @@ def test_a_compiler_that_is_not_there(tiny_text: Path, monkeypatch: pytest.Monke
     assert examined(tiny_text, "training.performance.compile=true")["compile"].mark == "problem"
 
 
+def test_graphs_on_a_device_that_has_none(tiny_text: Path):
+    assert "CUDA graphs" not in examined(tiny_text)
+    found = examined(tiny_text, "training.performance.cuda_graphs=true", "training.device=cpu")["CUDA graphs"]
+    assert (found.mark, found.said) == ("warning", "training.performance.cuda_graphs has no effect on cpu")
+
+
 def test_run_directories(tiny_text: Path, tiny_run: Path, tmp_path: Path):
     run = shutil.copytree(tiny_run, tmp_path / "run")
     found = examined(tiny_text, f"run_dir={run}")["run directory"]
