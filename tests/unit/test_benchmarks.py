@@ -27,6 +27,7 @@ import tiny_listener
 import tiny_speaker_encoder
 import tiny_voice
 from tiny_diarizer import RATE, voice
+from tiny_whisper import write_whisper
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LIBRARIES = {"arms", "racing"}
@@ -316,6 +317,25 @@ def test_pretrained(tmp_path: Path):
     assert len(list((tmp_path / "runs" / "runs").iterdir())) == 1, "the worse one is deleted"
     run_benchmark("pretrained", "rates", *trials)
     assert (tmp_path / "runs" / "rates.jsonl").read_text().splitlines() == lines, "what is there isn't trained again"
+
+
+@pytest.mark.slow
+def test_atypical(tmp_path: Path):
+    """On tones as recordings, and a made Whisper: every system of the table is trained and compared."""
+    folder, rng = tmp_path / "speech_digits", np.random.default_rng(0)
+    (folder / "recordings").mkdir(parents=True)
+    rows = []
+    for name in itertools.product(tiny_listener.WORDS, ("ann", "bob"), range(12)):
+        about = "_".join(map(str, name))
+        samples = tiny_listener.make_samples([name[0]], "low", rng)
+        soundfile.write(folder / "recordings" / f"{about}.flac", samples, tiny_listener.RATE)
+        rows.append({"id": about, "audio": f"recordings/{about}.flac", "text": name[0], "speaker": name[1]})
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    base = write_whisper(tmp_path / "whisper")
+    small = ("--seeds", 1, "--each", 3, 1, 2, "--epochs", 1, 1)
+    said = run_benchmark("atypical", "--base", base, "--data", tmp_path, "--folder", tmp_path / "runs", *small)
+    assert "10 utterances, 1 seeds; WER" in said
+    assert "| the mixture | " in said
 
 
 @pytest.mark.slow
