@@ -1,7 +1,7 @@
 """Examples of a run's validation with their references, as its own evaluations kept them.
 
 They are those of its report (``vaak.core.summaries``), so a run needs nothing else but its folder. One that was never
-evaluated has none.
+evaluated has none. Those of a language model are the beginnings of validation texts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Example:
 
 def read_examples(served: Served, folder: Path) -> list[Example]:
     """Return some examples of a run's validation; recordings are written to ``folder``. None for other models."""
+    # Evaluations of a language model keep no texts; its validation data has some.
+    if (continuations := getattr(served.task, "continuations", None)) is not None:
+        return [Example(*pair) for pair in continuations(MOST_SHOWN)]
     run = served.opened.directory
     try:
         facts = read_facts(run)

@@ -53,6 +53,7 @@ def complete_panel(page: Page, models: Sequence[Served]) -> None:
     with gr.Row():
         button = gr.Button("Continue", variant="primary")
         stop = gr.Button("Stop")
+    reference = gr.Textbox(label="Its continuation in the data", lines=2, interactive=False, visible=False)
     shown = columns(models)
 
     def run(given: str, most: float, temperature: float, seed: float) -> Iterator[dict[Any, str]]:
@@ -68,6 +69,7 @@ def complete_panel(page: Page, models: Sequence[Served]) -> None:
 
     running = button.click(run, [prompt, *controls], shown, api_visibility="private")
     stop.click(None, None, None, cancels=[running])
+    offer_with_reference(page, models, prompt, reference)
 
 
 def write(asked: Asked) -> Iterator[str]:

@@ -228,6 +228,22 @@ def _refuse_graphs(model: AnyLanguageModel, reason: str) -> None:
     log.warning("a token's step isn't a CUDA graph, but computed operator by operator: %s", reason)
 
 
+SHOWN_TOKENS = 48
+"""Tokens of a validation text that are shown, as a prompt and its continuation."""
+
+
+def split_text(text: str) -> tuple[str, str]:
+    """Return the first third of a text's words, and the rest; of one without spaces, of its characters.
+
+    >>> split_text("one two three four five six"), split_text("今日は雨です")
+    (('one two', 'three four five six'), ('今日', 'は雨です'))
+    """
+    words = text.split()
+    parts, between = (words, " ") if len(words) > 1 else (list(text.strip()), "")
+    size = max(1, len(parts) // 3)
+    return between.join(parts[:size]), between.join(parts[size:])
+
+
 class RowDecoder:
     """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 

@@ -65,7 +65,17 @@ from vaak.tasks.lm.metrics import (
 )
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder, add_adapters
 from vaak.tasks.lm.ngram import NGRAM_FILE, TokenNgram
-from vaak.tasks.lm.predict import TokenReader, WordScores, draw_rows, embed_rows, generate, generate_batch, pieces
+from vaak.tasks.lm.predict import (
+    SHOWN_TOKENS,
+    TokenReader,
+    WordScores,
+    draw_rows,
+    embed_rows,
+    generate,
+    generate_batch,
+    pieces,
+    split_text,
+)
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
     PreferenceMeters,
@@ -555,6 +565,21 @@ class LanguageModelTask(ExportableTask):
         assert isinstance(model, AnyLanguageModel)
         prompts, seeds = zip(*asked, strict=True)
         return draw_rows(model, prompts, settings, self.data.max_length, seeds, reader)
+
+    def continuations(self, number: int) -> list[tuple[str, str]]:
+        """Return the beginnings of some validation texts, each with what follows it there, both shortened.
+
+        None for an encoder, for conversations, and where the prepared texts aren't there any more.
+        """
+        try:
+            if not self.causal or self.chats or self.preferences or "valid" not in self.prepared.about["statistics"]:
+                return []
+            store = self.prepared.store("valid")
+        except (UserError, OSError):
+            return []
+        places = {round(place * (len(store) - 1) / max(1, number - 1)) for place in range(min(number, len(store)))}
+        texts = (self.tokenizer.decode(store.document(place)[:SHOWN_TOKENS].tolist()) for place in sorted(places))
+        return [pair for text in texts if all(pair := split_text(text))]
 
     def embed_batch(self, model: nn.Module, texts: list[str]) -> list[Embedded]:
         """Return for each text the mean of an encoder's vectors of its tokens, all computed at once."""

@@ -153,3 +153,15 @@ def test_recordings_have_limits(page_of, run_of, limits, said):
     assert str(Path(run.inputs[0]).parent) not in str(refused.value)
     with pytest.raises(UserError, match="no recording yet"):
         require_recording(page, None)
+
+
+def test_a_language_model_is_tried_on_beginnings_of_its_validation_texts(page_of, run_of):
+    page = page_of(run_of("lm").folder)
+    found = page.examples([only(page)])
+    store = only(page).task.prepared.store("valid")
+    texts = [only(page).task.tokenizer.decode(store.document(place).tolist()) for place in range(len(store))]
+    assert len(found) == min(5, len(store))
+    for one in found:
+        assert one.given
+        assert one.reference
+        assert any(text.split() == f"{one.given} {one.reference}".split() for text in texts)
