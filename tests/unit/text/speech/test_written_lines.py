@@ -95,7 +95,12 @@ def test_sentences_are_read_as_people_read_them(
 
 @pytest.mark.parametrize(
     ("language", "part", "least"),
-    [("en", "tuned", 150), ("en", "unseen", 116), ("hi", "tuned", 150), ("hi", "unseen", 131)],
+    [
+        ("en", "tuned", 150),
+        pytest.param("en", "unseen", 125, marks=pytest.mark.slow),
+        pytest.param("hi", "tuned", 150, marks=pytest.mark.slow),
+        pytest.param("hi", "unseen", 136, marks=pytest.mark.slow),
+    ],
 )
 def test_sentences_of_ten_sources_are_read_as_people_read_them(
     processors: dict[str, PhonemeProcessor], language: str, part: str, least: int
@@ -103,7 +108,8 @@ def test_sentences_of_ten_sources_are_read_as_people_read_them(
     rows = read_rows(f"{'english' if language == 'en' else 'hindi'}_sources.tsv", part)
     wrong = [row["written"] for row in rows if not read_right(processors[language], row["written"], row["spoken"])]
     assert set(Counter(row["category"] for row in rows).values()) == {15}
-    assert len(rows) - len(wrong) >= least, wrong
+    # What fails of the unseen halves stays unseen, so that they can measure later rules, too.
+    assert len(rows) - len(wrong) >= least, wrong if part == "tuned" else len(wrong)
 
 
 @pytest.mark.parametrize(
