@@ -110,6 +110,8 @@ def _write_pairs(data: Path) -> None:
     _write_hub(data / "other_hub", rows[20:], rows)
     table = "".join(f"{row['en']}\t{row['hi']}\n" for row in rows)
     (data / "torn.tsv").write_bytes(f"en\thi\n{table}".encode() + b"a cat\t\xe0\xa4\n")
+    (data / "birds.tsv").write_text(f"en\thi\n{table}")
+    (data / "answers.tsv").write_text("en\thi\n" + "".join(f"{row['en']}\tचिड़िया\n" for row in rows[:50]))
     _write_tokenizer(data)
 
 

@@ -239,6 +239,9 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("seq2seq", "data.corpus.valid_fraction"): (),
     ("seq2seq", "data.corpus.valid_examples"): (*PAIRS, *CUT),
     ("seq2seq", "data.corpus.test_examples"): (*PAIRS, *CUT, TWO_OF_VALID),
+    ("seq2seq", "data.corpus.evaluation_overlap"): (
+        "data.corpus={type: tsv, train: [FOLDER/birds.tsv], valid: [FOLDER/answers.tsv], test: []}",
+    ),
     ("seq2seq", "data.corpus.on_invalid_utf8"): (
         "data.corpus={type: tsv, train: [FOLDER/torn.tsv], valid: [], test: []}",
     ),
