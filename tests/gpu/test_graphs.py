@@ -86,7 +86,8 @@ def test_a_run_with_graphs_has_the_bits_of_one_without(name: str, precision: str
     require_same(found, bits(begin(name, mixed_precision=precision)))
 
 
-@pytest.mark.parametrize("name", mostly_slow(("classification", "diarization"), "classification"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classification", "diarization"])
 def test_a_run_that_resumes_has_the_bits_of_one_that_never_stopped(name: str, prepared: Any, gpu: Any, tmp_path: Path):
     """The resumed one captures its graphs anew; the other one has some of them from before."""
     options: dict[str, Any] = {"device": "cuda", "deterministic": True, "max_steps": 6, **GRAPHS}
@@ -105,6 +106,7 @@ def test_a_run_that_resumes_has_the_bits_of_one_that_never_stopped(name: str, pr
         assert torch.equal(one.cpu(), other.cpu())
 
 
+@pytest.mark.slow
 def test_shapes_beyond_the_most_are_computed_without(begin: Callable[..., Trainer], caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     trainer = begin("classification", performance={"cuda_graphs": True, "cuda_graph_shapes": 1})
@@ -157,6 +159,7 @@ def changed(trainer: Trainer, change: Callable[[Batch, torch.Tensor], torch.Tens
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", REFUSED, ids=lambda one: one.__name__)
 def test_what_a_graph_would_not_repeat_is_computed_without(
     change: Any, begin: Callable[..., Trainer], caplog: pytest.LogCaptureFixture
@@ -170,6 +173,7 @@ def test_what_a_graph_would_not_repeat_is_computed_without(
     require_same(found, bits(changed(begin("classification"), change)))
 
 
+@pytest.mark.slow
 def test_a_capture_that_fails_is_said_and_computed_without(
     begin: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -190,6 +194,7 @@ def test_a_capture_that_fails_is_said_and_computed_without(
     require_same(found, bits(begin("classification")))
 
 
+@pytest.mark.slow
 def test_a_graph_that_gives_another_gradient_is_not_used(
     begin: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -214,6 +219,7 @@ def test_a_graph_that_gives_another_gradient_is_not_used(
         require_same(found, bits(begin("classification", deterministic=deterministic), 1))
 
 
+@pytest.mark.slow
 def test_weights_that_have_moved_are_captured_again(begin: Callable[..., Trainer]):
     trainer, other = begin("classification", **GRAPHS), begin("classification")
     for one in (trainer, other):
