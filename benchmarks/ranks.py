@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -328,31 +329,33 @@ def race_peers(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(argparse.Namespace(threads=1, rounds=options.rounds), Path(folder))
-        for size in ("tiny", "small"):
-            for world_size in options.ranks:
-                job = bench.job(SIZES[size], logging=False, run=str(Path(folder) / f"{size}-{world_size}"))
-                job["overrides"] += [f"training.gradient_accumulation_steps={world_size}"]
-                with contextlib.ExitStack() as stack:
-                    groups = {arm: Group(arm, job, world_size, stack) for arm in PEERS}
-                    for group in groups.values():
-                        group.train(10)
-                    rounds = [
-                        {arm: group.train(max(SIZES[size]["steps"] // 2, 10)) for arm, group in groups.items()}
-                        for _ in range(options.rounds)
-                    ]
-                for arm in PEERS:
-                    row: dict[str, Any] = {"ms": statistics.median(1e3 * one[arm]["seconds"] for one in rounds)}
-                    for key in ("seconds", "processor"):
-                        ratios = sorted(one[arm][key] / one["DDP"][key] for one in rounds)
-                        row |= {key: statistics.median(ratios), f"{key} spread": [ratios[0], ratios[-1]]}
-                    found[f"{size}, {world_size} processes: {arm}"] = row
-    _show({"a step, over that of DDP": found})
+        for size, world_size in itertools.product(options.sizes, options.ranks):
+            job = bench.job(SIZES[size], logging=False, run=str(Path(folder) / f"{size}-{world_size}"))
+            job["overrides"] += [f"training.gradient_accumulation_steps={world_size}"]
+            with contextlib.ExitStack() as stack:
+                groups = {arm: Group(arm, job, world_size, stack) for arm in PEERS}
+                for group in groups.values():
+                    group.train(10)
+                steps = min(SIZES[size]["steps"], options.steps)
+                rounds = [{arm: group.train(steps) for arm, group in groups.items()} for _ in range(options.rounds)]
+            rows = {f"{size}, {world_size} processes: {arm}": _compare_with_ddp(arm, rounds) for arm in PEERS}
+            _show({"a step, over that of DDP": rows})
+            found |= rows
     return {"peers": found}
+
+
+def _compare_with_ddp(arm: str, rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """An arm's milliseconds of a step, and its times over those of DDP in the same round."""
+    row: dict[str, Any] = {"ms": statistics.median(1e3 * one[arm]["seconds"] for one in rounds)}
+    for key in ("seconds", "processor"):
+        ratios = sorted(one[arm][key] / one["DDP"][key] for one in rounds)
+        row |= {key: statistics.median(ratios), f"{key} spread": [ratios[0], ratios[-1]]}
+    return row
 
 
 def _show(figures: dict[str, Any]) -> None:
     for job, rows in figures.items():
-        print(f"\n{job}")
+        print(f"\n{job}", flush=True)
         for name, values in rows.items():
             print(f"  {name:32}" + "".join(f"  {key} {_short(value)}" for key, value in values.items()))
 
@@ -387,6 +390,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--peers", action="store_true", help="race DDP, accelerate and Vaak")
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=SIZES, help="of --peers")
     parser.add_argument("--fake", type=int, metavar="N", help="train as one of so many processes")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--job", choices=["steps", "parts"], help=argparse.SUPPRESS)
