@@ -73,7 +73,7 @@ def pitch(samples: Samples, rng: np.random.Generator) -> Samples:
 
 def add_noise(samples: Samples, rng: np.random.Generator) -> Samples:
     """Add white noise of the same power."""
-    return samples + rng.standard_normal(len(samples)) * np.sqrt(np.mean(samples**2))
+    return np.asarray(samples + rng.standard_normal(len(samples)) * np.sqrt(np.mean(samples**2)))
 
 
 def narrow(samples: Samples, rng: np.random.Generator) -> Samples:
