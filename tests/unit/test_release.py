@@ -38,12 +38,17 @@ def test_a_tag_is_released_where_version_citation_and_changelog_agree(tmp_path: 
     for name in ("src/vaak/__init__.py", "CITATION.cff", "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / name).read_text(encoding="utf-8").replace(vaak.__version__, "1.2.3")
-        (tmp_path / name).write_text(text.replace("- not tagged yet", "- 2027-01-02"), encoding="utf-8")
+        (tmp_path / name).write_text(text, encoding="utf-8")
     assert release.find_disagreements("v1.2.3", tmp_path) == []
     assert len(release.find_disagreements("v1.2.4", tmp_path)) == 4  # each of the three files, and the day of a heading
     assert [line[:5] for line in release.find_disagreements("1.2.3", tmp_path)] == ["1.2.3"]
     (tmp_path / "CITATION.cff").write_text("version: 1.2.2\n")
     assert [line[:12] for line in release.find_disagreements("v1.2.3", tmp_path)] == ["CITATION.cff"]
+    changes = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text(
+        re.sub(r"(## \[1.2.3\] - )[\d-]+", r"\1not tagged yet", changes), encoding="utf-8"
+    )
+    assert [line[:12] for line in release.find_disagreements("v1.2.3", tmp_path)] == ["CITATION.cff", "CHANGELOG.md"]
 
 
 def canonical(name: str) -> str:
