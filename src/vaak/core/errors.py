@@ -48,6 +48,10 @@ class HostMemoryError(UserError):
     """The machine ran out of memory or open files while data were read; the data aren't at fault."""
 
 
+class MissingPackageError(UserError):
+    """An optional package isn't installed, or can't be imported; the data aren't at fault."""
+
+
 class NonFiniteError(UserError):
     """A loss or a gradient is not a finite number; the weights are those of the previous step."""
 
@@ -108,9 +112,9 @@ def _held_back_errors() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def optional_import(what: str, extra: str) -> Iterator[None]:
-    """Within this context, a failed import is a UserError that names what requires it and the extra to install."""
+    """Within this context, a failed import is a MissingPackageError: what requires it, and the extra to install."""
     try:
         yield
     except (ImportError, OSError) as error:
         reason = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
-        raise UserError(f"{what}{reason}: pip install 'vaak[{extra}]'") from error
+        raise MissingPackageError(f"{what}{reason}: pip install 'vaak[{extra}]'") from error

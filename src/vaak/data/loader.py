@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch, require_kind
-from vaak.core.errors import DataError, HostMemoryError, UserError, is_panic
+from vaak.core.errors import DataError, HostMemoryError, MissingPackageError, UserError, is_panic
 from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
@@ -144,7 +144,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
             reason, where = f"{type(error).__name__}: {error}", f"example {index} ({self.dataset.describe(index)})"
             if is_host_error(error):
                 raise HostMemoryError(_short_of_memory(f"{where} was read", reason)) from error
-            if self.skip_bad:
+            if self.skip_bad and not isinstance(error, MissingPackageError):
                 skipped.append(Skip(epoch, index, self.dataset.describe(index), reason, occurrence))
                 return None
             if isinstance(error, DataError):

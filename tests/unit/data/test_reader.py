@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ import torch
 from toy import ToyDataset
 from vaak.config.training import BatchingConfig, TrainingConfig
 from vaak.core.batch import Batch
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Padding
 from vaak.data.loader import Address, MicrobatchReader, Skip
@@ -123,6 +124,17 @@ def test_a_skipped_example_leaves_the_others_as_they_were():
     assert read.batch["inputs"].equal(clean["inputs"])
     assert read.batch.indices == [[4], [6]]
     assert read.skipped == [Skip(0, 5, "toy.txt line 6", "ValueError: the file is torn")]
+
+
+def test_a_missing_package_is_not_the_fault_of_an_example():
+    class Coded(ToyDataset):
+        def example(self, index: int, rng: np.random.Generator) -> np.ndarray:
+            with optional_import("the codec requires nowhere", "audio"):
+                importlib.import_module("nowhere")
+            raise AssertionError
+
+    with pytest.raises(UserError, match=r"^the codec requires nowhere: pip install 'vaak\[audio\]'$"):
+        MicrobatchReader(Coded(8), (Purpose.DATA,), 0, skip_bad=True)[address(1)]
 
 
 def test_nothing_left_is_a_microbatch_without_a_batch():

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vaak.audio.audio_file import AudioFile
-from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.errors import DataError, MissingPackageError, UserError, optional_import
 
 if TYPE_CHECKING:
     from vaak.audio.config import NoiseConfig
@@ -135,7 +135,7 @@ def _coded_by_libopus(samples: np.ndarray, rate: int, coarseness: float) -> np.n
         encoder: Any = av.CodecContext.create("libopus", "w")
         decoder: Any = av.CodecContext.create("libopus", "r")
     except av.FFmpegError as error:
-        raise UserError(
+        raise MissingPackageError(
             "this PyAV's FFmpeg lacks the codec opus_fast (libopus): pip install -U av, or write opus in "
             "augmentation.codecs"
         ) from error

@@ -30,7 +30,7 @@ from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
 from vaak.core.artifact import SIZES_KEY, Artifact, suggest_remedy
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, MissingPackageError
 from vaak.core.process_pool import in_processes
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
@@ -277,7 +277,7 @@ def lilcom_module() -> Any:
 
         return get_lilcom_module()
     except (ImportError, OSError) as error:
-        raise UserError("storage_type lilcom requires the package lilcom: pip install 'vaak[lilcom]'") from error
+        raise MissingPackageError("storage_type lilcom requires lilcom: pip install 'vaak[lilcom]'") from error
 
 
 def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str) -> None:
