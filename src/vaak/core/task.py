@@ -467,6 +467,10 @@ class Task:
         """A few lines to look at after training."""
         return []
 
+    def examples_to_try(self, number: int) -> list[tuple[str, str]]:
+        """At most a ``number`` of validation texts, each with its reference, where evaluations keep no texts."""
+        return []
+
 
 class TaskWrapper:
     """A task that is another one except for what a subclass says."""

@@ -23,7 +23,7 @@ from vaak.config.load import Loaded
 from vaak.config.metrics import in_words
 from vaak.config.optimization import UPDATE_RULES
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import load_spec, value_at
+from vaak.config.tasks import value_at
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
@@ -516,7 +516,7 @@ def _settle_by_device(loaded: Loaded) -> tuple[Loaded, list[str]]:
     experiment, checkpoint, lines = loaded.experiment, _checkpoint_to_resume(loaded), list[str]()
     begun = {} if checkpoint is None else _read_configuration(checkpoint)
     device = pick_device(experiment.training.device).type
-    spec = load_spec(experiment.task)
+    spec = experiment.spec
     before = spec.newer(partial(value_at, begun)) if begun else {}
     for key, (value, why) in spec.settles(experiment, device).items():
         section, name = key.split(".")

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from vaak.tasks.batches import Embedded
     from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText
 
+TRIED_TYPES = {"str", "int", "float", "bool", "dict", "list", "none"}
+"""The names of types in pydantic's places of mistakes."""
+
 
 async def predict(request: Request) -> Response:
     """Return what vaak predict --json prints, for texts (JSON), or for recordings (multipart/form-data)."""
@@ -85,14 +88,15 @@ def first_mistake(errors: Any) -> ApiError:
         return ApiError(400, f"the body isn't JSON: {one.get('ctx', {}).get('error', 'it has no end')}")
     if not place and kind in ("model_attributes_type", "model_type", "dict_type", "missing"):
         return ApiError(400, "expected a JSON object as the body, with Content-Type: application/json")
-    # Of several types that a field may have, such as a text or a list of them, pydantic names the one that it tried.
-    field = str(place[0]) if place else None
-    item = "".join(f"[{part}]" for part in place if isinstance(part, int))
+    # Where a field may have several types, such as a text or a list of them, pydantic also names the one that it tried.
+    parts = [part for part in place if isinstance(part, int) or (part.isidentifier() and part not in TRIED_TYPES)]
+    field = ".".join(part for part in parts if isinstance(part, str)) or None
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
     said = {"extra_forbidden": "there is no such field; GET /docs lists those that there are"}
     message = said.get(kind, one["msg"].removeprefix("Value error, "))
     if "UploadFile" in message:
         message = "expected a file"
-    return ApiError(400, f"{field}{item}: {message}" if field else message, param=field)
+    return ApiError(400, f"{where}: {message}" if where else message, param=field)
 
 
 async def classify(request: Request, form: ClassifyRequest) -> Response:

@@ -97,7 +97,5 @@ def test_a_file_with_an_equals_sign_is_a_file(tmp_path, monkeypatch):
 def test_show_what_a_resume_may_change(vaak_config):
     code, out, _ = vaak_config("show", "--on-resume")
     assert code == 0
-    assert (
-        "| `training.batching` | converts | `type`, `max_tokens`, `max_duration`, `num_buckets`, `round_lengths` |"
-        in out
-    )
+    line = "| `training.batching` | converts | `type`, `max_tokens`, `max_duration`, `num_buckets`, `round_lengths`, "
+    assert f"{line}`shard_size`, `shards_mixed` |" in out

@@ -20,6 +20,7 @@ from vaak.tasks.asr.stages.options import MoeOptions
 NAMES_OTHERWISE = {
     "name": "of people, or of a folder in another",
     "train": "of parts of a recipe",
+    "upload_to": "a URL",
     "match": "a pattern",
     "options": "of a user's class, which reads them itself",
     "columns": "of a table",

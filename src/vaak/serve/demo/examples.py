@@ -30,9 +30,8 @@ class Example:
 
 def read_examples(served: Served, folder: Path) -> list[Example]:
     """Return some examples of a run's validation; recordings are written to ``folder``. None for other models."""
-    # Evaluations of a language model keep no texts; its validation data has some.
-    if (continuations := getattr(served.task, "continuations", None)) is not None:
-        return [Example(*pair) for pair in continuations(MOST_SHOWN)]
+    if pairs := served.task.examples_to_try(MOST_SHOWN):
+        return [Example(*pair) for pair in pairs]
     run = served.opened.directory
     try:
         facts = read_facts(run)

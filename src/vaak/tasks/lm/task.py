@@ -566,7 +566,7 @@ class LanguageModelTask(ExportableTask):
         prompts, seeds = zip(*asked, strict=True)
         return draw_rows(model, prompts, settings, self.data.max_length, seeds, reader)
 
-    def continuations(self, number: int) -> list[tuple[str, str]]:
+    def examples_to_try(self, number: int) -> list[tuple[str, str]]:
         """Return the beginnings of some validation texts, each with what follows it there, both shortened.
 
         None for an encoder, for conversations, and where the prepared texts aren't there any more.

@@ -111,7 +111,7 @@ LIKE_OTHERS = ("camembert", "mpnet", "deberta", "albert", "electra", "distilbert
 def test_a_classifier_goes_out_and_comes_in_with_the_same_logits(kind: str, pooling: str, folder: Path, capfd: Any):
     write_base(kind)
     run = trained(f"model.pooling={pooling}")
-    assert available_formats(run.task) == ["hf", "onnx"]
+    assert available_formats(run.task) == ["hf", "onnx", "dcp"]
     run.task.export_hf(run.model, folder / "out")
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "out").eval()
     with torch.no_grad():
