@@ -44,6 +44,9 @@ TemperatureField = Annotated[float | None, Form(ge=0, description="0 writes the 
 Chunking = Annotated[Literal["auto"] | None, Form(description="Only auto: long recordings are cut where it is quiet.")]
 DiarizerField = Annotated[str | None, Form(description="With diarized_json: the diarizer, if several are served.")]
 
+FIELDS = {"timestamps": "timestamp_granularities"}
+"""Fields of requests whose options have other names."""
+
 
 @dataclass(frozen=True)
 class Listening:
@@ -187,7 +190,8 @@ def _listening(
 ) -> Listening:
     server: Server = request.app.state.server
     served = server.choose(endpoint, model)
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, "")}
+    _require_effect(served, given)
     with naming_fields():
         transcriber = served.task.transcriber(served.opened.model, **given)
     if scores:
@@ -196,6 +200,17 @@ def _listening(
         except UserError as error:
             raise ApiError(400, f"include: {served.name}: {error}", param="include") from error
     return Listening(served, transcriber, tuple(sorted(given.items())))
+
+
+def _require_effect(served: Served, given: Mapping[str, Any]) -> None:
+    """Raise ApiError for an option that the model doesn't read, unless it is what the model does anyway."""
+    experiment = served.opened.experiment
+    unread = {one.key: one.message for one in experiment.spec.checks(experiment) if one.kind == "no effect"}
+    for name, value in given.items():
+        message = unread.get(f"data.decoding.{name}")
+        if message is not None and value != getattr(experiment.data.decoding, name):
+            field = FIELDS.get(name, name)
+            raise ApiError(400, f"{field}: {served.name} doesn't read it: {message}", param=field)
 
 
 async def _answer(

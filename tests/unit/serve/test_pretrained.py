@@ -61,6 +61,13 @@ def test_a_ctc_model_transcribes(client_of, vaak, tmp_path):
     assert (
         refused.json()["error"]["message"] == "include: ctc: it has no log-probabilities of tokens; only a Whisper has"
     )
+    unread = {"language": "hi", "prompt": "Names", "temperature": "0.5"}
+    for name, value in unread.items():
+        refused = client.post("/v1/audio/transcriptions", files=files, data={name: value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name), refused.text
+        assert "doesn't read it: model.architecture is ctc" in refused.json()["error"]["message"]
+    as_it_is = client.post("/v1/audio/transcriptions", files=files, data={"temperature": "0", "prompt": ""})
+    assert as_it_is.json()["text"] == said["text"]
 
 
 @pytest.mark.slow
