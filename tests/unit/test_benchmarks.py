@@ -191,6 +191,22 @@ def test_words(tmp_path: Path):
     assert "| recordings | words | wrong | AUC |" in run_benchmark("words", "confidences", *given)
 
 
+def test_digit_strings(tmp_path: Path):
+    lines = []
+    for number in range(12):
+        name = f"{number}.wav"
+        soundfile.write(tmp_path / name, np.sin(np.arange(2000) * (0.1 + number / 50)), 8000)
+        split = "train" if number < 8 else "test"
+        lines.append({"audio": name, "text": f"digit{number}", "speaker": "one", "split": split})
+    (tmp_path / "manifest.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said = run_benchmark("digit_strings", tmp_path, tmp_path / "made")
+    made = [json.loads(line) for line in (tmp_path / "made" / "train.jsonl").read_text().splitlines()]
+    assert f"{len(made)} recordings to train on" in said
+    words = [word for line in made for word in line["text"].split()]
+    assert sorted(words) == sorted(3 * [f"digit{number}" for number in range(8)])
+    assert sum(not line["text"] for line in made) == 40
+
+
 @pytest.mark.slow
 def test_live(tmp_path: Path):
     weights = Path(os.environ.get("VAAK_WEIGHTS", "nowhere")) / "whisper-tiny.en"
