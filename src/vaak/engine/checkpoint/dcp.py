@@ -14,8 +14,9 @@ import logging
 import math
 import pickletools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, starmap
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,13 @@ def read_dcp(folder: Path) -> dict[str, Tensor]:
 def _read_tensor(folder: Path, name: str, about: Mapping[str, Any], parts: Mapping[Any, Any]) -> Tensor:
     """Return a tensor, put together of its parts."""
     shape, whole = tuple(about["size"].arguments[0]), None
-    filled = sum(math.prod(chunk.state["sizes"].arguments[0]) for chunk in about["chunks"])
-    if filled != math.prod(shape):
-        raise CheckpointError(f"{folder}: parts of {name} are missing")
-    for chunk in about["chunks"]:
-        offsets, sizes = (tuple(chunk.state[key].arguments[0]) for key in ("offsets", "sizes"))
+    boxes = [
+        (tuple(chunk.state["offsets"].arguments[0]), tuple(chunk.state["sizes"].arguments[0]))
+        for chunk in about["chunks"]
+    ]
+    if not _fill_exactly(shape, boxes):
+        raise CheckpointError(f"{folder}: parts of {name} are missing, or overlap")
+    for offsets, sizes in boxes:
         # Older versions write no offset for a tensor in one part.
         place = parts.get((name, offsets)) or parts[name, ()]
         if place.get("transform_descriptors"):
@@ -108,6 +111,24 @@ def _read_tensor(folder: Path, name: str, about: Mapping[str, Any], parts: Mappi
     if whole is None:
         raise CheckpointError(f"{folder}: {name} has no part")
     return whole
+
+
+def _fill_exactly(shape: tuple[int, ...], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> bool:
+    """Return whether boxes, each by its offsets and sizes, have every place of a shape, and none twice.
+
+    >>> _fill_exactly((4, 2), [((0, 0), (3, 2)), ((3, 0), (1, 2))]), _fill_exactly((4,), [((0,), (2,)), ((1,), (2,))])
+    (True, False)
+    """
+    ranges = [[(begin, begin + size) for begin, size in zip(*box, strict=True)] for box in boxes]
+    are_inside = all(
+        0 <= begin <= end <= length for box in ranges for (begin, end), length in zip(box, shape, strict=True)
+    )
+    filled = sum(math.prod(sizes) for _, sizes in boxes)
+    return are_inside and filled == math.prod(shape) and not any(starmap(_overlap, combinations(ranges, 2)))
+
+
+def _overlap(box: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+    return all(max(one[0], two[0]) < min(one[1], two[1]) for one, two in zip(box, other, strict=True))
 
 
 def _load_part(content: bytes, what: str) -> Any:

@@ -7,8 +7,9 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -121,6 +122,21 @@ def test_nothing_that_a_file_names_is_run(tmp_path: Path):
     with pytest.raises(CheckpointError):
         read_dcp(tmp_path / "part")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("places", [[0, 1], [0, 3], [-2, 0]])
+def test_parts_that_leave_places_empty_are_refused(places: list[int], tmp_path: Path):
+    """They have as many numbers as the tensor: what lies between them would be whatever was in memory."""
+    save({"a": torch.arange(4.0)}, tmp_path / "dcp")
+    about = dcp.FileSystemReader(tmp_path / "dcp").read_metadata()  # type: ignore[attr-defined]
+    (index, place), kind = about.storage_data.popitem(), cast(Any, about.state_dict_metadata["a"])
+    for begin in places:
+        # The file's whole tensor stands for each part: which part it is, is said here alone.
+        about.storage_data[replace(index, offset=torch.Size([begin]))] = place
+    kind.chunks = [replace(kind.chunks[0], offsets=torch.Size([one]), sizes=torch.Size([2])) for one in places]
+    (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(about))
+    with pytest.raises(CheckpointError, match="parts of a are missing, or overlap"):
+        read_dcp(tmp_path / "dcp")
 
 
 @pytest.mark.parametrize("damage", ["truncated metadata", "truncated part", "no part", "no pickle"])
