@@ -7,6 +7,7 @@ is imported), and a request that names a URL where a file belongs is refused.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,8 @@ class DemoPage(Page):
         self, listening: socket.socket, token: str | None, *, when_ready: Callable[[], None] = lambda: None
     ) -> None:
         """Serve the page until a signal comes, then answer what was accepted."""
-        app = make_app(self)
+        # Where no event loop runs, gradio makes several, and closes none.
+        app = asyncio.run(self._make_app())
         server, hosts = self.server, () if token is not None else LOOPBACK
         gate = Gate(app, server.limits, server.metrics, token, hosts, asks_browsers=True)
         when_ready()
@@ -91,6 +93,9 @@ class DemoPage(Page):
             run_gate(make_config(gate, has_lifespan=True), listening, "vaak demo", app.end_streams)
         finally:
             server.close()
+
+    async def _make_app(self) -> DemoApp:
+        return make_app(self)
 
 
 @dataclass(frozen=True)
