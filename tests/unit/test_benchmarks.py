@@ -55,6 +55,7 @@ ALONE = {
     "plans": ("2000", "stratified-curriculum"),
     "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),
     "qlora_memory": ("asr 128 1", "asr, read as kept: "),
+    "recomputing": ("--layers 2 --width 16 --rows 2 --tokens 8 --rounds 1", "| adamw_8bit | "),
     "ranks": ("--ranks 1 2 --rounds 1 --steps 30 --exact --strategies zero1 fsdp", "64 ranks, 1e9 parameters"),
     "scoring": ("--hours 0.01 --rounds 1", "pyannote"),
     "startup": ("1", "data prepared before"),
