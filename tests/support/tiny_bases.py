@@ -53,7 +53,7 @@ def save(model: Any, folder: Path) -> Path:
     return folder
 
 
-def write_w2v_bert(folder: Path, adapts: bool = False, tuned: bool = True) -> Path:
+def write_w2v_bert(folder: Path, adapts: bool = False, tuned: bool = True, **changes: Any) -> Path:
     """facebook/w2v-bert-2.0, or what Hugging Face's recipe makes of it, which ``adapts`` its frames."""
     folder.mkdir(parents=True)
     vocab_size = write_letters(folder) if tuned else None
@@ -61,6 +61,7 @@ def write_w2v_bert(folder: Path, adapts: bool = False, tuned: bool = True) -> Pa
         **SIZES, vocab_size=vocab_size or 32, feature_projection_input_dim=160, output_hidden_size=32,
         conv_depthwise_kernel_size=7, add_adapter=adapts, position_embeddings_type="relative_key",
         left_max_position_embeddings=8, right_max_position_embeddings=4, mask_time_prob=0.0 if adapts else 0.05,
+        **changes,
     )  # fmt: skip
     extractor: Any = transformers.SeamlessM4TFeatureExtractor(padding_value=1.0)
     extractor.save_pretrained(folder)

@@ -170,12 +170,19 @@ class Waveforms(FrameFeatures):
 class ExtractedFeatures(FrameFeatures):
     """The features of one utterance, computed by the transformers feature extractor of a pretrained base."""
 
-    def __init__(self, extractor: Any, steps: Convolutions, strides: Convolutions, seconds: float) -> None:
-        """``steps`` are those from samples to features, ``strides`` those from features to the encoder's frames."""
+    def __init__(
+        self, extractor: Any, steps: Convolutions, strides: Convolutions, seconds: float, *, keeps_hidden: bool = False
+    ) -> None:
+        """``steps`` are those from samples to features, ``strides`` those from features to the encoder's frames.
+
+        With ``keeps_hidden``, a frame that the extractor fills up and hides is kept, and a last bin is 1 there: some
+        layers of the network read it although it isn't real.
+        """
         self.extractor, self.steps, self.strides, self.seconds = extractor, steps, strides, seconds
+        self.keeps_hidden = keeps_hidden
         self.sampling_rate = extractor.sampling_rate
         self.frame_shift = math.prod(stride for _, stride, _ in steps) / self.sampling_rate
-        self.key = [extractor.to_dict(), seconds]
+        self.key = [extractor.to_dict(), seconds, *(["hidden frames"] if keeps_hidden else [])]
         # A single frame has no deviation to divide by.
         self.fewest = find_fewest(max(2, find_fewest(1, strides)), steps)
         self.num_bins = len(self(np.zeros(self.fewest, np.float32)))
@@ -184,8 +191,16 @@ class ExtractedFeatures(FrameFeatures):
         """Return ``(bin, frame)``; audio shorter than a frame of the encoder is padded with silence."""
         samples = np.pad(samples, (0, max(0, self.fewest - len(samples)))).astype(np.float32)
         made = self.extractor(samples, sampling_rate=self.sampling_rate, return_tensors="np")["input_features"][0]
-        # Extractors pad to a whole number of steps; the mask that they return marks it; here it is cut off.
-        return np.ascontiguousarray(made[: count_steps(len(samples), self.steps)].T, np.float32)
+        # Extractors pad to a whole number of steps, and the mask that they return marks what is real.
+        real = count_steps(len(samples), self.steps)
+        if not self.keeps_hidden:
+            return np.ascontiguousarray(made[:real].T, np.float32)
+        return np.vstack([made.T, np.arange(len(made)) >= real]).astype(np.float32)
+
+    def shape(self, found: np.ndarray) -> tuple[int, int]:
+        """Return the numbers of real frames and of bins."""
+        hidden = int(found[-1].sum()) if self.keeps_hidden else 0
+        return found.shape[1] - hidden, found.shape[0]
 
     def frames(self, num_samples: int) -> int:
         return self.encoded(count_steps(max(self.fewest, num_samples), self.steps))

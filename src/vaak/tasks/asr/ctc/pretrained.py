@@ -99,7 +99,8 @@ def load_features(folder: Path, seconds: float) -> FrameFeatures:
     kind = find_kind(config)
     if kind.reads == "features":
         extractor = import_transformers(PURPOSE, "asr").AutoFeatureExtractor.from_pretrained(folder, **SAFELY)
-        return ExtractedFeatures(extractor, kind.steps(about), kind.strides(config), seconds)
+        adapts = getattr(config, "add_adapter", False)
+        return ExtractedFeatures(extractor, kind.steps(about), kind.strides(config), seconds, keeps_hidden=adapts)
     layers = tuple(zip(config.conv_kernel, config.conv_stride, strict=True))
     return Waveforms(layers, about["sampling_rate"], about["do_normalize"], seconds)
 
@@ -258,6 +259,16 @@ def keep_rows_apart(base: Any) -> None:
             module.__class__ = FrozenBatchNorm
 
 
+def _split_hidden(features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features ``(row, bin, frame)`` without the last bin, which marks a hidden frame, and numbers of frames.
+
+    They are those that are real, and those that the adapter reads, each ``(row,)``. ``lengths`` are one or the other.
+    """
+    hidden = features[:, -1] > 0
+    is_hidden, at = hidden.any(1), hidden.int().argmax(1)
+    return features[:, :-1], torch.where(is_hidden, at, lengths), torch.where(is_hidden, at + 1, lengths)
+
+
 class PretrainedCtc(CtcNetwork):
     """A base with its output layer; its convolutions are frozen, unless the options train them."""
 
@@ -302,10 +313,14 @@ class PretrainedCtc(CtcNetwork):
     def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
         """Return the states of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real, and their numbers.
 
-        So of features ``(row, bin, frame)``. Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all
+        So of features ``(row, bin, frame)``, whose last bin is 1 where a frame is hidden, if the base has an adapter
+        that shortens them. Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all
         frames, channels of ``channel_mask`` ``(row, channel)``.
         """
-        inner, frames = self.inner, count_steps(lengths, self.strides)
+        inner, read_lengths = self.inner, lengths
+        if getattr(inner, "adapter", None) is not None:
+            features, lengths, read_lengths = _split_hidden(features, lengths)
+        frames = count_steps(lengths, self.strides)
         if self.kind.reads == "samples":
             convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
             return self._transform(convolved, frames, **masks), frames
@@ -317,7 +332,11 @@ class PretrainedCtc(CtcNetwork):
         if inner.intermediate_ffn is not None:
             states = states + 0.5 * inner.intermediate_ffn(states)
         if inner.adapter is not None:
-            rows = [inner.adapter(row[None, :length])[0] for row, length in zip(states, lengths.tolist(), strict=True)]
+            # Its convolutions read a hidden frame, and its attention doesn't.
+            rows = [
+                inner.adapter(row[None, :length], attention_mask=mask[None, :length])[0]
+                for row, mask, length in zip(states, real, read_lengths.tolist(), strict=True)
+            ]
             states = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         return states, frames
 
