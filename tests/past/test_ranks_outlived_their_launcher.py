@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import vaak
-from processes import children_of, free_port
+from processes import children_of, free_port, have_ended_within
 from tiny_runs import write_corpus
 from vaak.core.storage.lock import is_locked
 from vaak.engine.distributed.launcher import is_alive
@@ -52,17 +52,17 @@ def test_ranks_end_within_seconds_of_their_launcher(tmp_path: Path, moment: str,
     """Before a rank asks to end with its launcher, it takes the second that Python needs; then it asks its launcher."""
     launcher = torchrun(tmp_path)
     try:
-        assert is_true_within(60, lambda: len(children_of(launcher.pid)) == 2)
+        assert is_true_within(240, lambda: len(children_of(launcher.pid)) == 2)  # it imports torch
         ranks = children_of(launcher.pid)
         if moment == "training":
-            assert is_true_within(90, (tmp_path / "run" / "metrics.jsonl").exists)
+            assert is_true_within(240, (tmp_path / "run" / "metrics.jsonl").exists)
         else:
             time.sleep(0.5)  # they import torch
     finally:
         launcher.send_signal(signal.SIGKILL)
         launcher.wait()
     try:
-        assert is_true_within(seconds, lambda: not any(map(is_alive, ranks)))
+        assert have_ended_within(seconds, ranks)
     finally:
         for rank in filter(is_alive, ranks):
             os.kill(rank, signal.SIGKILL)

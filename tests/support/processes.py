@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from vaak.config.training import TrainingConfig
+from vaak.engine.distributed.launcher import is_alive
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 PRELOADED = [
@@ -57,6 +59,30 @@ def children_of(pid: int) -> list[int]:
     """The processes that a process started, from the system's own table."""
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(number) for number in listed.stdout.split()]
+
+
+def have_ended_within(seconds: float, pids: Iterable[int]) -> bool:
+    """Wait for processes to end. The time counts in which one runs or waits, but not that in which it is kept waiting.
+
+    A limit is then as strict on a busy machine as on an idle one: one that is ready to run while others have the
+    processors is given longer, and one that hangs isn't. What the system says is of a process's main thread.
+    """
+    started, before = time.monotonic(), {pid: _kept_waiting_seconds(pid) for pid in pids}
+    while alive := [pid for pid in before if is_alive(pid)]:
+        passed = time.monotonic() - started
+        late = [pid for pid in alive if passed - (_kept_waiting_seconds(pid) - before[pid]) > seconds]
+        if any(map(is_alive, late)):  # one that has ended by now has no times any more
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _kept_waiting_seconds(pid: int) -> float:
+    """Return how long a process was ready to run while others ran; 0 where the system doesn't tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def join(rank: int, port: int, world_size: int = 2, **distributed: Any) -> Ranks:

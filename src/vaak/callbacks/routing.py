@@ -20,8 +20,8 @@ WORSE = 0.02
 """The share of the best metric by which validation is worse by more than chance."""
 REMEDY = (
     "lower the gate's learning rate (training.optimizer.groups: [{match: ^gate, lr_scale: 0.02}]), or raise "
-    "training.loss.auxiliary.load_balancing or model.experts.balancing_bias (such as 0.001); options of vaak pipeline "
-    "moe-asr: --gate-lr-scale, --load-balancing, --balancing-bias"
+    "training.loss.auxiliary.load_balancing or model.experts.balancing_bias (such as 0.001); in a pipeline: "
+    "--gate-lr-scale, --load-balancing, --balancing-bias"
 )
 
 

@@ -246,7 +246,7 @@ def baseline(
 ) -> None:
     """Score simple baselines without a neural network on the data of a YAML or a run, with the same metrics.
 
-    classification: TF-IDF + linear SVM; lm: n-grams; seq2seq: word by word; diarization: energy and clustering. Their
+    Each task has its own, such as n-grams for a language model and TF-IDF with a linear SVM for a classifier. Their
     metrics are stored with the run: vaak train and vaak eval warn if a model is worse.
 
     Example: vaak baseline runs/quickstart --split test

@@ -84,7 +84,6 @@ def export(
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
     from vaak.runs.open_run import open_run
-    from vaak.runs.use import available_formats, declared_formats
 
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
     declared = _require_format(opened, format, quantization)
@@ -95,16 +94,13 @@ def export(
     chosen: dict[str, Any] = {}
     if expert is not None:
         if "expert" not in declared.options:
-            formats = declared_formats(opened.task)
-            writing = [name for name in available_formats(opened.task) if "expert" in formats[name].options]
-            instead = f"leave it out, or use {' or '.join(writing)}" if writing else "leave it out"
-            raise UserError(f"--expert: --format {format} writes the whole mixture; {instead}")
+            raise UserError(f"--expert: --format {format} writes the whole mixture; {_advise(opened, 'expert')}")
         known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
         chosen = {"expert": expert, "weight": known}
     further = {name: one for name, one in (("vocoder", vocoder), ("words", words)) if one is not None}
     for name in further:
         if name not in declared.options:
-            raise UserError(f"--{name} is of --format sherpa-onnx and a run of task tts; leave it out")
+            raise UserError(f"--{name}: --format {format} doesn't take it; {_advise(opened, name)}")
     folder = output or opened.directory / "export" / format
     typed = {} if quantization is None else {"quantization": quantization}
     _write(opened, format, folder, {**chosen, **typed, **further}, (license, data_license, language), folder.name)
@@ -113,6 +109,15 @@ def export(
     else:
         about = f": expert {expert}, its change multiplied by {chosen['weight']:.4g}" if chosen else ""
         print(f"exported {opened.checkpoint} to {folder}{about}")
+
+
+def _advise(opened: OpenedRun, option: str) -> str:
+    """Return what to do about an option that the chosen format doesn't take."""
+    from vaak.runs.use import available_formats, declared_formats
+
+    formats = declared_formats(opened.task)
+    taking = [name for name in available_formats(opened.task) if option in formats[name].options]
+    return f"leave it out, or use {' or '.join(taking)}" if taking else "leave it out"
 
 
 def publish(

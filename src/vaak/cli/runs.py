@@ -260,8 +260,8 @@ def plot(
         typer.Argument(
             metavar="RUN... [PICTURE]",
             help="A run, or several to plot together, or the folder of a pipeline. PICTURE is history (the default; "
-            "losses and metrics over the steps) or one that a task declares, for its runs or its pipeline: of vaak "
-            "pipeline moe-asr, gate, experts and asr.",
+            "losses and metrics over the steps) or one that a task declares for its runs or its pipeline; a wrong name "
+            "lists them.",
             autocompletion=complete_runs,
         ),
     ],

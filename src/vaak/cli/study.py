@@ -150,7 +150,7 @@ def crossval(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Column whose values stay in one fold; 'none' for none; default: speaker (asr, diarization).",
+            help="Column whose values stay in one fold; 'none' for none; default: the speaker of a recording.",
         ),
     ] = None,
     pool: Annotated[

@@ -69,7 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "tune": ("vaak.cli.tasks.tune:tune", "Tune inference options of a diarizer or CTC recogniser."),
         "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),
         "find-batch-size": ("vaak.cli.preflight:find_batch_size", "Find the largest batch that fits."),
-        "launch": ("vaak.cli.launch:app", "Train on a cluster with SLURM or Ray."),
+        "launch": ("vaak.cli.launch:app", "Train on a cluster or in a cloud."),
         "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
         "publish": ("vaak.cli.export:publish", "Upload a run to the Hugging Face Hub."),
     },

@@ -160,7 +160,7 @@ def starter(
     task = task or task_for(corpora)
     fill = spec_by_name(task).starter
     if fill is None:
-        raise UserError(f"{task}: no YAML is made for it; vaak init {task}/quickstart copies one to start from")
+        raise UserError(f"{task}: no YAML is made for it: its spec names no starter")
     chosen = select_corpora(select_usable(corpora), task)
     amounts = add_up_amounts(chosen)
     sections = load_name(fill)(chosen, amounts, device)

@@ -177,7 +177,7 @@ def require_inside(path: Path, folders: Sequence[Path], where: str, name: str | 
     its = f"the folder of the manifest ({folders[0]})" + (" and of audio_root" if len(folders) > 1 else "")
     raise DataError(
         f"{where}: {called} is {outside} {its}, which is refused; if the audio may be there, add its folder to the "
-        f"dataset: audio_root: [{real.parent}] (vaak pipeline moe-asr: --audio-root {real.parent})"
+        f"dataset: audio_root: [{real.parent}] (in a pipeline: --audio-root {real.parent})"
     )
 
 

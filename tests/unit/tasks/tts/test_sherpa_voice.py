@@ -148,7 +148,7 @@ def test_without_a_vocoder_a_line_says_what_to_give(vaak, voice_run: Path, vocod
     code, _, err = vaak(*export, "--vocoder", vocoder_run, "--words", tmp_path / "none.txt")
     assert (code, err) == (2, f"--words: {tmp_path / 'none.txt'}: can't be read: No such file or directory\n")
     code, _, err = vaak("export", voice_run, "--format", "onnx", "--vocoder", vocoder_run)
-    assert (code, err) == (2, "--vocoder is of --format sherpa-onnx and a run of task tts; leave it out\n")
+    assert (code, err) == (2, "--vocoder: --format onnx doesn't take it; leave it out, or use sherpa-onnx\n")
     assert not (tmp_path / "out").exists()
 
 
