@@ -46,6 +46,14 @@ def test_a_run_of_four_processes_and_one_microbatch_goes_on_with_two_and_with_on
     torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)
 
 
+def test_two_processes_begin_with_one_microbatch(commands: Commands, tiny: Path, tmp_path: Path) -> None:
+    options = ("training.max_steps=1", "training.gradient_accumulation_steps=1", *QUICK)
+    arguments: list[str | Path] = ["train", tiny, f"run_dir={tmp_path / 'run'}", *options]
+    ended = [rank.wait() for rank in commands.start_ranks(2, arguments, tmp_path)]
+    assert [one.status for one in ended] == [0, 0], ended[0].errors
+    assert "the global batch of a step is 4 rows (2 microbatches)" in ended[0].errors
+
+
 def test_a_run_that_began_alone_still_needs_a_microbatch_for_each_process(
     commands: Commands, tiny: Path, tmp_path: Path
 ) -> None:

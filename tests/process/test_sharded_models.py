@@ -317,7 +317,7 @@ def test_rows_of_new_tokens_learn_next_to_adapters_where_the_model_is_divided(
     assert all(torch.equal(one, resumed[name]) for name, one in divided.items())
 
 
-CLASSIFIER = """
+IN_FOUR_BITS = """
 task: classification
 model: {pretrained_model: base, pooling: mean, lora: {rank: 2, base_dtype: nf4}}
 data:
@@ -341,7 +341,7 @@ def test_a_network_of_transformers_in_four_bits_learns_the_same_where_it_is_divi
     tiny_bases.ENCODERS["modernbert"](tmp_path / "base")
     rows = [{"text": f"ba {'do mi'[3 * (n % 2) :]} {'su ' * (n % 5)}", "label": "yn"[n % 2]} for n in range(60)]
     (tmp_path / "texts.json").write_text(json.dumps(rows))
-    (tmp_path / "case.yml").write_text(CLASSIFIER)
+    (tmp_path / "case.yml").write_text(IN_FOUR_BITS)
     for strategy in ("ddp", "fsdp"):
         how = ["train", "case.yml", f"run_dir=runs/{strategy}", f"training.distributed.strategy={strategy}"]
         ended = [rank.wait() for rank in commands.start_ranks(2, how, tmp_path)]

@@ -19,7 +19,7 @@ from tiny_runs import MODEL_AND_DATA
 from vaak.config.load import load
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
+from vaak.engine.distributed.launcher import check_microbatches, pick_device, precision_from_launcher
 from vaak.engine.distributed.ranks import start_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_another_number_of_processes_is_an_error(monkeypatch):
     with pytest.raises(UserError, match="world_size is 8 but 2 process"):
         start_ranks(TrainingConfig.model_validate({"distributed": {"world_size": 8}}))
     with pytest.raises(UserError, match="2 processes share the 1 microbatch"):
-        start_ranks(TrainingConfig())
+        check_microbatches(TrainingConfig(), 2)
 
 
 def test_devices_of_tts_trainer():

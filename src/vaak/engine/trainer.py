@@ -33,6 +33,7 @@ from vaak.engine.checkpoint.files import step_folder
 from vaak.engine.checkpoint.resume import resume
 from vaak.engine.checkpoint.saving import Checkpointer
 from vaak.engine.distributed.exchange import StepMessage
+from vaak.engine.distributed.launcher import check_microbatches
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
 from vaak.engine.flops import count_work
@@ -78,6 +79,7 @@ class Trainer:
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
+        check_microbatches(config, self.ranks.world_size)
         self.callbacks = list(callbacks)
         is_divided = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
         # Its weights are gathered in 16 bits.

@@ -40,6 +40,7 @@ from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
 from vaak.engine.checkpoint.resume import require_resumable, start_fresh
 from vaak.engine.distributed.launcher import (
+    check_microbatches,
     multiplied_by,
     pick_device,
     precision_from_launcher,
@@ -452,7 +453,10 @@ def _last_evaluation(directory: Path) -> dict[str, float]:
 
 
 def _settle_batches_per_process(loaded: Loaded) -> Loaded:
-    """Settle, before processes meet, how many microbatches a step has: at the first start, and from then on as then."""
+    """Settle how many microbatches a step has: at the first start, and from then on as then.
+
+    Raises UserError where a process would have none.
+    """
     experiment = loaded.experiment
     training = experiment.training
     if training.checkpoint.resume is not None and holds_a_run(experiment.run_dir):
@@ -464,6 +468,7 @@ def _settle_batches_per_process(loaded: Loaded) -> Loaded:
             training = multiplied_by(training, processes)
     else:
         training = with_batches_per_process(training, world_size())
+    check_microbatches(training, world_size())
     return replace(loaded, experiment=experiment.model_copy(update={"training": training}))
 
 

@@ -52,7 +52,7 @@ def rate_findings(experiment: Any, usual_rates: UsualRates, key: str, adapted: b
         return
     rates = select_rates(usual_rates, base)
     usual = rates.adapters if adapted else rates.whole
-    what = "low-rank adapters of a pretrained base" if adapted else "a pretrained base, all of it trained,"
+    what = "a low-rank adapter of a pretrained base" if adapted else "a pretrained base, all of it trained,"
     if optimizer.lr > FACTOR * usual:
         why = "" if adapted else "; above, it forgets"
         yield remark(key, f"training.optimizer.lr is {optimizer.lr:g}; {what} usually learns at {usual:g}{why}")

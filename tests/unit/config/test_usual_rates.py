@@ -48,8 +48,8 @@ def test_the_default_rate_of_a_task_is_said_too(task: str, tmp_path: Path):
     assert "usually learns at" in said(tmp_path, task)[0]
     lora = "lora: {rank: 4}"
     assert said(tmp_path, task, lora=lora) == []
-    assert "low-rank adapters of a pretrained base" in said(tmp_path, task, "training.optimizer.lr=1e-6", lora=lora)[0]
-    assert "low-rank adapters of a pretrained base" in said(tmp_path, task, "training.optimizer.lr=0.1", lora=lora)[0]
+    assert "a low-rank adapter of a pretrained base" in said(tmp_path, task, "training.optimizer.lr=1e-6", lora=lora)[0]
+    assert "a low-rank adapter of a pretrained base" in said(tmp_path, task, "training.optimizer.lr=0.1", lora=lora)[0]
 
 
 def test_a_small_encoder_learns_at_rates_that_were_measured_on_one(tmp_path: Path):
@@ -65,7 +65,7 @@ def test_a_small_encoder_learns_at_rates_that_were_measured_on_one(tmp_path: Pat
     assert "usually learns at 2e-05" in said_of("theirs", 2e-4)[0], "its size isn't known"
     assert "usually learns at 0.0003" in said_of("theirs", 6e-3, adapters)[0]
     assert "all of it trained, usually learns at 0.0002; above, it forgets" in said_of(theirs, 2e-3)[0]
-    assert "low-rank adapters of a pretrained base usually learns at 0.006" in said_of(theirs, 1e-4, adapters)[0]
+    assert "a low-rank adapter of a pretrained base usually learns at 0.006" in said_of(theirs, 1e-4, adapters)[0]
     header = json.dumps({"large": {"dtype": "F32", "shape": [SMALL_PARAMETERS + 1], "data_offsets": [0, 0]}}).encode()
     (theirs / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     assert "usually learns at 2e-05" in said_of(theirs, 2e-4)[0]

@@ -78,11 +78,6 @@ def check_launcher(config: TrainingConfig, world_size: int) -> None:
             f"training.distributed.world_size is {wanted} but {world_size} process(es) were started: start them with "
             f"vaak train FILE --processes {wanted}, or remove the option"
         )
-    if world_size > config.gradient_accumulation_steps:
-        raise UserError(
-            f"{world_size} processes share the {config.gradient_accumulation_steps} microbatch(es) of a step: set "
-            f"training.gradient_accumulation_steps to {world_size} or more, with training.batch_size smaller"
-        )
     for variable, name in PLUGINS.items():
         if os.environ.get(variable, "").lower() == "true":
             raise UserError(
@@ -93,6 +88,15 @@ def check_launcher(config: TrainingConfig, world_size: int) -> None:
         raise UserError(
             f"accelerate's configuration asks for the compiler {compiler}: set training.performance.compile: true, "
             "or dynamo_backend: no there"
+        )
+
+
+def check_microbatches(config: TrainingConfig, world_size: int) -> None:
+    """Raise UserError where a process would have no microbatch of a step."""
+    if world_size > config.gradient_accumulation_steps:
+        raise UserError(
+            f"{world_size} processes share the {config.gradient_accumulation_steps} microbatch(es) of a step: set "
+            f"training.gradient_accumulation_steps to {world_size} or more, with training.batch_size smaller"
         )
 
 

@@ -394,9 +394,6 @@ def baseline_scores(
         yield EMBEDDED, _score_each_class(LogisticRegression(max_iter=1000), *embeddings, decisions)
 
 
-EMBEDDED = "embeddings + logistic regression"
-
-
 @torch.inference_mode()
 def embed_texts(base: Pretrained, dataset: TextDataset) -> np.ndarray:
     """The mean of a pretrained model's vectors for the tokens of each text, ``(text, width)``, in order."""

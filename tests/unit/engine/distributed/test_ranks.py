@@ -15,7 +15,7 @@ from vaak.config.training import DistributedConfig, PerformanceConfig, TrainingC
 from vaak.core.errors import UserError
 from vaak.engine.distributed import ranks
 from vaak.engine.distributed.exchange import StepMessage
-from vaak.engine.distributed.launcher import own_place, pick_device, precision_from_launcher
+from vaak.engine.distributed.launcher import check_microbatches, own_place, pick_device, precision_from_launcher
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 ENVIRONMENT = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION")
@@ -75,10 +75,9 @@ def test_another_number_of_processes_than_asked_for_is_an_error():
         start_ranks(TrainingConfig(device="cpu", distributed=DistributedConfig(world_size=2)))
 
 
-def test_more_processes_than_microbatches_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
+def test_more_processes_than_microbatches_is_an_error():
     with pytest.raises(UserError, match=r"4 processes share the 3 microbatch\(es\) of a step"):
-        start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=3))
+        check_microbatches(TrainingConfig(device="cpu", gradient_accumulation_steps=3), 4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is another device")

@@ -24,6 +24,7 @@ from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, neares
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.distributed.launcher import (
     check_launcher,
+    check_microbatches,
     pick_device,
     precision_from_launcher,
     with_batches_per_process,
@@ -168,7 +169,8 @@ def examine_configuration(
     try:
         training = loaded.experiment.training
         precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
-        check_launcher(with_batches_per_process(training, world_size()), world_size())
+        check_launcher(training, world_size())
+        check_microbatches(with_batches_per_process(training, world_size()), world_size())
         device = pick_device(training.device)
     except UserError as error:
         yield DoctorFinding(CONFIGURATION, "device", "problem", str(error))
