@@ -187,7 +187,7 @@ def test_a_server_that_goes_away_costs_lines_and_not_the_run(
     finally:
         server.start()
     assert_same_run(tmp_path / "run", reference)
-    assert "training goes on" in said
+    assert "training continues" in said
     assert "upload(s) failed" in said
     assert "Traceback" not in said
 

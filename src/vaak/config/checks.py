@@ -488,7 +488,7 @@ def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]
         yield impossible(
             "training.performance.compile",
             f"{training.performance.compile} records CUDA graphs of weights, which training.distributed.strategy: fsdp "
-            "gathers anew for each block; set it to true",
+            "gathers again for each block; set it to true",
         )
     if training.performance.cuda_graphs:
         yield impossible(

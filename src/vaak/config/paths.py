@@ -57,7 +57,7 @@ def rebase_paths(tree: PlacedDict, kind: SectionType, folder: Path) -> None:
 
 
 def list_read_paths(tree: PlacedDict, kind: SectionType) -> Iterator[tuple[str, str]]:
-    """Yield the dotted name and the value of each option of a tree that names what is read."""
+    """Yield the dotted name and the value of each option of a tree that names a file or folder to read."""
     for path, section, section_type in sections_in(tree, kind):
         for name, holder, key, _ in _paths_in(section, section_type):
             if isinstance(holder[key], str):

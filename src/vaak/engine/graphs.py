@@ -80,7 +80,7 @@ class Gradient:
 
 @dataclass
 class CapturedShape:
-    """A graph with its inputs and results, which every replay writes anew."""
+    """A graph with its inputs and results, which every replay overwrites."""
 
     graph: Any
     inputs: dict[str, Tensor]
@@ -121,7 +121,7 @@ class ShapeGraphs:
             return None
         found = self.captured.get(key)
         if found is not None and found.pointers != _pointers(work.modules):
-            # weights are elsewhere: a graph would read what was there
+            # weights have moved: a graph would read their old places
             del self.captured[key]
             found = None
         if found is None:
@@ -308,7 +308,7 @@ def why_not_capturable(operator: Any, args: Any, kwargs: dict[str, Any]) -> str 
     target = kwargs.get("device")
     arrives = target is not None and torch.device(target).type != "cpu"
     if kwargs.get("generator") is not None:
-        return "draw from a generator of their own"
+        return "draw from their own generator"
     if not on_device:
         if not arrives and torch.Tag.nondeterministic_seeded in operator.tags:
             return DRAWS

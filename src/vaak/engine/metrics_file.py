@@ -214,7 +214,7 @@ def _sum_up(directory: Path) -> tuple[Totals, int, int]:
 def _newest_totals(path: Path, log_file: BinaryIO) -> tuple[Totals, int]:
     """The totals of the longest part of a log that ``totals.jsonl`` has, and where in the log that part ends.
 
-    A resume cuts the log and writes other lines: entries about the old ones lie beyond its end, or have another hash.
+    A resume cuts the log and writes other lines: entries about the old ones point beyond its end, or have another hash.
     """
     size = log_file.seek(0, io.SEEK_END)
     try:

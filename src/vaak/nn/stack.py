@@ -195,7 +195,7 @@ class TransformerStack(nn.Module):
     ) -> tuple[Visibility, Tensor]:
         """Return what each token sees, and the positions of the tokens."""
         if isinstance(cache, StaticCache):
-            # One token a row; what it sees is said on the device.
+            # One token a row; a tensor on the device holds what it sees, so that a graph can be replayed.
             return Visibility(self.causal, pairs=cache.see_token()), cache.next_positions
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:

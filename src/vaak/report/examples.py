@@ -307,7 +307,15 @@ def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
             shown = "" if sure is None else f"{100 * sure:.1f} %"
             table.append((one.get("text", ""), one.get("class", ""), one.get("predicted", ""), shown))
     if len(table) > 1:
-        yield data_table(table, "The worst errors: wrong, and the surest of it", folded=25)
+        yield from _first_rows(table, "The worst errors, with the highest confidence first", "More errors")
+
+
+def _first_rows(table: Sequence[Sequence[object]], caption: str, of_others: str) -> Iterator[Html]:
+    """Yield a table of the first rows, and one of the others that is folded up."""
+    head, *rows = table
+    yield data_table([head, *rows[:MOST_UNFOLDED]], caption)
+    if others := rows[MOST_UNFOLDED:]:
+        yield data_table([head, *others], of_others, folded=0)
 
 
 def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
@@ -317,10 +325,7 @@ def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
         score = to_number(one.get("chrf"))
         shown = "" if score is None else f"{score:.1f}"
         table.append((one.get("source", ""), one.get("hypothesis", ""), Html(references), shown))
-    head, *entries = table
-    yield data_table([head, *entries[:MOST_UNFOLDED]], "Translations: the first ones, and the worst")
-    if more := entries[MOST_UNFOLDED:]:
-        yield data_table([head, *more], "More translations", folded=0)
+    yield from _first_rows(table, "Translations: the first ones, and the worst", "More translations")
 
 
 def _transcripts(

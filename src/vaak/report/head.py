@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.metrics import find_metric, split_part
+from vaak.core.left_out import CONTENTS
 from vaak.core.secrets import hide_arguments
 from vaak.report.examples import chances, intervals, read_phenomena, scored
 from vaak.report.history import to_number
@@ -138,15 +139,18 @@ def _data(facts: RunFacts) -> Iterator[str]:
 
 
 def _counts(split: Mapping[str, Any]) -> Iterator[str]:
-    for key in ("cuts", "texts", "pairs", "examples", "documents", "recordings", "conversations"):
-        if (number := to_number(split.get(key))) is not None:
-            yield f"{number:,.0f} {key}"
+    contents = split.get(CONTENTS)
+    if isinstance(contents, dict) and (number := to_number(contents.get("number"))) is not None:
+        yield f"{number:,.0f} {contents.get('unit')}"
     if (seconds := to_number(split.get("seconds"))) is not None:
         yield f"{seconds / 3600:,.2f} hours" if seconds >= 360 else f"{seconds / 60:,.1f} minutes"
     speakers = split.get("speakers")
     number = to_number(len(speakers) if isinstance(speakers, list | dict) else speakers)
     if number:
         yield f"{number:,.0f} {'speaker' if number == 1 else 'speakers'}"
+    groups = split.get("groups")
+    if isinstance(groups, dict) and len(groups) > 1:
+        yield f"{len(groups)} groups by {split.get('group')}"
     labels = split.get("labels")
     for one in labels if isinstance(labels, list) else ():
         if isinstance(one, dict) and one:

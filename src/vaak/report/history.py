@@ -120,7 +120,7 @@ def _thin(steps: list[int], values: list[float | None], most: int) -> tuple[list
 
 
 class History:
-    """What a run's records say.
+    """The records of a run.
 
     ``curves`` are by chart and label, ``evaluations`` the step and the metrics of each, ``not_finite`` the newest steps
     at which something wasn't a number, with what, and ``last_step`` the largest that was logged.

@@ -36,7 +36,7 @@ AHEAD = 4
 MOST_JOINING = 512
 """Parts of a batch that others join, until a new one begins: it remembers all of them."""
 JOINING_STEPS = 4
-"""Others join a batch after so many of its steps: what they bring is read by a pass of its own."""
+"""Number of steps of a batch after which others join it: their prompts are read in a separate pass."""
 QUICK_SECONDS = 1.0
 """While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
 WAITING_SHARE = 0.1
@@ -78,7 +78,7 @@ class Kind:
 
 
 class Intake(Protocol):
-    """What takes further parts while a batch is computed, and delivers those that are done."""
+    """Takes further parts while a batch is computed, and delivers those that are done."""
 
     def take(self, number: int) -> list[Any]:
         """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
@@ -258,12 +258,12 @@ class Worker:
                 kind.compute_open([part for _, part in taken], batch)
         except Exception as error:
             name = type(error).__name__
-            log.info("%s: an open batch failed (%s); what is left of it is computed again", self.name, name)
+            log.info("%s: an open batch failed (%s); its unfinished parts are recomputed", self.name, name)
         self.metrics.count_batch(self.name, batch.num_parts)
         return batch.rest()
 
     def take_joining(self, key: Hashable, room: int) -> list[tuple[Job, Any]]:
-        """Return parts of waiting jobs of a ``key``, at most so many; none where jobs of another one wait, too."""
+        """Return at most ``room`` parts of waiting jobs of a ``key``; none where jobs of another one wait, too."""
         with self.changed:
             self.jobs = [job for job in self.jobs if not job.is_over]
             if any(job.kind.key != key for job in self.jobs):

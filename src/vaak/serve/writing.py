@@ -174,7 +174,7 @@ class _Writing:
         return [(row.prompt, row.seed) for row in new]
 
     def add(self, tokens: Sequence[int | None]) -> None:
-        """Give each text that goes on its next token, None where it has ended."""
+        """Give each unfinished text its next token, None where it has ended."""
         for number, row in [*self.going.items()]:
             token = tokens[number]
             if token is not None and not row.is_over:
@@ -184,7 +184,7 @@ class _Writing:
                 self._end(number)
 
     def end_all(self) -> None:
-        """End the texts that go on: the last token of each was one that ends a text."""
+        """End the unfinished texts: the last token of each was one that ends a text."""
         for number in [*self.going]:
             self._end(number)
 

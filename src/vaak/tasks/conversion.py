@@ -61,7 +61,7 @@ _EXPERT_WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
-"""Of a GGUF, and of transformers' configurations."""
+"""Keys of a GGUF and of transformers' configurations."""
 
 
 def locate_converted(file: Path) -> Path:

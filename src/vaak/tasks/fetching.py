@@ -248,7 +248,7 @@ def target_findings(
     unmatched = find_unmatched(targets, known_layers, lambda target, one: is_target(one, [target]))
     if layers and unmatched:
         known = sorted({one.rpartition(".")[2] for one in layers})
-        # A remark is shown for an option that was given: of the default targets, that is the section.
+        # A remark is shown only for an option that was given; with the default targets, that is the section.
         own = f"{key}.targets" if "targets" in lora.model_fields_set else key
         yield remark(own, f"{name} has no layer called {list_names(unmatched)}; there are {list_names(known)}")
 

@@ -3,7 +3,7 @@
     file ──one tensor──▶ fp32 ──quantise──▶ 0.516 bytes a number     embeddings and head in bf16, all others in fp32
 
 A layer's parameters are on the device meta until its tensors are read: ``read_in_nf4`` does so for a network of ours,
-``layers_in_nf4`` while transformers reads one of its own. What was quantised is kept next to the prepared data, under a
+``layers_in_nf4`` while transformers reads its own. What was quantised is kept next to the prepared data, under a
 fingerprint of the base's files: the next start reads it from there and quantises nothing.
 """
 

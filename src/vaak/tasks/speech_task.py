@@ -160,7 +160,7 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
         # With skip, preparing lists all that can't be used; the cache is for data that are trained on.
         data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
         self.experiment = self.experiment.model_copy(update={"data": data})
-        # Each example is read once: what a cache would keep of it, up to half a gigabyte, nobody reads.
+        # Each example is read once: nobody would read a cache of them, which may take half a gigabyte.
         self.audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})
         self.prepare()
 

@@ -289,9 +289,21 @@ def test_the_first_screen_is_the_result_of_the_best_checkpoint_and_the_data(tiny
     places = [head.index(one) for one in [*order, 'class="figures"', "<dl>"]]
     assert places == sorted(places)
     prepared = json.loads((run / "prepared" / "prepared.json").read_text())["statistics"]
-    assert f"Data: train {prepared['train']['documents']:,} documents" in head or "texts" in head
+    assert f"Data: train {prepared['train']['contents']['number']:,} documents" in head
     sections = re.findall(r'<h2 id="(\w+)"', page.html)
     assert sections.index("examples") < sections.index("charts") if "examples" in sections else sections[0] == "charts"
+
+
+def test_the_data_are_counted_in_the_unit_of_their_task(tiny_run: Path, tmp_path: Path):
+    """A recogniser's utterances and accents were not among the words that the page knew: it showed minutes alone."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    spoken = {"contents": {"unit": "utterances", "number": 1219}, "seconds": 428.0}
+    prepared = {
+        "statistics": {"train": {**spoken, "group": "accent", "groups": {"en": 900, "hi": 319}}, "test": spoken}
+    }
+    (run / "prepared" / "prepared.json").write_text(json.dumps(prepared))
+    page = run_page(read_facts(run))
+    assert "Data: train 1,219 utterances, 0.12 hours, 2 groups by accent; test 1,219 utterances, 0.12 hours;" in page
 
 
 def test_machine_charts_are_folded_short_ones_are_tables_and_legends_have_values(tiny_run: Path):

@@ -27,7 +27,7 @@ PART_BYTES = 50 * 2**20
 
 
 class StorageError(UserError):
-    """What a storage service answers other than the data that were asked for."""
+    """An error that a storage service answers, or data that differ from those requested."""
 
 
 def is_url(text: str) -> bool:
@@ -108,7 +108,7 @@ class RemoteFolder:
             self.system.pipe_file(self._path(name), content)
 
     def send(self, file: Path, name: str, sha256: str) -> None:
-        """Upload a file, and compare what is there with its size and SHA-256."""
+        """Upload a file, and compare the stored copy with its size and SHA-256."""
         with self._asking("written", name):
             self.system.put_file(str(file), self._path(name))
         self.require(name, file.stat().st_size, sha256, file)
@@ -121,8 +121,8 @@ class RemoteFolder:
     def require(self, name: str, size: int, sha256: str, original: Path | None = None) -> None:
         """Raise StorageError where a file isn't there with this size and SHA-256.
 
-        A service that tells the MD5 of what it stored is compared by that with the ``original``; else what is there is
-        read back.
+        If the service reports the MD5 of its copy, that is compared with the ``original``; otherwise the copy is read
+        back.
         """
         with self._asking("checked", name):
             self.system.invalidate_cache()
@@ -145,7 +145,7 @@ class RemoteFolder:
             self.system.get_file(self._path(name), str(made))
 
     def remove(self, names: list[str]) -> None:
-        """Delete files; those that are gone already are no error."""
+        """Delete files; a file that is already gone is not an error."""
         for name in names:
             with self._asking("removed", name), contextlib.suppress(FileNotFoundError):
                 self.system.rm_file(self._path(name))

@@ -76,7 +76,7 @@ def find_copy(url: str, folder: Path) -> Path | None:
 
 
 def _place(url: str) -> Path:
-    # Passwords in a URL change; what is there doesn't.
+    # Passwords in a URL change; its content doesn't.
     return cache_folder() / "urls" / hashlib.sha256(hide_in_addresses(url).encode()).hexdigest()[:16]
 
 

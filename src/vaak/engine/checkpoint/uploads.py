@@ -162,7 +162,7 @@ class RemoteCheckpoints:
 
 
 class Uploads:
-    """Keeps the checkpoints at a URL like those that a writer keeps here, on a thread of its own.
+    """Keeps the checkpoints at a URL like those that a writer keeps here, on a separate thread.
 
     ``list_run_files`` gives the run's own files by their names at the URL. A failure is retried, then logged in a line
     and counted; the next checkpoint brings what is lacking.
@@ -199,7 +199,7 @@ class Uploads:
             return () if self._sending is None else (self._sending,)
 
     def close(self) -> None:
-        """Upload what is left, and say how many uploads there were and how many failed."""
+        """Upload the rest, and log how many uploads there were and how many failed."""
         self._is_closing = True
         self.wake()
         self._thread.join(timeout=1)
@@ -228,11 +228,11 @@ class Uploads:
                 self._try_again()
             except (StorageError, CheckpointError) as error:
                 self.failures += 1
-                log.warning("upload failed after %d tries: %s; training goes on", len(WAITS) + 1, error)
+                log.warning("upload failed after %d tries: %s; training continues", len(WAITS) + 1, error)
             except Exception:
                 # A bug of ours must not end hours of training.
                 self.failures += 1
-                log.exception("uploads to %s have stopped; training goes on", self.remote.shown)
+                log.exception("uploads to %s have stopped; training continues", self.remote.shown)
                 return
 
     def _try_again(self) -> None:

@@ -7,7 +7,7 @@ closer together near zero (dynamic tree quantisation): the code's leading zeros 
     update   |  dequantise, as AdamW in fp32, quantise again
 
 Matrices between hidden layers and weights of convolutions are updated so; embeddings, heads, norms and biases by AdamW
-with moments in fp32, as the paper has it of embeddings. What is kept are plain tensors, and each update is a
+with moments in fp32, as the paper has it for embeddings. The state is plain tensors, and each update is a
 function of them alone, so a resumed run has the same bits.
 
 Source: Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv:2110.02861); blocks are those of
@@ -120,8 +120,8 @@ def _blocks(values: Tensor) -> Tensor:
 class _Levels:
     """The levels ``(256,)`` of one kind of moment on a device, and tables to find the nearest one.
 
-    ``upper`` ``(256,)`` is half way to the next level. ``first`` ``(65536,)`` is the code of the smallest number that
-    begins with so many 16 bits (sign, exponent, 7 bits of fraction): no two levels are that close, so a number has this
+    ``upper`` ``(256,)`` is half way to the next level. ``first`` ``(65536,)`` is the code of the smallest number whose
+    first 16 bits are its index (sign, exponent, 7 bits of fraction): no two levels are that close, so a number has this
     code or the next. A search in 256 levels takes seven times as long.
     """
 

@@ -162,7 +162,7 @@ class _Row:
         self.found: Found = []
 
     def run(self) -> Iterator[list[WordEnd]]:
-        """Search; stop at words that must be read before it goes on. At the end, the texts are in ``found``."""
+        """Search; stop at words that must be read before it continues. At the end, the texts are in ``found``."""
         state = 0 if self.search.words is None else self.search.words.begin()
         root = _Node(None, self.search.blank, 0.0, state, "")
         root.in_blank = root.total = 0.0

@@ -73,7 +73,7 @@ class StaticCache(StackCache):
         return self.visible[:, None, None]
 
     def end_token(self) -> None:
-        """Go on to the place after the token just read."""
+        """Move to the place after the token just read."""
         self.place += 1
         self.next_positions += 1
 
@@ -96,7 +96,7 @@ class StaticCache(StackCache):
 
 
 class StaticStep:
-    """A decoder's step of one token for each row, with a cache of its own; on CUDA a graph."""
+    """A decoder's step of one token for each row, with its own cache; on CUDA, a graph."""
 
     def __init__(self, compute: Callable[..., Tensor], grown: StackCache) -> None:
         """Copy the ``grown`` cache; ``compute`` gives logits ``(row, vocab)`` of tokens ``(row, 1)`` with a ``cache``.

@@ -110,7 +110,7 @@ class VarianceAdaptor(nn.Module):
 
         ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced; they
         are real where ``frame_mask`` is True. ``durations`` are ``(batch, symbol)``. A symbol without frames has no
-        pitch, and a mean energy. What isn't predicted is 0.
+        pitch, and a mean energy. Values that aren't predicted are 0.
         """
         energy, f0 = exact(frames).unbind(-1)
         belongs, nothing = _belongs(durations, frames.shape[1]), energy.new_zeros(durations.shape)

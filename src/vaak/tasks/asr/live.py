@@ -92,7 +92,7 @@ class LiveTranscriber:
 
     @property
     def finds_speech_by(self) -> str:
-        """What tells speech from pauses."""
+        """The name of the detector that tells speech from pauses."""
         return self._voice.name
 
     def feed(self, samples: np.ndarray, *, is_behind: bool = False) -> Iterator[Event]:

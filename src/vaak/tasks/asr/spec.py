@@ -83,7 +83,7 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
 
 
 def settle_options(experiment: AsrExperiment, device: str) -> dict[str, tuple[str, str]]:
-    """Return what is left open until the device is known."""
+    """Return the options that are open until the device is known."""
     model = experiment.model
     by_loader = model.architecture == DECODER or (model.architecture == CTC and model.base != SCRATCH)
     return settle_features(experiment, device, by_loader=by_loader)

@@ -64,7 +64,7 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
 
 
 def settle_options(experiment: DiarizationExperiment, device: str) -> dict[str, tuple[str, str]]:
-    """Return what is left open until the device is known."""
+    """Return the options that are open until the device is known."""
     stored = experiment.global_config.storage_path is not None
     return settle_features(experiment, device, by_loader=experiment.model.base is not None, stored=stored)
 

@@ -297,7 +297,7 @@ class RowDecoder:
     def next_logits(self, at_least: int = 0) -> Tensor:
         """Scores of the token after each row, ``(rows, vocab)``, on the model's device, in float32 at least.
 
-        What is read is padded to ``at_least`` so many tokens.
+        The prompts are padded to ``at_least`` tokens.
         """
         unread = self.contexts if self.cache is None else [context[-1:] for context in self.contexts]
         self.cache = self.cache or self.model.new_cache()
@@ -338,7 +338,7 @@ class RowDecoder:
         return None, input_ids
 
     def _grow(self) -> None:
-        """Go on with a cache that grows."""
+        """Continue with a cache that grows."""
         if self._static is not None:
             self.cache, self._static = self._static.cache.grow(), None
         self._num_alike = 0
@@ -357,7 +357,7 @@ class TokenReader:
     with the numbers of the unfinished rows, the scores ``(row, vocab)`` of their next tokens, and these tokens.
 
     ``take`` is called with the number of rows before each step that others may join; it returns further prompts, each
-    with its seed, whose rows have the next numbers. Until then, a row's tokens are not in what is given.
+    with its seed, whose rows have the next numbers. Until then, the result doesn't have a row's tokens.
     """
 
     ended: set[int] = field(default_factory=set)

@@ -199,7 +199,7 @@ _ROMAN_NAME = re.compile(
 _ROMAN_OTHER = re.compile(
     rf"{BEGINS}(?!(?:{_NOT_NAMES}|{_SOVEREIGNS})\s)({LETTER}*[\u0900-\u097f])\s(?=[IVX]{{2}})(?!IV\b)({_ROMAN})(?![\w.'-])"
 )
-"""What no list has is counted: एंजियोटेंसिन II is दो, as most of what is numbered so."""
+"""Names in no list are counted: एंजियोटेंसिन II is दो, like most things numbered so."""
 _CLUSTER = "(?:[\u0915-\u0939]\u093c?\u094d)*"
 _SYLLABLE = (
     rf"(?:{nfc('डब्ल्यू|पीएच')}|{_CLUSTER}[\u0904-\u0939\u0958-\u0961]"

@@ -36,9 +36,9 @@ STOPPED = table(
     cos=companies reqs=requirements recs=recommendations hts=heights twp=township
     """
 )
-"""Read with a full stop where the sentence goes on."""
+"""Expanded with their full stop where the sentence continues."""
 LAST = table("equiv=equivalent cont=continued ea=each opt=optional resp=respectively excl=excluded avail=available")
-"""Ends of what is said, so that the full stop may be the sentence's: ``$3 ea.``, ``1 tsp cayenne, opt.``"""
+"""Words that may end a sentence, so that the full stop may be the sentence's: ``$3 ea.``, ``1 tsp cayenne, opt.``"""
 NAMES = table(
     """
     Weds=Wednesday Amend=Amendment Ste=Suite Blk=Block Bk=Book Cres=Crescent Ter=Terrace Rte=Route Pop=Population
@@ -67,7 +67,7 @@ def _any(short: dict[str, str]) -> str:
 
 
 _ON = r"(?=\s+[a-z\d(&]|\s?[–-]|[,;:)/])"
-"""What a sentence goes on with after a full stop of a short form."""
+"""How a sentence continues after the full stop of a short form."""
 _BEGINS = r"(?<![\w.'/@#-])"
 _UNITS = "(?:yrs|hrs|wks|mths|lbs|pkgs?|pkts?)"
 """After a figure ``measures`` reads them, by how many there are."""

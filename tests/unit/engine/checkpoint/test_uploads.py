@@ -214,7 +214,7 @@ def test_failures_are_tried_again_then_said_in_a_line_and_counted(
         uploads.start()
         uploads.close()
     assert (len(tries) % 3, uploads.sent, uploads.failures) == (0, 0, len(tries) // 3)
-    assert "upload failed after 3 tries: memory://run/model can't be written: 503; training goes on" in caplog.text
+    assert "upload failed after 3 tries: memory://run/model can't be written: 503; training continues" in caplog.text
     assert "step-00000001, the newest, is not there: the next start of this run uploads it" in caplog.text
     caplog.clear()
     # Back again, what is lacking is brought.

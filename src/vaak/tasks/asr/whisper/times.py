@@ -51,7 +51,7 @@ class TimeRules(NamedTuple):
         """Return logits ``(row, vocab)`` of the token after ``written`` ``(row, token)``, -inf for forbidden ones."""
         first, stop, length = self.times.start, self.times.stop, written.shape[1]
         logits = logits.clone()
-        # Views: what is filled below is filled in the copy.
+        # Views: filling them below fills the copy.
         times, before, after = logits[:, first:stop], logits[:, :first], logits[:, stop:]
         if length == 0:
             before.fill_(-torch.inf)
