@@ -112,7 +112,7 @@ def _held_back_errors() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def optional_import(what: str, extra: str) -> Iterator[None]:
-    """Within this context, a failed import is a MissingPackageError that names what requires it and the extra to install."""
+    """Within this context, a failed import is a MissingPackageError, with what requires it and the extra to install."""
     try:
         yield
     except (ImportError, OSError) as error:

@@ -253,7 +253,7 @@ def excite(f0: np.ndarray, config: MelConfig, seed: int = 0) -> Tensor:
 
 @torch.no_grad()
 def reconstruct_voice(mel: Tensor, layer: MelSpectrogram, f0: np.ndarray, seed: int = 0) -> Tensor:
-    """Samples ``(time,)`` with about this mel spectrogram ``(frame, n_mels)``, and periodic at the frequencies ``f0`` where these aren't 0.
+    """Samples ``(time,)`` with about this mel spectrogram ``(frame, n_mels)``, periodic where ``f0`` isn't 0.
 
     ``f0`` ``(frame,)`` is in Hz, 0 where unvoiced. Phases are those of ``excite``, drawn by ``seed``. They stay: to a
     predicted spectrogram, whose harmonics are blurred, Griffin–Lim's iterations find audio without a period.

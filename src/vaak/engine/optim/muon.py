@@ -112,7 +112,7 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
 
 
 def _update_stacks(stacks: list[list[Tensor]], states: Mapping[Tensor, Any], group: dict[str, Any]) -> None:
-    """Update matrices; those of a stack have one shape once tall ones are transposed. All but the products is done for all at once.
+    """Update matrices; those of a stack have one shape once tall ones are transposed. All but products is done at once.
 
     Where a stack has standing matrices, they come first.
     """
