@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 from vaak.text.speech import hindi_forms
-from vaak.text.speech.hindi_short_words import nfc
+from vaak.text.speech.hindi_short_words import BEGINS, ENDED, nfc
 from vaak.text.speech.identifiers import read_after, read_digits
 from vaak.text.speech.words import table, words
 
@@ -52,7 +52,6 @@ _SYMBOLS = {
     for one, said in table("&=और +=प्लस @=ऐट ×=गुणा ÷=भाग %=प्रतिशत °=डिग्री #=हैश /=बटा ₹=रुपये $=डॉलर €=यूरो £=पाउंड").items()
 } | {"=": " बराबर "}
 _SYMBOLS |= dict.fromkeys(hindi_forms.DROPPED, " ")
-_BEGINS, _ENDED = hindi_forms.BEGINS, hindi_forms.ENDED
 _N = r"(?<![\d.,])(?P<number>\d+(?:,\d+)*(?:\.\d+)?)"
 
 
@@ -148,7 +147,7 @@ def _quarters(found: re.Match[str]) -> str:
     return f"पौने {cardinal(whole + 1)}"
 
 
-_SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन){_ENDED}){{1,2}})?")
+_SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन){ENDED}){{1,2}})?")
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 RULES: tuple[Rule, ...] = (
@@ -167,28 +166,28 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         re.compile(
-            _nfc(rf"(?P<before>{_BEGINS}(?:सन्|सन|वर्ष|ईस्वी|ईसवी|संवत|संवत्)\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)")
+            _nfc(rf"(?P<before>{BEGINS}(?:सन्|सन|वर्ष|ईस्वी|ईसवी|संवत|संवत्)\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)")
         ),
         lambda found: f"{found['before']}{year(int(found['year']))}",
     ),
     (
-        re.compile(_nfc(rf"(?<![\d.,])(?P<year>1[89]\d\d|20\d\d)(?=\s*(?:में|ईस्वी|ई॰){_ENDED})")),
+        re.compile(_nfc(rf"(?<![\d.,])(?P<year>1[89]\d\d|20\d\d)(?=\s*(?:में|ईस्वी|ई॰){ENDED})")),
         lambda found: year(int(found["year"])),
     ),
-    (re.compile(_nfc(rf"(?<![\d:])(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?![\d:])(?:\s*बजे{_ENDED})?")), _time),
-    (re.compile(rf"{_BEGINS}(?<!\.)[-−](?=\d)"), lambda _: "ऋण "),
-    (re.compile(rf"(?:₹|{_BEGINS}(?:रु(?:\.|॰|पये)?|Rs\.?))\s*{_N}{_SCALE}"), _rupees),
+    (re.compile(_nfc(rf"(?<![\d:])(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?![\d:])(?:\s*बजे{ENDED})?")), _time),
+    (re.compile(rf"{BEGINS}(?<!\.)[-−](?=\d)"), lambda _: "ऋण "),
+    (re.compile(rf"(?:₹|{BEGINS}(?:रु(?:\.|॰|पये)?|Rs\.?))\s*{_N}{_SCALE}"), _rupees),
     (
         re.compile(rf"(?P<sign>[$€£¥])\s*{_N}{_SCALE}"),
         lambda found: f"{decimal(found['number'])}{found['scale'] or ''} {_CURRENCIES[found['sign']]}",
     ),
     (re.compile(r"(?<![\d.,])(?P<whole>\d{1,4})?\s*(?P<part>[½¼¾])"), _quarters),
     (  # not of "4 थे", there were four
-        re.compile(rf"(?<![\d.,])(\d{{1,9}})(?:-|\s(?=वाँ|वां|वीं|वें))?({_ENDS}){_ENDED}"),
+        re.compile(rf"(?<![\d.,])(\d{{1,9}})(?:-|\s(?=वाँ|वां|वीं|वें))?({_ENDS}){ENDED}"),
         lambda found: ordinal(int(found[1]), found[2]),
     ),
     (
-        re.compile(rf"{_BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"),
+        re.compile(rf"{BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"),
         lambda found: f"{decimal(found['number'])} से {decimal(found['to'])}",
     ),
     (re.compile(r"\d+(?:,\d+)*(?:\.\d+)?"), lambda found: f" {decimal(found[0])} "),

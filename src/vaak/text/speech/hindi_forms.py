@@ -7,31 +7,25 @@ bullets, is left out and named.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
 
 from vaak.text.speech.hindi_short_words import (
     AFTER_FIGURE,
     BEFORE_FIGURE,
+    BEGINS,
     DOTTED,
-    HINDI_BY_UNIT,
-    SPACED_UNITS,
+    ENDED,
+    LETTER,
+    Rule,
+    match_any,
     nfc,
     read_table,
 )
+from vaak.text.speech.hindi_units import UNIT, UNITS, UNITS_ALONE, name_below
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
 from vaak.text.speech.words import ordinal as english_ordinal
 from vaak.text.speech.words import table
-
-
-def _any(written: Iterable[str]) -> str:
-    return "|".join(re.escape(one) for one in sorted(written, key=len, reverse=True))
-
-
-LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
-BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
-"""The borders of a word: to ``re``, vowel signs aren't word characters."""
 
 _NAMES = read_table(
     """
@@ -71,8 +65,6 @@ CITIES = nfc(
 )
 """Before six figures, which are then a postcode."""
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
-_UNIT = _any(HINDI_BY_UNIT)
-_LONG_UNITS = _any(one for one in HINDI_BY_UNIT if one[0] > "z")
 _POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _RAISED = f"[{''.join(RAISED)}]"
@@ -90,33 +82,6 @@ def address(text: str) -> str:
     return f" {' '.join(filter(None, said))} "
 
 
-_RAISED_UNIT = {"²": "वर्ग ", "³": "घन "}
-
-
-_HOUR, _HOURS = nfc("घंटा"), nfc("घंटे")
-
-
-def _measure(found: re.Match[str]) -> str:
-    unit, per, power = HINDI_BY_UNIT[found["unit"]], found["per"], found["power"]
-    if unit == _HOUR and found["number"] not in ("1", "0.5"):
-        unit = _HOURS
-    raised = _RAISED_UNIT.get(power or "", "")
-    if per is not None:
-        per = nfc(f" प्रति {_RAISED_UNIT.get(found['per_power'] or '', '')}{_name_unit(per)}")
-    return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
-
-
-_LATIN_BELOW = read_table("l=लीटर d=दिन")
-"""Below the line of a quotient: km/l."""
-
-
-def _name_unit(short: str) -> str:
-    """``मी`` and ``मी.`` are meters; long words stay."""
-    if short in _LATIN_BELOW:
-        return _LATIN_BELOW[short]
-    return HINDI_BY_UNIT.get(short, HINDI_BY_UNIT.get(f"{short}.", short))
-
-
 def _power(found: re.Match[str]) -> str:
     figures = "".join(RAISED[one] for one in found[0])
     return nfc(f" की घात {figures.replace('-', 'माइनस ')} ")
@@ -127,7 +92,6 @@ def _stars(found: re.Match[str]) -> str:
     return nfc(f" {stars + missing} में से {stars} सितारे " if missing else f" {stars} सितारे ")
 
 
-Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str] | str]
 ADDRESSES: tuple[Rule, ...] = (
     (re.compile(r"\b(?:https?|ftp)://([\w./?=&%#~:@+-]*[\w/])", re.ASCII), lambda found: address(found[1])),
     (re.compile(r"(?<![\w.+-])[\w.+%-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII), lambda found: address(found[0])),
@@ -167,8 +131,8 @@ _LATIN_MONTHS = read_table(
 )
 _RELATIONS = read_table("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
 _RANGE_OF_NAMES = re.compile(
-    rf"{BEGINS}({_any(DAY_NAMES)})\.?\s?[-–]\s?({_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
-    rf"|{BEGINS}({_any(MONTH_NAMES)})\.?\s?[-–]\s?({_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
+    rf"{BEGINS}({match_any(DAY_NAMES)})\.?\s?[-–]\s?({match_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
+    rf"|{BEGINS}({match_any(MONTH_NAMES)})\.?\s?[-–]\s?({match_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
 )
 _FOREIGN_MONTH = re.compile(
     rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th)?[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?"
@@ -206,19 +170,24 @@ _SYLLABLE = (
     r"[\u0900-\u0903\u093c\u093e-\u094d]{0,2}[\u0904-\u0939]?)"
 )
 WORDS: tuple[Rule, ...] = (
+    (  # of cars: KA 05 MN 4410, UP-32-AB-1234
+        re.compile(r"\b([A-Z]{2})[ -]?(\d{1,2})[ -]?([A-Z]{1,3})[ -]?(\d{4})\b"),
+        lambda found: f"{found[1]} {found[2]} {found[3]} {' '.join(found[4])}",
+    ),
+    *UNITS_ALONE,
     (
-        re.compile(nfc(rf"{BEGINS}({_any(key.replace('.', '. ') for key in DOTTED if '.' in key)})\.")),
+        re.compile(nfc(rf"{BEGINS}({match_any(key.replace('.', '. ') for key in DOTTED if '.' in key)})\.")),
         lambda found: f"{found[1].replace(' ', '')}.",
     ),
     (
-        re.compile(rf"(?<!{LETTER})(?<!\d )(?<![\d.])({_any(DOTTED)})\.(?!{LETTER}\.)"),
+        re.compile(rf"(?<!{LETTER})(?<!\d )(?<![\d.])({match_any(DOTTED)})\.(?!{LETTER}\.)"),
         lambda found: f"{DOTTED[found[1]]} ",
     ),
     (
         re.compile(rf"(?<=\d )({AFTER_FIGURE})\."),
         lambda found: f"{DOTTED[found[1]]} ",
     ),
-    (re.compile(rf"{BEGINS}({_any(BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{BEFORE_FIGURE[found[1]]} "),
+    (re.compile(rf"{BEGINS}({match_any(BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{BEFORE_FIGURE[found[1]]} "),
     (re.compile(nfc(r"(?:^|(?<=[.?!]\s))उ\.(?=\s)")), nfc("उत्तर ")),
     (
         re.compile(rf"{BEGINS}(?<!\d)(?<!\d )(?:{_SYLLABLE}\.){{2,}}"),
@@ -258,11 +227,11 @@ WORDS: tuple[Rule, ...] = (
         lambda found: f"{found[1]}{' '.join(found[2])}",
     ),
     (
-        re.compile(nfc(rf"(?<![\d-])(\d{{1,2}})-({_any(MONTH_NAMES)})-(\d{{4}})(?![\d-])")),
+        re.compile(nfc(rf"(?<![\d-])(\d{{1,2}})-({match_any(MONTH_NAMES)})-(\d{{4}})(?![\d-])")),
         lambda found: f"{int(found[1])} {MONTH_NAMES[found[2]]} \x02{found[3]}\x03",
     ),
     (
-        re.compile(nfc(rf"{BEGINS}({_any(MONTH_NAMES.values())})\s(\d{{1,2}}),\s([12]\d{{3}})(?![\d,.]\d|\d)")),
+        re.compile(nfc(rf"{BEGINS}({match_any(MONTH_NAMES.values())})\s(\d{{1,2}}),\s([12]\d{{3}})(?![\d,.]\d|\d)")),
         "\\1 \\2, \x02\\3\x03",
     ),
 )
@@ -278,18 +247,6 @@ HAS_ROMAN = re.compile("[IVXivx]")
 """Much faster to look for than each of these."""
 FIGURES: tuple[Rule, ...] = (
     (re.compile(nfc(rf"({_N}) ?रु\.?/(?=[\u0900-\u097f])")), r"₹\1/"),
-    (
-        re.compile(
-            nfc(
-                rf"{BEGINS}(किमी|मी|मिग्रा|किग्रा|ग्रा|मिली|ली)/(घंटा|घंटे|घं|से|सेकंड|मि|मिनट|मी|ली|किग्रा|किमी){ENDED}(?:\.(?!\s*$))?"
-            )
-        ),
-        lambda found: nfc(f"{_name_unit(found[1])} प्रति {_name_unit(found[2])}"),
-    ),
-    (
-        re.compile(nfc(rf"(?<=\d )(हज़ार|हजार|लाख|करोड़|अरब)(\s)({_LONG_UNITS})(?!{LETTER})")),
-        lambda found: f"{found[1]}{found[2]}{HINDI_BY_UNIT[found[3]]}",
-    ),
     (
         re.compile(
             nfc(rf"{BEGINS}(सुबह|शाम|रात|दोपहर|सवेरे|समय)\s(1?\d|2[0-4])\.([0-5]\d)(?![\d.])(?=\s(?:पर|से|तक|को){ENDED})")
@@ -330,8 +287,8 @@ FIGURES: tuple[Rule, ...] = (
         lambda found: nfc(f"{found[2]} से {found[1]}{found[3]}"),
     ),
     (
-        re.compile(nfc(rf"(₹ ?{_N})/(?:({_UNIT})(?!{LETTER})|(?=[\u0900-\u097f]))")),
-        lambda found: nfc(f"{found[1]} प्रति {HINDI_BY_UNIT.get(found[2] or '', '')}"),
+        re.compile(nfc(rf"(₹ ?{_N})/(?:({UNIT}|night|person|month)(?!{LETTER})|(?=[\u0900-\u097f]))")),
+        lambda found: nfc(f"{found[1]} प्रति {name_below(found[2] or '')}"),
     ),
     (re.compile(rf"\b(?:INR|Rs) ?({_N})"), r"₹\1"),
     (re.compile(r"\b(US|A|C|CA|AU|NZ|HK|S)(?=\$\d)"), r"\1 "),
@@ -342,36 +299,8 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(rf"(?<=\d)(?:{_RAISED}{{2,}}|[⁰¹⁴-⁹⁻]{_RAISED}*)(?![⁺⁻])|(?<=10)[²³]"), _power),
     (re.compile(r"([¹²³⁴]?)([⁺⁻])"), lambda found: f" {RAISED.get(found[1], '')} {'+' if found[2] == '⁺' else '−'} "),
     (re.compile(f"[{''.join(LOWERED)}]+"), lambda found: f" {''.join(LOWERED[one] for one in found[0])} "),
-    (
-        re.compile(nfc(rf"(?<=\d)({_UNIT})\s?[-–]\s?(?=\d)|(?<=\d )({_UNIT})\s?[-–]\s?(?=\d)")),
-        lambda found: nfc(f"{next(filter(None, found.groups()))} से "),
-    ),
-    (
-        re.compile(rf"(?<![\d.,/:-])({_N})\s?[-–~]\s?({_N})(?=\s?(?:{_UNIT}){ENDED})"),
-        lambda found: nfc(f"{found[1]} से {found[2]}"),
-    ),
+    *UNITS,
     (re.compile(r"(?<=\d)~(?=\d)"), nfc(" से ")),
-    (
-        re.compile(
-            nfc(
-                rf"(?<![\d.,:/])(?P<number>{_N})\s?(?P<unit>{_UNIT})(?P<power>[²³])?"
-                rf"(?:/(?P<per>{_UNIT}|l|d|[\u0900-\u097f]+)(?P<per_power>[²³])?)?(?!{LETTER}|[²³])"
-            )
-        ),
-        _measure,
-    ),
-    (
-        re.compile(r"(?<=\d )/(L|mL|dL|μL|mm³|kg)(?![\w/])|(?<=\d)/(L|mL|dL|μL)(?![\w/])"),
-        lambda found: _per_count(found),
-    ),
-    (
-        re.compile(
-            nfc(rf"({BEGINS}(?:आधा|आधे|चौथाई|पौन|एक|दो|तीन|चार|पाँच|दस|डेढ़|ढाई|प्रति|हर)\s)({_LONG_UNITS})(?!{LETTER})")
-        ),
-        lambda found: found[1] + HINDI_BY_UNIT[found[2]],
-    ),
-    (re.compile(r"(?<=\d )([AKJN])(?=\s+[\u0900-\u097f]|[,।.]|$)"), lambda found: SPACED_UNITS[found[1]]),
-    (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})")), nfc("मीटर")),
     (re.compile(r"(?<=[a-z])/(?=[\u0900-\u097f])|(?<=[\u0900-\u097f])/(?=[\u0900-\u097f])"), nfc(" या ")),
     (re.compile(r"(?<=[A-Za-z\d)])²"), nfc(" का वर्ग ")),
     (re.compile(r"(?<=[A-Za-z\d)])³"), nfc(" का घन ")),
@@ -443,10 +372,6 @@ def _inches(found: re.Match[str]) -> str:
     """``1"``, unless the mark closes a quotation."""
     closes = found[0].endswith('"') and found.string.count('"', 0, found.start()) % 2
     return found[0] if closes else nfc(f"{found[1]} इंच")
-
-
-def _per_count(found: re.Match[str]) -> str:
-    return nfc(f" प्रति {HINDI_BY_UNIT.get(found[1] or found[2], found[1] or found[2])}")
 
 
 def _fiscal(found: re.Match[str]) -> str:

@@ -1,8 +1,10 @@
-"""Hindi's short forms of words and units: the tables, and the composed form in which they are compared."""
+"""Hindi's short forms of words: the tables, and the composed form in which they are compared."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections.abc import Callable, Iterable
 
 from vaak.text.speech.words import table
 
@@ -16,6 +18,16 @@ def read_table(pairs: str) -> dict[str, str]:
     """``written=said`` pairs, composed."""
     return {nfc(written): nfc(said) for written, said in table(pairs).items()}
 
+
+def match_any(written: Iterable[str]) -> str:
+    """A pattern of all of them, the longest first."""
+    return "|".join(re.escape(one) for one in sorted(written, key=len, reverse=True))
+
+
+Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str] | str]
+LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
+BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
+"""The borders of a word: to ``re``, vowel signs aren't word characters."""
 
 DOTTED = read_table(
     """
@@ -38,25 +50,3 @@ DOTTED = read_table(
 """With a full stop, or with the sign ॰ (or a zero) in its place."""
 AFTER_FIGURE = nfc("ई.पू|ई|ता|जन|फर|फ़र|अप्रै|अग|सित|सितं|अक्टू|अक्तू|नव|नवं|दिस|दिसं")
 BEFORE_FIGURE = read_table("नि=नियम कॉ=कॉलम पै=पैरा उप=उपधारा अनुसू=अनुसूची मॉ=मॉडल प्लॉ=प्लॉट प्र=प्रश्न अ=अध्याय खं=खंड भा=भाग")
-HINDI_BY_UNIT = read_table(
-    """
-    किमी=किलोमीटर कि.मी.=किलोमीटर km=किलोमीटर किग्रा=किलोग्राम कि.ग्रा.=किलोग्राम kg=किलोग्राम सेमी=सेंटीमीटर से.मी.=सेंटीमीटर
-    cm=सेंटीमीटर मिमी=मिलीमीटर मि.मी.=मिलीमीटर mm=मिलीमीटर मी.=मीटर m=मीटर मिली=मिलीलीटर मि.ली.=मिलीलीटर ml=मिलीलीटर
-    mL=मिलीलीटर ली.=लीटर L=लीटर ग्रा.=ग्राम g=ग्राम मिग्रा=मिलीग्राम मि.ग्रा.=मिलीग्राम mg=मिलीग्राम µm=माइक्रोमीटर μm=माइक्रोमीटर
-    µg=माइक्रोग्राम μg=माइक्रोग्राम nm=नैनोमीटर dL=डेसीलीटर °C=डिग्री_सेल्सियस °_C=डिग्री_सेल्सियस °F=डिग्री_फ़ारेनहाइट
-    °=डिग्री %=प्रतिशत ‰=प्रति_हज़ार
-    V=वोल्ट W=वॉट kW=किलोवॉट kWh=किलोवॉट_घंटा MW=मेगावॉट Hz=हर्ट्ज़ kHz=किलोहर्ट्ज़ MHz=मेगाहर्ट्ज़ GHz=गीगाहर्ट्ज़ KB=किलोबाइट
-    MB=मेगाबाइट GB=गीगाबाइट TB=टेराबाइट mAh=मिलीऐंपियर_घंटा dB=डेसिबल hPa=हेक्टोपास्कल h=घंटा घं.=घंटा मि.=मिनट मिन.=मिनट
-    min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड hr=घंटा hrs=घंटे
-    Kg=किलोग्राम KG=किलोग्राम Km=किलोमीटर KM=किलोमीटर sec=सेकंड secs=सेकंड mins=मिनट kmph=किलोमीटर_प्रति_घंटा
-    mph=मील_प्रति_घंटा मी/से=मीटर_प्रति_सेकंड मी²=वर्ग_मीटर मी³=घन_मीटर sq_ft=वर्ग_फुट tsp=चम्मच
-    tbsp=बड़ा_चम्मच lb=पाउंड lbs=पाउंड oz=औंस ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
-    ब.च.=बड़ा_चम्मच छ.च.=छोटा_चम्मच छो.च.=छोटा_चम्मच ब._च.=बड़ा_चम्मच छ._च.=छोटा_चम्मच च.=चम्मच वर्ग_फु.=वर्ग_फुट
-    अं.=अंश पै.=पैसे mA=मिलीऐंपियर kV=किलोवोल्ट kJ=किलोजूल Pa=पास्कल
-    kPa=किलोपास्कल cal=कैलोरी kcal=किलोकैलोरी mol=मोल mmol=मिलीमोल ha=हेक्टेयर ft²=वर्ग_फुट km/h=किलोमीटर_प्रति_घंटा
-    bpm=धड़कन_प्रति_मिनट ppm=पीपीएम MP=मेगापिक्सल GW=गीगावॉट Wh=वॉट_घंटा μL=माइक्रोलीटर μl=माइक्रोलीटर ng=नैनोग्राम
-    Mbps=मेगाबिट_प्रति_सेकंड kbps=किलोबिट_प्रति_सेकंड rpm=चक्कर_प्रति_मिनट hp=हॉर्सपावर yr=वर्ष day=दिन
-    """
-)
-SPACED_UNITS = read_table("A=ऐंपियर K=केल्विन J=जूल N=न्यूटन")
-"""Letters that name a unit after a space only: 42A is a bus."""

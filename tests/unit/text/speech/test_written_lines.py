@@ -112,6 +112,14 @@ def test_sentences_of_ten_sources_are_read_as_people_read_them(
     assert len(rows) - len(wrong) >= least, wrong if part == "tuned" else len(wrong)
 
 
+def test_short_forms_of_hindi_are_read_by_kind(processors: dict[str, PhonemeProcessor]) -> None:
+    """Each kind with the spellings that it has: from CLDR, NeMo text processing's tables, and books of rules."""
+    with (HERE / "hindi_short_forms.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    said = {row["written"]: words(processors["hi"].normalise(row["written"], (), [], pictures=True)) for row in rows}
+    assert said == {row["written"]: words(row["spoken"]) for row in rows}
+
+
 @pytest.mark.parametrize(
     ("language", "text", "expected"),
     [
