@@ -21,7 +21,6 @@ from vaak.config.base import (
     users_options,
 )
 from vaak.config.components import NETWORKS, without_folder
-from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, impossible, no_effect, remark
 
 FACTORS_END = 32
@@ -602,16 +601,6 @@ def own_networks(model: Any) -> list[StackConfig]:
     """Return the stacks of a ``model`` section, itself or in it, that are networks of the user's."""
     sections = [model, *(getattr(model, name) for name in getattr(type(model), "model_fields", ()))]
     return [one for one in sections if isinstance(one, StackConfig) and one.is_own]
-
-
-def lora_findings(
-    experiment: Experiment[Any, Any, Any, Any, Any], lora: LoraConfig | None, is_pretrained: bool
-) -> Iterator[CheckFinding]:
-    """Yield whether there is something for low-rank adapters to adapt."""
-    if lora is not None and not is_pretrained and experiment.training.checkpoint.init_from is None:
-        yield impossible(
-            "model.lora", "there is nothing to adapt: weights are drawn; give training.checkpoint.init_from, a run"
-        )
 
 
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:

@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,18 +21,14 @@ from urllib.parse import urlsplit
 
 from vaak.config.tasks import CheckFinding, remark
 from vaak.core.errors import UserError, catching_panics, optional_import
-from vaak.core.names import find_unmatched, list_names
 from vaak.core.storage.files import read_json
 from vaak.core.storage.model_formats import (
     GGUF,
     TRANSFORMERS,
     WHISPER_PT,
     count_stored_parameters,
-    list_stored_matrices,
     recognise,
 )
-from vaak.nn.config import LoraConfig
-from vaak.nn.lora_targets import choose_targets, is_target
 from vaak.runs.folder.directory import RUNS
 
 log = logging.getLogger("vaak")
@@ -230,27 +226,6 @@ def base_findings(key: str, name: str) -> Iterator[CheckFinding]:
         return
     if form.name not in (TRANSFORMERS, GGUF, WHISPER_PT):
         yield remark(key, form.describe(path))
-
-
-def target_findings(
-    key: str, name: str, lora: LoraConfig | None, also_known: Iterable[str] = ()
-) -> Iterator[CheckFinding]:
-    """Yield a remark where a base in a folder has no layer for an adapter's target; the option is ``key``.
-
-    Layers are known by the names of stored matrices; a run, and a file of another format, have others. ``also_known``
-    are those of the network that reads the weights.
-    """
-    place = locate_base(name)
-    if lora is None or place is None or is_own_run(name):
-        return
-    layers = [one for one in list_stored_matrices(place) if "embed" not in one.rpartition(".")[2]]
-    targets, known_layers = choose_targets(lora, layers), [*layers, *also_known]
-    unmatched = find_unmatched(targets, known_layers, lambda target, one: is_target(one, [target]))
-    if layers and unmatched:
-        known = sorted({one.rpartition(".")[2] for one in layers})
-        # A remark is shown only for an option that was given; with the default targets, that is the section.
-        own = f"{key}.targets" if "targets" in lora.model_fields_set else key
-        yield remark(own, f"{name} has no layer called {list_names(unmatched)}; there are {list_names(known)}")
 
 
 def _first_line(error: Exception) -> str:

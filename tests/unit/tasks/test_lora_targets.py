@@ -15,12 +15,16 @@ import transformers
 
 import tiny_bases
 import tiny_decoder
+import tiny_encoder_decoder
+import tiny_pyannote
 from contract_cases import CASES
 from task_case import TaskCase
+from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
-from vaak.tasks.fetching import target_findings
+from vaak.tasks.adapter_checks import target_findings
+from vaak.tasks.seq2seq.spec import OWN_LAYERS
 
 
 def _two_tasks(case: Any) -> TaskCase:
@@ -53,15 +57,26 @@ def _with_targets(options: dict[str, Any], targets: list[str]) -> dict[str, Any]
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_target_that_no_layer_has_is_an_error_with_the_nearest_ones(path: str, tiny_run: Path, tmp_path: Path):
+    prepared = _prepare(path, tiny_run, tmp_path)
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called .*; there are "):
+        prepared.make_task().model()
+
+
+def _prepare(path: str, tiny_run: Path, folder: Path) -> Any:
+    """The case of a path with a target that no layer has."""
     case = PATHS[path]
     assert isinstance(case, TaskCase)
     options = _with_targets(case.options, ["nowhere"])
     # Adapters belong to a model that was trained before: one that is pretrained, or that of a run.
     begun = {} if path in ("asr, ctc, pretrained", "asr, whisper", "multitask") else {"init_from": str(tiny_run)}
-    training = {**case.training, "checkpoint": begun}
-    prepared = replace(case, options=options, training=training).prepared(tmp_path)
-    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called .*; there are "):
-        prepared.make_task().model()
+    return replace(case, options=options, training={**case.training, "checkpoint": begun}).prepared(folder)
+
+
+@pytest.mark.parametrize("path", [pytest.param(one, marks=() if one == "lm" else pytest.mark.slow) for one in PATHS])
+def test_config_check_knows_of_a_target_that_no_layer_of_a_base_or_a_run_has(path: str, tiny_run: Path, tmp_path: Path):
+    _prepare(path, tiny_run, tmp_path)
+    warnings = load([tmp_path / "case.yml"]).warnings
+    assert [one for one in warnings if "model.lora.targets" in one and "has no layer called nowhere; there are" in one]
 
 
 TEXT_ENCODERS = ("bert", "roberta", "xlm-roberta", "electra", "albert", "camembert", "deberta-v2", "distilbert",
@@ -112,3 +127,19 @@ def test_config_check_names_the_layers_that_a_base_has(tmp_path: Path, kind: str
     assert found.key == "model.lora.targets"
     assert "has no layer called q_proj, valeu; there are " in found.message
     assert own in found.message
+
+
+def test_config_check_takes_the_names_of_vaaks_layers_and_of_the_family_for_a_translator(tmp_path: Path):
+    tiny_encoder_decoder.write_folder(tmp_path / "base", "t5")
+    known = LoraConfig(targets=("decoder.blocks.0.attention.query", "q", "wi", "head"))
+    assert [*target_findings("model.lora", str(tmp_path / "base"), known, OWN_LAYERS)] == []
+    (found,) = target_findings("model.lora", str(tmp_path / "base"), LoraConfig(targets=("q_prj",)), OWN_LAYERS)
+    assert "has no layer called q_prj; there are k, o, q, v, wi, wo" in found.message
+
+
+def test_config_check_knows_the_layers_of_a_network_of_pyannote(tmp_path: Path):
+    tiny_pyannote.save_pyannote(tmp_path / "pytorch_model.bin")
+    place = str(tmp_path / "pytorch_model.bin")
+    assert [*target_findings("model.lora", place, LoraConfig(targets=("linear.0", "classifier")))] == []
+    (found,) = target_findings("model.lora", place, LoraConfig())
+    assert "has no layer called query, value; there are 0, 1, classifier" in found.message

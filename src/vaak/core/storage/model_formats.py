@@ -30,6 +30,9 @@ GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
 """Bytes of a pickle's opcodes that are looked through, without the tensors, which are separate files."""
+FROZEN_WEIGHTS = "frozen.safetensors"
+"""The weights of a checkpoint of Vaak's that no optimizer trains; next to the others."""
+_OF_ADAPTER, _BASE_OF_ADAPTER = re.compile(r"\.lora_[ABab]\b"), re.compile(r"\.base(_layer)?$")
 LARGEST_HEADER = 100 << 20
 """Bytes of a safetensors header, at most, as its own readers have it."""
 TO_HF = "save it in transformers by model.save_pretrained(FOLDER), with its tokenizer"
@@ -107,6 +110,28 @@ def list_stored_matrices(folder: Path) -> list[str]:
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
+
+
+def list_checkpoint_matrices(folder: Path) -> list[str]:
+    """Return the same of a checkpoint of Vaak's, its modules named as without low-rank adapters.
+
+    None where it isn't whole: frozen weights may be those of another file.
+    """
+    frozen = folder / FROZEN_WEIGHTS
+    try:
+        listed = json.loads((folder / "MANIFEST.json").read_bytes())["files"]
+        if FROZEN_WEIGHTS in listed and not frozen.is_file():
+            return []
+        headers = [_read_header(path) for path in (folder / SAFETENSORS, frozen) if path.is_file()]
+        names = [
+            name.removesuffix(".codes").removesuffix(".weight")
+            for header in headers
+            for name, about in header.items()
+            if name.endswith(".codes") or (name.endswith(".weight") and len(about["shape"]) == 2)
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+    return [_BASE_OF_ADAPTER.sub("", name) for name in names if not _OF_ADAPTER.search(name)]
 
 
 def _count_in_safetensors(path: Path) -> int:

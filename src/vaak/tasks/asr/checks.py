@@ -12,6 +12,7 @@ from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.nn.config import own_network_findings, stack_findings
 from vaak.nn.decoding.hotword_list import read_hotwords
+from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.asr.bases import (
     CTC_BASES,
     DECODER_BASES,
@@ -36,7 +37,7 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
-from vaak.tasks.fetching import base_findings, target_findings
+from vaak.tasks.fetching import base_findings
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import tokenizer_findings
 
@@ -338,6 +339,8 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         for name in ("lora", "experts"):
             if getattr(model, name) is not None and not begins:
                 yield impossible(f"model.{name}", f"model.base is scratch: there is nothing to adapt; give {begin}")
+            elif begins:
+                yield from lora_findings(experiment, getattr(model, name), False, f"model.{name}")
     else:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")

@@ -19,14 +19,14 @@ from vaak.config.tasks import (
 )
 from vaak.nn.config import (
     ConvolutionalStackConfig,
-    lora_findings,
     own_network_findings,
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.classification import METRICS
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILE_TYPES, ClassificationDataConfig, ClassifierConfig
-from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import DCP, ONNX, PEFT, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings

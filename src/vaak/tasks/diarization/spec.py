@@ -9,7 +9,8 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length, remark
 from vaak.core.storage.model_formats import PYANNOTE
-from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.nn.config import preset_findings, stack_findings, stack_parameters
+from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.audio_checks import (
     BY_LOADER,
     augmentation_findings,
@@ -56,6 +57,8 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
         yield from _unread_by_a_base(experiment)
         yield from _impossible_with_a_base(experiment)
     yield from lora_findings(experiment, experiment.model.lora, is_pretrained=experiment.model.base is not None)
+    if experiment.model.base is not None:
+        yield from target_findings("model.lora", experiment.model.base, experiment.model.lora)
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)
     yield from _batch_without_room(experiment)

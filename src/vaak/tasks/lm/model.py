@@ -35,7 +35,7 @@ from vaak.nn.decoding.cache import count_needed, join_rows
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
 from vaak.nn.lora import add_lora, is_product, keep_token_vectors_in_bf16
-from vaak.nn.lora_targets import is_target
+from vaak.nn.lora_targets import adapts_head
 from vaak.nn.models import TransformerModel
 from vaak.nn.new_tokens import train_new_rows
 from vaak.nn.nf4 import num_weights
@@ -434,7 +434,7 @@ AnyLanguageModel = LanguageModel | TransformersDecoder
 
 def has_token_vectors_in_bf16(lora: LoraConfig | None) -> bool:
     """Whether a model of ours keeps embeddings and output layer in bf16: in QLoRA, unless that layer is adapted."""
-    return lora is not None and lora.base_dtype == "nf4" and not is_target("head", lora.targets)
+    return lora is not None and lora.base_dtype == "nf4" and not adapts_head(lora)
 
 
 def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: range = range(0)) -> AnyLanguageModel:
@@ -444,7 +444,7 @@ def add_adapters(model: AnyLanguageModel, lora: LoraConfig | None, new_tokens: r
     """
     if lora is None:
         return model
-    if isinstance(model, LanguageModel) and model.head is None and is_target("head", lora.targets):
+    if isinstance(model, LanguageModel) and model.head is None and adapts_head(lora):
         model.add_tied_head()
     add_lora(model.network if isinstance(model, TransformersDecoder) else model, lora)
     if isinstance(model, LanguageModel) and has_token_vectors_in_bf16(lora):

@@ -9,13 +9,13 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, ExportFormat, StarterData, TaskSpec, impossible, no_effect, unread_input
 from vaak.nn.config import (
     SingleStackConfig,
-    lora_findings,
     own_network_findings,
     preset_findings,
     stack_findings,
     stack_parameters,
 )
-from vaak.tasks.fetching import base_findings, count_base_parameters, target_findings
+from vaak.tasks.adapter_checks import lora_findings, target_findings
+from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import DCP, ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm import METRICS
 from vaak.tasks.lm.config import (
@@ -47,8 +47,8 @@ READ_BY = {
 """The types of corpora that read an option which not all read."""
 OF_A_RUN = frozenset({"type", "options", "model_type", "name", "dropout", "attention_dropout"})
 """Options that a pretrained model doesn't bring."""
-OWN_LAYERS = ("query", "key", "value", "output", "gate", "up", "down", "head")
-"""The linear layers of Vaak's decoder, which reads some bases."""
+OWN_LAYERS = ("query", "key", "value", "output", "gate", "up", "down", "router", "head", "lm_head")
+"""The linear layers of Vaak's decoder, which reads some bases; and the output layer of others, which may be tied."""
 
 
 def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

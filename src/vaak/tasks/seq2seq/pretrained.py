@@ -20,7 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_file, usual_mode, whole_folder, write_json
 from vaak.engine.snapshot import model_tensors
 from vaak.nn.lora import merged
-from vaak.nn.lora_targets import is_target
+from vaak.nn.lora_targets import adapts_head
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.fetching import GENERATION
 from vaak.tasks.pretrained import (
@@ -106,7 +106,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     if own.lora is not None and own.lora.base_dtype == "nf4" and can_stream():
         with parameters_on_meta():
             model = init_model(folder, own, data, vocab_size)
-        halved = () if is_target("head", own.lora.targets) else IN_BF16
+        halved = () if adapts_head(own.lora) else IN_BF16
         read_in_nf4(model, source, family.imported, family.theirs, folder, halved)
     else:
         model = init_model(folder, own, data, vocab_size)

@@ -10,11 +10,11 @@ from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, i
 from vaak.nn.config import (
     DecoderConfig,
     EncoderDecoderConfig,
-    lora_findings,
     own_network_findings,
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.adapter_checks import lora_findings, target_findings
 from vaak.tasks.fetching import base_findings, count_base_parameters
 from vaak.tasks.formats import DCP, ONNX, PEFT, ct2_format, transformers_format
 from vaak.tasks.rates import UsualRates, rate_findings
@@ -40,6 +40,8 @@ from vaak.text.config import (
 STACKS = ("encoder", "decoder")
 RATES = UsualRates(1e-4, 3e-4)
 """The learning rates that a pretrained base is usually trained at; config check compares with them."""
+OWN_LAYERS = ("query", "key", "value", "output", "gate", "up", "down", "head")
+"""The linear layers of Vaak's translator, which reads every base."""
 READ_BY = {
     **dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface")),
     **dict.fromkeys(("valid_examples", "test_examples"), (*FILE_TYPES, "huggingface")),
@@ -64,6 +66,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
         yield from base_findings("model.pretrained", model.pretrained)
+        yield from target_findings("model.lora", model.pretrained, model.lora, OWN_LAYERS)
         yield from rate_findings(experiment, RATES, "model.pretrained", model.lora is not None)
     method = data.decoding.method
     for name, methods in METHODS_OF.items():

@@ -18,12 +18,12 @@ from vaak.config.tasks import (
 )
 from vaak.nn.config import (
     ConvolutionalStackConfig,
-    lora_findings,
     own_network_findings,
     preset_findings,
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.adapter_checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import DCP, ONNX, PEFT, SHERPA
 from vaak.tasks.tts import METRICS

@@ -8,7 +8,7 @@ from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, StarterData, TaskSpec, impossible, no_effect, only_length
-from vaak.nn.config import lora_findings
+from vaak.tasks.adapter_checks import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.formats import DCP, ONNX, PEFT
 from vaak.tasks.vocoder import METRICS

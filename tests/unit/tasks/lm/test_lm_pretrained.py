@@ -300,7 +300,9 @@ def test_adapters_of_single_experts_are_said_at_export(
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.filterwarnings("default:Model has `tie_word_embeddings=True`:UserWarning")  # of peft, to its own users
-@pytest.mark.parametrize(("kind", "target"), [("qwen2", "head"), ("gemma3_text", "lm_head"), ("gemma", "lm_head")])
+@pytest.mark.parametrize(
+    ("kind", "target"), [("qwen2", "head"), ("qwen2", "lm_head"), ("gemma3_text", "lm_head"), ("gemma", "lm_head")]
+)
 def test_a_tied_output_layer_that_is_adapted_goes_out_as_untied(kind: str, target: str, tmp_path: Path):
     peft = pytest.importorskip("peft")
     base = write_folder(tmp_path / "theirs", kind, tie_word_embeddings=True)

@@ -382,7 +382,8 @@ class CtcTask(SpeechRecognitionTask):
         """Whether transformers calls the layers that have adapters."""
         adapted = self.options.experts or self.options.lora
         is_wavlm = self.own is None and config_in(self._base).model_type == "wavlm"
-        return not (is_wavlm and adapted is not None and {*adapted.targets} & {*PROJECTIONS})
+        ends = {target.rpartition(".")[2] for target in adapted.targets} if adapted is not None else set[str]()
+        return not (is_wavlm and ends & {*PROJECTIONS})
 
     def refused_exports(self) -> dict[str, str]:
         refused = super().refused_exports() | {"ct2": "CTranslate2 reads Whispers, and this model is a CTC recogniser"}
