@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import SHORT_DAYS
 from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.words import DIGITS, cardinal, digits, table, words, year
@@ -185,12 +186,13 @@ SYMBOLS = (
         """
     &=and +=plus @=at *= ~=about ^= |= <=less_than >=greater_than ≤=at_most ≥=at_least ≈=about ≠=is_not_equal_to
     ×=times ÷=divided_by ±=plus_or_minus −=minus √=the_square_root_of ∞=infinity §=section ¶=paragraph ©=copyright
-    ®= ™= °=degrees %=percent $=dollars £=pounds €=euros ¥=yen ¢=cents ₹=rupees ₩=won ₽=rubles α=alpha β=beta
+    ®= ™= °=degrees %=percent ¢=cents α=alpha β=beta
     γ=gamma δ=delta π=pi μ=mu Ω=ohm ‰=per_mille ²=squared ³=cubed №=number #=number
     ★=star ☆=star ⭐=star
     """
     )
-    | table("₿=bitcoins ₺=liras ₴=hryvnias ₫=dong ₱=pesos ₦=naira ₪=shekels ฿=baht ৳=taka")
+    | {sign: currency.many for sign, currency in CURRENCIES.items() if len(sign) == 1}
+    | table("☉=sun ⊙=sun ‱=basis_points")
     | {"=": "equals", "\\": "backslash"}
     | dict.fromkeys("_`′″·•●▪■◦‣►†‡¹", "")
 )

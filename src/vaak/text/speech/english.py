@@ -22,11 +22,12 @@ from vaak.text.speech.abbreviations import (
     letters,
     symbols,
 )
+from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
 from vaak.text.speech.figures import code, numerals
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
-from vaak.text.speech.measures import units
-from vaak.text.speech.money import CURRENCIES, money
+from vaak.text.speech.measures import bare_units, units
+from vaak.text.speech.money import money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.roman import roman_numerals
@@ -250,6 +251,7 @@ RULES = (
     abbreviations,
     roman_numerals,
     units,
+    bare_units,
     numerals,
     symbols,
     letters,

@@ -5,77 +5,49 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.money import MAGNITUDES
+from vaak.text.speech.unit_names import BARE, NAME_BY_UNIT, STOPPED, plural
 from vaak.text.speech.words import NUMBER, cardinal, decimal, ordinal, table, whole
 
-NAME_BY_UNIT = table(
-    """
-    %=percent/percent ‰=per_mille/per_mille mm=millimeter cm=centimeter m=meter km=kilometer μm=micrometer
-    μg=microgram mcg=microgram
-    μs=microsecond μL=microliter μl=microliter μV=microvolt μA=microamp nm=nanometer ft=foot/feet yd=yard
-    yds=yard mi=mile mg=milligram g=gram kg=kilogram lb=pound lbs=pound oz=ounce
-    l=liter L=liter ml=milliliter mL=milliliter cl=centiliter gal=gallon ha=hectare s=second sec=second secs=second
-    ms=millisecond min=minute mins=minute h=hour hr=hour hrs=hour Hz=hertz/hertz kHz=kilohertz/kilohertz
-    MHz=megahertz/megahertz GHz=gigahertz/gigahertz W=watt kW=kilowatt MW=megawatt kWh=kilowatt_hour V=volt
-    kV=kilovolt mA=milliamp mAh=milliamp_hour dB=decibel Pa=pascal hPa=hectopascal kPa=kilopascal psi=P_S_I/P_S_I
-    kJ=kilojoule cal=calorie kcal=kilocalorie bit=bit KB=kilobyte kB=kilobyte MB=megabyte GB=gigabyte TB=terabyte
-    kbps=kilobit_per_second/kilobits_per_second Mbps=megabit_per_second/megabits_per_second
-    Gbps=gigabit_per_second/gigabits_per_second mph=mile_per_hour/miles_per_hour
-    kph=kilometer_per_hour/kilometers_per_hour km/h=kilometer_per_hour/kilometers_per_hour
-    kmh=kilometer_per_hour/kilometers_per_hour m/s=meter_per_second/meters_per_second
-    m/s²=meter_per_second_squared/meters_per_second_squared mpg=mile_per_gallon/miles_per_gallon
-    rpm=revolution_per_minute/revolutions_per_minute bpm=beat_per_minute/beats_per_minute
-    sq_ft=square_foot/square_feet sq._ft.=square_foot/square_feet sq_mi=square_mile sq._mi.=square_mile
-    in=inch/inches qt=quart tbsp=tablespoon tsp=teaspoon cu_ft=cubic_foot/cubic_feet
-    J=joule N=newton kN=kilonewton K=kelvin kΩ=kiloohm MΩ=megaohm Ω=ohm dL=deciliter dl=deciliter mol=mole
-    mmol=millimole ng=nanogram fl_oz=fluid_ounce fl._oz.=fluid_ounce GPa=gigapascal MPa=megapascal
-    mbar=millibar/millibars mW=milliwatt GW=gigawatt MJ=megajoule
-    mmHg=millimeter_of_mercury/millimeters_of_mercury px=pixel fps=frame_per_second/frames_per_second
-    mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
-    Ah=amp_hour bps=basis_point yr=year yrs=year mths=month wk=week wks=week mos=month kgs=kilogram kms=kilometer
-    gm=gram gms=gram ltr=liter ltrs=liter hp=horsepower/horsepower sq_m=square_meter sq._m.=square_meter
-    sq_km=square_kilometer
-    mya=million_years_ago/million_years_ago Ga=billion_years/billion_years Ma=million_years/million_years
-    ka=thousand_years/thousand_years Gyr=billion_years/billion_years Myr=million_years/million_years
-    kyr=thousand_years/thousand_years ly=light-year AU=astronomical_unit kpc=kiloparsec Mpc=megaparsec
-    eV=electron_volt keV=kiloelectron_volt MeV=megaelectron_volt GeV=gigaelectron_volt TeV=teraelectron_volt
-    mT=millitesla nT=nanotesla μT=microtesla pF=picofarad nF=nanofarad μF=microfarad Nm=newton_meter atm=atmosphere
-    PB=petabyte MWh=megawatt_hour GWh=gigawatt_hour TWh=terawatt_hour kVA=kilovolt-amp cc=cc/cc
-    bhp=brake_horsepower/brake_horsepower kmph=kilometer_per_hour/kilometers_per_hour
-    kmpl=kilometer_per_liter/kilometers_per_liter sqft=square_foot/square_feet
-    Tbsp=tablespoon Tsp=teaspoon wkt=wicket wkts=wicket tbs=tablespoon pkg=package pkgs=package pkt=packet pkts=packet
-    doz=dozen/dozen pts=point gals=gallon qts=quart mtr=meter mtrs=meter ozs=ounce mils=mil pc=parsec kt=knot kts=knot
-    cu._ft.=cubic_foot/cubic_feet cu._in.=cubic_inch/cubic_inches sq._in.=square_inch/square_inches
-    sq_in=square_inch/square_inches cu_in=cubic_inch/cubic_inches cu_m=cubic_meter cu._m.=cubic_meter
-    sq._yd.=square_yard sq_yd=square_yard sq._km.=square_kilometer sq._mi=square_mile sqm=square_meter
-    μM=micromolar/micromolar mM=millimolar/millimolar nM=nanomolar/nanomolar kDa=kilodalton Da=dalton bp=base_pair
-    kbp=kilobase_pair Gbp=gigabase_pair Mbp=megabase_pair kgf=kilogram-force lbf=pound-force kWp=kilowatt_peak lm=lumen
-    lx=lux/lux Sv=sievert mSv=millisievert μSv=microsievert Bq=becquerel kBq=kilobecquerel Gy=gray mGy=milligray
-    pmol=picomole nmol=nanomole μmol=micromole pg=picogram fg=femtogram ps=picosecond fs=femtosecond
-    ns=nanosecond dpi=dot_per_inch/dots_per_inch ppi=pixel_per_inch/pixels_per_inch gsm=G_S_M/G_S_M MP=megapixel
-    Mb=megabit Gb=gigabit Kb=kilobit MB/s=megabyte_per_second/megabytes_per_second IU=international_unit bbl=barrel
-    mmol/L=millimole_per_liter/millimoles_per_liter Torr=torr/torr rad=radian mrad=milliradian
-    °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
-    °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
-    """
-)
-"""Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
-_STOPPED = table(
-    "c.=cup T.=tablespoon t.=teaspoon tab.=tablet tabs.=tablet cap.=capsule caps.=capsule pt.=pint pts.=point "
-    "ct.=count/count pc.=piece pcs.=piece"
-)
-"""Units only with a full stop, within a sentence: 2 c. flour, but 14 Geo. 3 c. 59."""
-NAME_BY_UNIT |= _STOPPED
-ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
+ATTACHED_ONLY = frozenset(("s", "h", "d", "in", "bit", "cal", "Cal", "deg", "min.", "ga", "mil"))
 """Units that after a whole number and a space are more often something else."""
 MOST_OF_4K = 3
 """With at least this many digits, a K next to them is kelvin."""
-CAPITALS = frozenset(("W", "V", "L", "J", "N", "K"))
-"""Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
-_OF_QUOTIENTS = "day|night|week|month|year|hour|minute|second|person|dose|serving|cell|kilo|d(?!L)"
+CAPITALS = frozenset(("W", "V", "L", "J", "N", "K", "A", "T", "t", "Mt", "Gt", "NM", "MT", "Ma", "Ga", "ac", "au"))
+"""Units that after a whole number and a space may be an initial, a direction or a name: 1026 W Main."""
+WITH_SPACE = frozenset(("A", "T", "t", "d", "ac", "PA", "MA", "GA"))
+"""Symbols that next to a figure are more often a letter of a code: bus 42A."""
+_NAMED_BY_LETTER = re.compile(
+    r"\b(?:Grade|Class|Section|Room|Exhibit|Part|Group|Table|Figure|Type|Schedule|Division|Vitamin|Bus|Gate|Form|Level|"
+    r"Appendix|Annex|Annexure|Flat|Unit|Block|Seat|Row|Article|Category|Series|Line|Platform|Sector) $"
+)
+_BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tuple(
+    (unit, re.compile(before), re.compile(after), names)
+    for unit, before, after, names in (
+        ("pt", r"\b(?:[Ff]ont|[Ss]ize|[Tt]ype|Arial|Roman|Helvetica|Calibri)\b[^.;]{0,12}$", r"", "point"),
+        ("pt", r"", r" (?:font|type|text|bold|Times|Arial|Helvetica|Calibri|serif)", "point/point"),
+        ("kt", r"", r"[ -](?:gold|white|yellow|rose|diamond|ring|chain|jewel)", "karat/karat"),
+        (
+            "ct",
+            r"",
+            r"(?!\.)(?![ -](?:diamond|gold|stone|ring|rub|sapph|emer|solit|total|tw\b|white|yellow|lab|round|oval))",
+            "count/count",
+        ),
+        ("pc", r"", r"(?! (?:away|across|from|in diameter))", "piece"),
+        ("bp", r"\b(?:by|rates?|yields?|spreads?|cut|hike|of|another)\b[^.;]{0,16}$", r"", "basis point"),
+        ("bp", r"", r" (?:cut|hike|rise|increase|move|higher|lower|wider|tighter)", "basis point"),
+        ("mil", r"[$£€]$", r"", "million/million"),
+    )
+)
+"""A unit that by what is before and after it has another name."""
+_OF_QUOTIENTS = (
+    "day|night|week|month|year|hour|minute|second|person|people|dose|serving|cells?|kilo|liter|gallon|pound|ounce|mile|"
+    "acre|square foot|head|capita|game|session|visit|page|use|user|item|unit|share|student|patient|household|vehicle|"
+    "yr|wk|mo|d(?!L)"
+)
 """Words below the line of a quotient of units; d is a day."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(
-    re.escape(unit) + (r"(?=\s+[a-z(=]|[,;:)])" if unit in _STOPPED else "")
+    re.escape(unit) + (r"(?=\s+[a-z(=]|[,;:)])" if unit in STOPPED else "")
     for unit in sorted(NAME_BY_UNIT, key=len, reverse=True)
 )
 _SCIENTIFIC = re.compile(
@@ -83,7 +55,7 @@ _SCIENTIFIC = re.compile(
 )
 _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
-    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?!\w|[²³]|/)"
+    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?:(?<=m)|(?<=ft|in|mi|yd))[23])?(?!\w|[²³]|/)"
 )
 _PER_UNIT = re.compile(
     rf"(?<![\w.,])(?:({NUMBER})\s?[–-]\s?)?({NUMBER})\s?({_UNIT})([²³]?)((?:/(?:{_OF_QUOTIENTS}|{_UNIT})[²³]?)+)(?![\w/²³])"
@@ -118,6 +90,47 @@ _THOUSANDS_OF = re.compile(
     r"|B(?=\+? (?:people|users|views|downloads|parameters|tokens|dollars|years)\b))"
 )
 """``300K views`` are thousands of what follows, not kelvins."""
+_MAGNITUDE = "hundred|thousand|million|billion|trillion|lakh|crore|dozen"
+_OF_MAGNITUDE = re.compile(
+    rf"(?<![\w.,])(?:{NUMBER}(?:\s?(?:-|–|to)\s?{NUMBER})? |\b)({_MAGNITUDE}) "
+    rf"(?!in\b|[a-zA-Z]\b|mo\b|mil\b)({_UNIT})(?![\w/²³])"
+)
+_IN_WORDS = (
+    "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|"
+    "ninety|hundred|few|several|many|couple of|dozen|extra|more|fewer|less"
+)
+_SEVERAL_OF = re.compile(
+    rf"\b((?i:{_IN_WORDS})) (ft|mi|m|g|pts|pkgs|pcs|wks|yrs|mos|gal|qts|secs|min|hr|cc|l|L)\b\.?(?= [a-z]|[,;)]|$)"
+)
+_HALF_OR_ONE = re.compile(r"\b(?:per|an?|one|half|each|every|quarter|this|the)[ -](?:an? )?$", re.IGNORECASE)
+_BARE_UNIT = "|".join(re.escape(one) for one in sorted(BARE, key=len, reverse=True))
+_BARE = re.compile(rf"(?<![\w/.@#-])({_BARE_UNIT})(?:(?<![.²³])\.(?= [a-z]|[,;)]))?(?![\w/@²³-]|\.\w)")
+_HEAT = re.compile(
+    r"\b(?:bak\w+|oven|(?:pre)?heat\w*|temp(?:erature)?s?|roast\w*|high|low|fry\w*|cook\w*|fever|freez\w+|warm\w*|cool\w*|"
+    r"boil\w*|chill\w*|grill\w*|smoke\w*|simmer\w*|cold|hot\w*|reach\w*|degrees?|drop\w*|weather|melt\w*)\b[^.!?;]{0,45}$",
+    re.IGNORECASE,
+)
+_HEAT_AFTER = re.compile(r" (?:for|oven|outside|inside|until|heat|today|tonight|fan|degrees)\b|/\d{2,3} ?[CF]\b")
+_TEMPERATURE = re.compile(
+    r"(?<![\w.,-])([-−]?\d{2,3}(?:\.\d+)?)(?:(?:\s?[–-]\s?| to )(\d{2,3}(?:\.\d+)?))? ?([FC])(?=$|[\s.,;:)/])(/(?=\d))?"
+)
+_AGO = re.compile(r"(?<![\w.,])(\d{1,3}) ?(y|mo|w|d|h|m|s)(?= (?:ago|old|left|later|earlier|remaining|apart)\b)")
+_ONE_OF_AGE = re.compile(r"\b(?:an?|[Tt]he|my|our|his|her) $")
+_OF_AGO = table("y=year mo=month w=week d=day h=hour m=minute s=second")
+_YEAR_BOND = re.compile(
+    r"(?<![\w.,])(\d{1,2})[yY](?=[ -](?:bond|note|yield|Treasur|gilt|bund|swap|fixed|mortgage|loan|ARM|rate)\w*)"
+)
+_STONES = re.compile(r"(?<![\w.,])(\d{1,2}) ?st\.? ?(\d{1,2}(?:\.\d)?) ?(?:lbs?\b\.?|pounds\b)?(?= |[,;.!?)]|$)")
+_STONES_ALONE = re.compile(r"(\b(?:weigh\w*|lost|gained|lose|at) (?:about |over |under |nearly )?\d{1,2}) ?st\b(?!\.)")
+_PART_OF_SECOND = re.compile(r"(?<![\w./])1/(\d{2,5}) ?s(?:ec)?(?:\.(?= [a-z]))?(?![\w/])")
+_APERTURE = re.compile(r"\b([fF])/(?=\d)")
+_AMPS = re.compile(
+    r"(?<![\w.,])(\d+(?:\.\d+)?)A(?=[ -](?:fuse|socket|plug|breaker|circuit|charg|current|outlet|supply|load|rated))"
+)
+_PER_AREA = re.compile(r"(?<=[a-z]) ?(w/w|v/v|w/v|m/m)(?!\w)")
+_OF_AREA = table("w/w=weight_by_weight v/v=volume_by_volume w/v=weight_by_volume m/m=mass_by_mass")
+_CONSUMPTION = re.compile(rf"({NUMBER}) ?(L|l|kWh) ?/ ?100 ?km\b")
+_PAPER = re.compile(rf"(\d ?(?:×|x|by) ?{NUMBER}) in\b\.?(?=$|[\s,;:)])")
 _ONE = re.compile(r"\b(?:[Aa]n?|[Aa]nother|[Ee]ach|[Ee]very)\s$")
 _NOUN = re.compile(
     r"\s(?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|away|apart|ago|later|more|less|each|off|"
@@ -145,8 +158,13 @@ def units(text: str) -> str:
     # From the most specific form to the most general: each rule consumes figures that later ones would misread.
     if _AMOUNT.search(text):
         text = _THOUSANDS_OF.sub(lambda match: f"{whole(match[1])} {MAGNITUDES[match[2]]}", text)
+    text = _OF_MAGNITUDE.sub(lambda match: match[0].removesuffix(match[2]) + plural(NAME_BY_UNIT[match[2]]), text)
     text = _SCIENTIFIC.sub(_scientific, text)
+    text = _read_contexts(text)
     if "/" in text:
+        text = _CONSUMPTION.sub(
+            lambda match: f"{_name_amount(match[1], NAME_BY_UNIT[match[2]])} per one hundred kilometers", text
+        )
         text = _PER_UNIT.sub(_measure_per_unit, text)
     if "per " in text:
         text = _PER_SHORT.sub(_per_short, text)
@@ -179,11 +197,62 @@ def units(text: str) -> str:
     return _PER.sub(" per ", text)
 
 
+def bare_units(text: str) -> str:
+    """Units without a figure.
+
+    >>> bare_units("Sold by the kg, a few km away, weight (lbs), in m/s²")
+    'Sold by the kilogram, a few kilometers away, weight (pounds), in meters per second squared'
+    """
+    text = _SEVERAL_OF.sub(lambda match: f"{match[1]} {plural(NAME_BY_UNIT[match[2]])}", text)
+    return _BARE.sub(_name_bare, text)
+
+
+def _name_bare(match: re.Match[str]) -> str:
+    """One of it after a word such as per or half; otherwise several."""
+    names = NAME_BY_UNIT.get(match[1]) or _raise_unit(NAME_BY_UNIT[match[1][:-1]], match[1][-1])
+    single = _HALF_OR_ONE.search(match.string[max(0, match.start() - 12) : match.start()])
+    return names.partition("/")[0] if single else plural(names)
+
+
+def _read_contexts(text: str) -> str:
+    """Letters after figures that are units only by the words around them."""
+    if "C" in text or "F" in text:
+        text = _TEMPERATURE.sub(_read_temperature, text)
+    if "A" in text:
+        text = _AMPS.sub(lambda match: _name_amount(match[1], "amp").removesuffix("s"), text)
+    if "/" in text:
+        text = _APERTURE.sub(r"\1 ", text)
+        text = _PART_OF_SECOND.sub(lambda match: f"one {ordinal(int(match[1]))} of a second", text)
+        text = _PER_AREA.sub(lambda match: f" {_OF_AREA[match[1]]}", text)
+    text = _YEAR_BOND.sub(lambda match: f"{cardinal(int(match[1]))} year", text)
+    text = _AGO.sub(_read_age, text)
+    text = _STONES.sub(lambda match: f"{cardinal(int(match[1]))} stone {decimal(match[2])}", text)
+    text = _STONES_ALONE.sub(r"\1 stone", text)
+    return _PAPER.sub(r"\1 inches", text)
+
+
+def _read_temperature(match: re.Match[str]) -> str:
+    """``bake at 350F``: a scale's letter where heat is spoken of."""
+    least, most, scale, other = match.groups()
+    is_heat = _HEAT.search(match.string[max(0, match.start() - 60) : match.start()])
+    if not is_heat and not _HEAT_AFTER.match(match.string, match.end() - len(other or "")):
+        return match[0]
+    amount = f"{least} to {most}" if most else least
+    return f"{amount} degrees {'Celsius' if scale == 'C' else 'Fahrenheit'}{' or ' if other else ''}"
+
+
+def _read_age(match: re.Match[str]) -> str:
+    """``5m ago`` are minutes, ``6m old`` months."""
+    unit = "month" if match[2] == "m" and match.string.startswith(" old", match.end()) else _OF_AGO[match[2]]
+    one = match[1] == "1" or _ONE_OF_AGE.search(match.string[max(0, match.start() - 6) : match.start()])
+    return f"{cardinal(int(match[1]))} {unit}{'' if one else 's'}"
+
+
 def _scientific(match: re.Match[str]) -> str:
     """``5e-5 m``; a capital E without sign or decimals is left as a code (3E8)."""
     sign, power = "minus " if match[1] else "", "minus " if match[3] in ("-", "−") else ""
     said = f"{sign}{decimal(match[2])} times ten to the power of {power}{decimal(match[6])}"
-    return f"{said} {NAME_BY_UNIT[match[7]].partition('/')[2] or NAME_BY_UNIT[match[7]] + 's'}" if match[7] else said
+    return f"{said} {plural(NAME_BY_UNIT[match[7]])}" if match[7] else said
 
 
 def _measure_per_unit(match: re.Match[str]) -> str:
@@ -230,13 +299,17 @@ def _measure(match: re.Match[str]) -> str:
     # 4K and 8K are pictures' sizes; kelvins have a space, or more figures.
     if unit == "K" and not gap and len(match["amount"]) < MOST_OF_4K:
         return match[0]
-    of_time = unit in ("s", "h") and gap == " " and _SECONDS.match(match.string, match.end())
+    of_time = unit in ("s", "h", "d") and gap == " " and _SECONDS.match(match.string, match.end())
+    if gap != " " and unit in WITH_SPACE:
+        return match[0]
     # "5 in" is rarely inches and "3 s" rarely seconds, unless the number has decimals, or a time ends the clause.
-    if gap and unit in ATTACHED_ONLY and "." not in match["amount"] and not of_time:
+    if gap and unit in ATTACHED_ONLY and not match["power"] and "." not in match["amount"] and not of_time:
         return match[0]
-    if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
-        return match[0]
-    names = NAME_BY_UNIT[unit]
+    if gap and unit in CAPITALS and "." not in match["amount"]:
+        before = match.string[max(0, match.start() - 16) : match.start()]
+        if not _NO_NAME.match(match.string, match.end()) or _NAMED_BY_LETTER.search(before):
+            return match[0]
+    names = _find_names(match)
     if match["power"]:
         names = _raise_unit(names, match["power"])
     sign = "minus " if match["sign"] else ""
@@ -250,6 +323,17 @@ def _measure(match: re.Match[str]) -> str:
     if gap == "-" or _is_adjective(match):
         return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
     return sign + _name_amount(match["amount"], names)
+
+
+def _find_names(match: re.Match[str]) -> str:
+    """The names of a measure's unit, by what is around it."""
+    unit = match["unit"]
+    for other, before, after, names in _BY_CONTEXT:
+        if unit == other and "." not in match["amount"]:
+            is_after = before.search(match.string[max(0, match.start() - 24) : match.start()])
+            if is_after and after.match(match.string, match.end()):
+                return names
+    return NAME_BY_UNIT[unit]
 
 
 def _is_adjective(match: re.Match[str]) -> bool:

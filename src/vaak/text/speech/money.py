@@ -3,110 +3,102 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
+from vaak.text.speech.currencies import BY_CODE, CODES_AFTER, CODES_BEFORE, CURRENCIES, DOLLAR, Currency
 from vaak.text.speech.words import NUMBER, cardinal, decimal, table, whole
 
-
-class Currency(NamedTuple):
-    """The names of a currency and of its hundredth, one and several."""
-
-    one: str
-    many: str
-    cent: str = ""
-    cents: str = ""
-
-
-DOLLAR = Currency("dollar", "dollars", "cent", "cents")
-CURRENCIES = {
-    "$": DOLLAR,
-    "US$": Currency("U S dollar", "U S dollars", "cent", "cents"),
-    **{
-        mark: Currency(f"{of} dollar", f"{of} dollars", "cent", "cents")
-        for of, marks in {
-            "Canadian": ("C$", "CA$"),
-            "Australian": ("A$", "AU$"),
-            "New Zealand": ("NZ$",),
-            "Hong Kong": ("HK$",),
-        }.items()
-        for mark in marks
-    },
-    "£": Currency("pound", "pounds", "penny", "pence"),
-    "€": Currency("euro", "euros", "cent", "cents"),
-    "¥": Currency("yen", "yen"),
-    "₹": Currency("rupee", "rupees", "paisa", "paise"),
-    "Rs.": Currency("rupee", "rupees", "paisa", "paise"),
-    "Rs": Currency("rupee", "rupees", "paisa", "paise"),
-    "₩": Currency("won", "won"),
-    "₽": Currency("ruble", "rubles", "kopeck", "kopecks"),
-    "₿": Currency("bitcoin", "bitcoins"),
-    "₺": Currency("lira", "liras"),
-    "₴": Currency("hryvnia", "hryvnias"),
-    "₫": Currency("dong", "dong"),
-    "₱": Currency("peso", "pesos"),
-    "₦": Currency("naira", "naira"),
-    "₪": Currency("shekel", "shekels"),
-    "฿": Currency("baht", "baht"),
-    "৳": Currency("taka", "taka"),
-    "CHF": Currency("Swiss franc", "Swiss francs", "rappen", "rappen"),
-    "SGD": Currency("Singapore dollar", "Singapore dollars", "cent", "cents"),
-    "AED": Currency("dirham", "dirhams"),
-    "CNY": Currency("yuan", "yuan"),
-    "SEK": Currency("Swedish krona", "Swedish kronor"),
-    "NOK": Currency("Norwegian krone", "Norwegian kroner"),
-    "PLN": Currency("zloty", "zloty"),
-}
-CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "CAD": "C$", "AUD": "A$", "KRW": "₩", "RUB": "₽"}
-CODES |= {code: code for code in ("CHF", "SGD", "AED", "CNY", "SEK", "NOK", "PLN")}
 MAGNITUDES = table(
     """
-    k=thousand K=thousand m=million M=million mn=million mm=million b=billion B=billion bn=billion tn=trillion
-    T=trillion
+    k=thousand K=thousand m=million M=million mn=million Mn=million mln=million mm=million MM=million b=billion
+    B=billion bn=billion Bn=billion BN=billion bln=billion tn=trillion trn=trillion T=trillion
     """
 )
+_OF_RUPEES = table("cr=crore Cr=crore lac=lakh lacs=lakh Lac=lakh Lacs=lakh L=lakh lakhs=lakh crores=crore mil=million")
 _MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
-_WORDS = "hundred|thousand|lakh|million|crore|billion|trillion|dozen"
-_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})(?: (?:{_WORDS}))?\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
+_WORDS = "[Hh]undred|[Tt]housand|[Ll]akhs?|[Mm]illion|[Cc]rores?|[Bb]illion|[Tt]rillion|dozen|zillion|quadrillion|grand"
+_SHORT_MAGNITUDE = "|".join(MAGNITUDES)
+_MAGNITUDE = (
+    rf"(?P<magnitude>[ -]?(?:{_WORDS})(?: (?:{_WORDS}))?\b| ?(?:{_SHORT_MAGNITUDE})\b(?!\.\w)"
+    rf"| ?(?:cr|Cr|[Ll]acs?|mil)\b\.?(?=[\s,;)]|$)|L\b)"
+)
 _SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
 _AMOUNT = re.compile(
     rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\s?(?P<amount>{NUMBER})"
     rf"(?:\s?(?:-|–|to)\s?(?:(?P=mark))?(?P<to>{NUMBER}))?{_MAGNITUDE}?(?P<bill>[ -](?:bill|note|coin)\b)?"
 )
-_SHORT_MAGNITUDE = "|".join(MAGNITUDES)
 _TWO_MAGNITUDES = re.compile(
     rf"(?<![A-Za-z])({_MARK})\s?({NUMBER})\s?({_SHORT_MAGNITUDE})\s?(?:-|–|to)\s?(?:\1)?({NUMBER})\s?({_SHORT_MAGNITUDE})(?!\w)"
 )
+_BEFORE, _AFTER = ("|".join(sorted(codes, key=len, reverse=True)) for codes in (CODES_BEFORE, CODES_AFTER))
+_SIGNS_AFTER = "€|₽|₩|₹|₴|₺|₫|kr|zl|Kc"
 _CODE_BEFORE = re.compile(
-    rf"\b(?P<mark>{'|'.join(CODES)})\s?(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER}){_MAGNITUDE}?"
+    rf"\b(?P<mark>{_BEFORE})\s?(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER}){_MAGNITUDE}?(?![\w/]|\.\d)"
 )
 _CODE_AFTER = re.compile(
-    rf"(?<![\d.,])(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)"
+    rf"(?<![\w.,])(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?"
+    rf"(?P<mark>{_AFTER}|{_SIGNS_AFTER})(?!\w)"
 )
-_CODE = re.compile(f"{'|'.join(CODES)}|€|₽|₩")
+_CODE = re.compile(rf"[A-Z]{{3}}|{_SIGNS_AFTER}")
+"""Much faster to look for than an amount."""
+_SIGN_AND_CODE = re.compile(
+    rf"[$£€¥₹]\s?(?=(?:{NUMBER}\s?(?:-|–|to)\s?)?{NUMBER}(?: ?(?:{_SHORT_MAGNITUDE}|{_WORDS}))? ?(?:{_AFTER})\b)"
+)
 _RUPEES_ONLY = re.compile(r"(?<=\d)/-(?!\w)")
 """After an amount in rupees: and no paise."""
-_COMMA = re.compile(r"(?<=€)(\d+),(\d\d)(?!\d)|(?<![\d.,])(\d+),(\d\d)(?=\s?€)")
-"""A decimal comma, as with euros."""
+_EUROPEAN = re.compile(
+    r"(?<=€)\s?(\d{1,3}(?:\.\d{3})+|\d+)(,\d\d)?(?![\d,])"
+    r"|(?<![\d.,])(\d{1,3}(?:\.\d{3})+|\d+)(,\d\d)?(?=\s?(?:€|EUR\b|kr\b|zl\b|Kc\b))"
+)
+"""Points between thousands and a decimal comma, as with euros."""
+_NO_CENTS = re.compile(r"(?<=[€£$₹\d]\d)[,.](?:[-–—]{1,2}|—)(?=\s|$|[.,;)])")
+"""``€ 20,-``."""
 _CENTS = re.compile(rf"(?<![\d.,])({NUMBER})\s?¢")
+_CHANGE = re.compile(
+    r"(?<![\w.,$£€])([1-9]\d?)([pc])(?![\w-]|\.\w)(?:(?<=p)|(?= (?:each|a|per|off|coin|piece|stamp|an)\b|[.,;!?]|$))"
+)
+_OF_CHANGE = {"p": BY_CODE["GBP"], "c": DOLLAR}
+_RAND = re.compile(
+    r"(?<![\w.])R ?(?=\d{1,3}(?:,\d{3})+\b|\d+\.\d\d\b|\d+(?:\.\d+)? ?(?:million|billion|trillion|bn|m)\b)"
+)
+"""R500 may be a model."""
+_A_DAY = re.compile(rf"([$£€₹])({NUMBER})(?=-(?:a|per|an)-[a-z]+)")
 _SHILLINGS = re.compile(r"(?<![\d.,])(?:(\d+)s\. ?)(?:(\d+)d\.)")
-_OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s\.(?: (\d+)d\.)?")
+_OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s(?:\.| (?=\d+d\b))(?: ?(\d+)d\b\.?)?")
+_NOUN_AFTER = re.compile(
+    r" (?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|each|off|more|less|on|for|with|by|"
+    r"into|above|below|over|under|than|as|if|when|while|because|every|through|after|before|since|until|that|which|so|"
+    r"only|worth|apiece|back|out|up|down|away|extra|cash|plus|minus|last|next|this|yesterday|today|tomorrow|then|now|later)"
+    r"\b)[a-z]{3,}"
+)
+_ARTICLE = re.compile(r"\b[Aa]n? $")
 
 
 def money(text: str) -> str:
     """
     >>> money("$13.87, not £72, or $3.5 million, or 50¢")
     'thirteen dollars, eighty-seven cents, not seventy-two pounds, or three point five million dollars, or fifty cents'
+    >>> money("a $20 ticket, 1.000,50 €, $5 CAD")
+    'a twenty dollar ticket, one thousand euros, fifty cents, five Canadian dollars'
     """
     # First decimal commas become points, then old pounds lose their figures: later rules see plain amounts only.
     text = _RUPEES_ONLY.sub("", text)
-    text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
+    text = _NO_CENTS.sub("", _EUROPEAN.sub(_points_for_commas, text))
+    text = _RAND.sub("ZAR ", text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
+    text = _A_DAY.sub(lambda match: f"{decimal(match[2])} {CURRENCIES[match[1]].one}", text)
     text = _TWO_MAGNITUDES.sub(_range_of_magnitudes, text)
+    if _CODE.search(text):
+        text = _CODE_BEFORE.sub(_code, _CODE_AFTER.sub(_code, _SIGN_AND_CODE.sub("", text)))
     text = _AMOUNT.sub(_amount, text)
-    if _CODE.search(text):  # much faster than to look for amounts
-        text = _CODE_AFTER.sub(_code, _CODE_BEFORE.sub(_code, text))
+    text = _CHANGE.sub(lambda match: say_amount(f"0.{match[1]:0>2}", _OF_CHANGE[match[2]]), text)
     return _CENTS.sub(lambda match: f"{decimal(match[1])} {'cent' if match[1] == '1' else 'cents'}", text)
+
+
+def _points_for_commas(match: re.Match[str]) -> str:
+    """``1.234,50`` as ``1,234.50``."""
+    whole_part, cents = match[1] or match[3], match[2] or match[4] or ""
+    return whole_part.replace(".", ",") + cents.replace(",", ".")
 
 
 def _range_of_magnitudes(match: re.Match[str]) -> str:
@@ -122,22 +114,36 @@ def _amount(match: re.Match[str]) -> str:
     sign = "minus " if match["sign"] else ""
     magnitude, bill = match["magnitude"], match["bill"] or ""
     if match["to"]:
-        words = f"{decimal(match['amount'])} to {decimal(match['to'])}{_magnitude(magnitude)} {currency.many}"
+        words = _range_of_amounts(match["amount"], match["to"], currency, magnitude)
     # A noun follows, so the currency is singular: a ten dollar bill, a two million dollar house.
-    elif bill or (magnitude and magnitude.startswith("-")):
+    elif bill or (magnitude and magnitude.startswith("-")) or _is_before_noun(match):
         words = f"{decimal(match['amount'])}{_magnitude(magnitude)} {currency.one}{bill.replace('-', ' ')}"
     else:
         words = say_amount(match["amount"], currency, magnitude)
     return sign + words
 
 
+def _is_before_noun(match: re.Match[str]) -> bool:
+    """Return whether an amount stands between an article and a noun; one with cents is read in full."""
+    if "." in match["amount"] and not match["magnitude"]:
+        return False
+    is_after_article = _ARTICLE.search(match.string[max(0, match.start() - 4) : match.start()])
+    return bool(is_after_article and _NOUN_AFTER.match(match.string, match.end()))
+
+
+def _range_of_amounts(least: str, most: str, currency: Currency, magnitude: str | None) -> str:
+    """``$5-$10`` names dollars once, ``$1.50-$2.25`` cents of both."""
+    if not magnitude and any(re.fullmatch(r".*\.(?!00)\d\d", one) for one in (least, most)):
+        return f"{say_amount(least, currency)} to {say_amount(most, currency)}"
+    said = " to ".join(decimal(one if magnitude else one.removesuffix(".00")) for one in (least, most))
+    return f"{said}{_magnitude(magnitude)} {currency.many}"
+
+
 def _code(match: re.Match[str]) -> str:
     mark = match["mark"]
-    currency = CURRENCIES[CODES.get(mark, mark)]
+    currency = BY_CODE.get(mark) or CURRENCIES[mark]
     if match["least"]:
-        return (
-            f"{decimal(match['least'])} to {decimal(match['amount'])}{_magnitude(match['magnitude'])} {currency.many}"
-        )
+        return _range_of_amounts(match["least"], match["amount"], currency, match["magnitude"])
     return say_amount(match["amount"], currency, match["magnitude"])
 
 
@@ -167,8 +173,8 @@ def say_amount(amount: str, currency: Currency, magnitude: str | None = None) ->
 
 
 def _magnitude(written: str | None) -> str:
-    word = (written or "").strip(" -")
-    return f" {MAGNITUDES.get(word, word)}" if word else ""
+    word = (written or "").strip(" -.")
+    return f" {MAGNITUDES.get(word) or _OF_RUPEES.get(word) or word.lower()}" if word else ""
 
 
 def _old_pounds(match: re.Match[str]) -> str:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vaak.text.speech.measures import NAME_BY_UNIT
-from vaak.text.speech.money import CURRENCIES
+from vaak.text.speech.currencies import CURRENCIES
+from vaak.text.speech.unit_names import NAME_BY_UNIT
+from vaak.text.speech.unit_names import plural as plural_unit
 from vaak.text.speech.words import cardinal, plural, table
 
 NAMES_BY_SIGN = table(
     """
     ∈=in ∉=not_in ∩=intersection ∪=union ∅=the_empty_set ∑=sum ∏=product ∫=the_integral ∂=partial ∇=del ∀=for_all
     ∃=there_exists ⊂=a_subset_of ⊆=a_subset_of_or_equal_to ⊃=a_superset_of ∝=proportional_to ∠=angle
-    ⊥=perpendicular_to ∥=parallel_to ¬=not ∧=and ∨=or ∴=therefore ∵=because →=to ←=from ↔=to_and_from ⇒=implies
-    ⇔=if_and_only_if ≡=is_identical_to ∼=about ⋅=times ∙=times ≪=much_less_than ≫=much_greater_than ≅=about
-    ℃=degrees_Celsius ℉=degrees_Fahrenheit ✓=check ✔=check ✗=cross ✘=cross ↑=up ↓=down ✕=times ∆=delta
+    ≦=less_than_or_equal_to ≧=greater_than_or_equal_to ⊥=perpendicular_to ∛=the_cube_root_of ∜=the_fourth_root_of
+    ≉=not_about ≢=is_not_identical_to ⊄=not_a_subset_of ⊇=a_superset_of_or_equal_to ∄=there_does_not_exist ⊕=plus
+    ⊗=times ∓=minus_or_plus ∶=to ⇐=implied_by ⟶=to ⟹=implies ↦=maps_to ℏ=h-bar ℓ=l ⌀=diameter
+    ∮=the_contour_integral ⊢=proves ℝ=R ℤ=Z ℕ=N ℚ=Q ℂ=C ♀=female ♂=male ♥=heart ♡=heart ℅=care_of ℮= ⌘=Command
+    ⌥=Option ⇧=Shift ⏎=Enter ♭=flat ♯=sharp ♮=natural ∥=parallel_to ¬=not ∧=and ∨=or ∴=therefore ∵=because →=to
+    ←=from ↔=to_and_from ⇒=implies ⇔=if_and_only_if ≡=is_identical_to ∼=about ⋅=times ∙=times ≪=much_less_than
+    ≫=much_greater_than ≅=about ℃=degrees_Celsius ℉=degrees_Fahrenheit ✓=check ✔=check ✗=cross ✘=cross ↑=up ↓=down
+    ✕=times ∆=delta
     """
 )
 """Symbols and their names, besides those of ``vaak.text.speech.abbreviations``."""
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", "0123456789+-=()n", strict=True))
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()", strict=True))
 STARS = "★☆⭐"
-READ = frozenset((*NAMES_BY_SIGN, *RAISED, *LOWERED, *STARS))
+READ = frozenset((*NAMES_BY_SIGN, *RAISED, *LOWERED, *STARS, *"☉⊙‱"))
 """Characters that ``operators`` reads."""
 
 GREEK = re.compile(
@@ -66,7 +72,8 @@ ELEMENTS = table(
     Co=cobalt Ni=nickel Cu=copper Zn=zinc Ga=gallium Se=selenium Br=bromine Kr=krypton Rb=rubidium Sr=strontium
     Mo=molybdenum Tc=technetium Ag=silver Cd=cadmium In=indium Sn=tin Te=tellurium I=iodine Xe=xenon Cs=cesium
     Ba=barium Lu=lutetium W=tungsten Ir=iridium Pt=platinum Au=gold Hg=mercury Tl=thallium Pb=lead Bi=bismuth
-    Po=polonium At=astatine Rn=radon Ra=radium Ac=actinium Th=thorium U=uranium Np=neptunium Pu=plutonium Am=americium
+    Po=polonium At=astatine Rn=radon Ra=radium Ac=actinium Th=thorium U=uranium Np=neptunium Pu=plutonium
+    Am=americium
     """
 )
 _RAISED = f"[{''.join(RAISED)}]"
@@ -90,8 +97,9 @@ _RULES = (
         lambda found: f"{ELEMENTS[found[2]]} {cardinal(int(_lowered(found[1])))}",
     ),
     (_OF_TEN, lambda _: " times "),
+    (re.compile(r"\b(k?N|lbf?|ft|m?Pa|W|A)[·⋅](?=(?:m|ft|lbf?|h|s)\b)"), r"\1-"),  # products of units
     (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
-    (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(NAME_BY_UNIT[found[2]])}"),
+    (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {plural_unit(NAME_BY_UNIT[found[2]])}"),
     (_POWER, lambda found: f" to the power of {_lowered(found[1] or found[2] or found[3])} "),
     (re.compile(rf"[{''.join(LOWERED)}]+"), lambda found: "".join(LOWERED[one] for one in found[0])),
     (re.compile(rf"\b(?:{_FORMULAS})\b"), lambda found: " ".join(found[0].upper())),
@@ -161,11 +169,6 @@ def _several(found: re.Match[str]) -> str:
 def _divide(found: re.Match[str]) -> str:
     """``8/2 =`` is a division, ``1/2 =`` a fraction."""
     return f"{found[1]} divided by {found[2]}" if int(found[1]) >= int(found[2]) else found[0]
-
-
-def _plural(names: str) -> str:
-    one, _, many = names.partition("/")
-    return many or f"{one}s"
 
 
 def _lowered(raised: str) -> str:

@@ -106,6 +106,36 @@ EXAMPLES = {
         "Fahrenheit, a five kilometer run, one and a half inches thick",
         "the max. and the min. in 5 min. or less": "the maximum and the minimum in five minutes or less",
     },
+    "units of CLDR": {
+        "12KG, 5 dm³, 3 in³, 20 ft2": "twelve kilograms, five cubic decimeters, three cubic inches, twenty square feet",
+        "5 N⋅m, 50 ft·lb, 3 inHg, 2 M☉": "five newton meters, fifty foot-pounds, three inches of mercury, "
+        "two solar masses",
+        "8 nmi at 20 kn, 4 bu, 2 cwt, 6 oz t": "eight nautical miles at twenty knots, four bushels, two "
+        "hundredweights, six troy ounces",
+        "100 million kg, 2.5 GiB, 9 μmol, 40 kt": "one hundred million kilograms, two point five gibibytes, "
+        "nine micromoles, forty knots",
+        "sold by the kg, a few km, weight (lbs), in km/h": "sold by the kilogram, a few kilometers, weight (pounds), "
+        "in kilometers per hour",
+        "a 16A socket, 5 A, bus 42A, Grade 5 A": "a sixteen amp socket, five amps, bus forty-two A, Grade five A",
+        "Bake at 350F or 180C; Gate 31C": "Bake at three hundred fifty degrees Fahrenheit or one hundred eighty "
+        "degrees Celsius; Gate thirty-one C",
+        "5d ago, a 6m old, 12 st 4 lb, 1/250 s at f/2.8": "five days ago, a six month old, twelve stone four, "
+        "one two hundred fiftieth of a second at f two point eight",
+        "an 18ct gold ring, 50 ct, 2 pt, 12 pt type": "an eighteen carat gold ring, fifty count, two pints, "
+        "twelve point type",
+    },
+    "currencies": {
+        "DKK 100, 5 CAD, R$ 20, 30 zł, $5 AUD": "one hundred Danish kroner, five Canadian dollars, twenty reais, "
+        "thirty zloty, five Australian dollars",
+        "1.234,50 € and € 20,-": "one thousand two hundred thirty-four euros, fifty cents and twenty euros",
+        "$1.50-$2.25, $50.00-$100.00": "one dollar, fifty cents to two dollars, twenty-five cents, fifty to "
+        "one hundred dollars",
+        "a $20 ticket, a $5-a-day habit, 99c": "a twenty dollar ticket, a five dollar-a-day habit, ninety-nine cents",
+        "$5MM, ₹5 Cr, $5 Million": "five million dollars, five crore rupees, five million dollars",
+        "COP27, AMD 5800, TOP 100, PHP 8.1": "C O P twenty-seven, A M D five thousand eight hundred, top one hundred, "
+        "P H P eight point one",
+        "R1,500 but R500": "one thousand five hundred rand but R five zero zero",
+    },
     "units": {
         "It needs 12 V, a 60 W bulb, 2 l, 2 mi.": "It needs twelve volts, a sixty watt bulb, two liters, two miles.",
         "1026 W Main, 3 V. Smith, Henry V": "ten twenty-six W Main, three V Smith, Henry the fifth",
