@@ -33,6 +33,8 @@ ROOM = 1e-6
 """How far below the least useful score a bound must be: sums in another order differ by less."""
 UNCHANGED = -1
 """The token of a candidate that is an unchanged prefix of the beam."""
+NOT_YET = -1
+"""The time of a prefix that no beam has had."""
 
 
 def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) -> list[Found]:
@@ -52,31 +54,41 @@ def search_tree(rows: Sequence[np.ndarray], search: CtcBeam, n_best: int = 1) ->
 
 
 class _Node:
-    """A prefix, and what the frames so far say about it."""
+    """A prefix, and what the frames so far say about it. Each frame makes several, so dicts only where one is used."""
 
     __slots__ = ("bonus", "children", "ended", "hot", "hot_state", "in_blank", "in_token", "key", "lost", "parent",
                  "state", "time", "token", "total", "word", "words")  # fmt: skip
 
-    def __init__(self, parent: _Node | None, token: int, words: float, state: int, word: str) -> None:
+    time: int
+    """The number of frames, but for those that can only be a blank, after which it was in the beam last."""
+    in_blank: float
+    in_token: float
+    total: float
+    """Log-probabilities after that frame, which the beam sets: of paths that end in a blank, in the token, of all."""
+
+    def __init__(
+        self, parent: _Node | None, token: int, words: float, state: int, word: str, lost: float, hot: float,
+        hot_state: int,
+    ) -> None:  # fmt: skip
         """``words``: the score of complete words; ``state``: the language model's after them; ``word``: the letters of
-        the one that has begun."""
+        the one that has begun, and ``lost`` its known cost; ``hot``: the score of hotwords, and their state."""
         self.parent, self.token, self.words, self.state, self.word = parent, token, words, state, word
-        self.time = 0
-        """The number of frames, but for those that can only be a blank, after which it was in the beam last."""
-        self.in_blank = self.in_token = self.total = NEVER
-        self.hot, self.hot_state = 0.0, BEGIN
-        """The score that hotwords add, and their state."""
-        self.lost, self.bonus = 0.0, words
-        """The known cost of the word that has begun; the score of all three."""
-        self.key = state, word, token, BEGIN
+        self.hot, self.hot_state, self.lost = hot, hot_state, lost
+        self.bonus = words + hot + lost
+        self.key = state, word, token, hot_state
         """Everything that later frames depend on in a prefix, except its probabilities."""
-        self.children: dict[int, _Node] = {}
-        self.ended: dict[int, tuple[float, int]] = {}
+        self.children: dict[int, _Node] = NO_CHILDREN
+        self.ended: dict[int, tuple[float, int]] = NO_ENDS
         """By the kind of a next token: ``words`` and ``state`` after it."""
 
 
-_Candidate = tuple[float, _Node, int, float]
-"""A score, a prefix of the beam, what continues it (a token, or UNCHANGED), log p of the paths that end in a token."""
+NO_CHILDREN: dict[int, _Node] = {}
+NO_ENDS: dict[int, tuple[float, int]] = {}
+"""Those of new prefixes; nothing is written to them."""
+
+_Candidate = tuple[float, _Node, int, float, float, float]
+"""A score, a prefix of the beam, what continues it (a token, or UNCHANGED), log p of the paths that end in a token, and
+of all, the known cost of the word that has begun."""
 
 
 _Ahead = dict[tuple[int, str, int, int], tuple[float, float]]
@@ -110,6 +122,7 @@ class _Shared:
         self.prunes_more = n_best == 1 and search.words is not None and search.beam_threshold is not None
         self.search, self.endings = search, search.endings or Endings([""] * len(search.pieces))
         self.kinds: list[int] = self.endings.kinds.tolist()
+        self.only_end: list[bool] = self.endings.only_end.tolist()
         self.scores = EndingScores(self.endings, search.words)
         self.most_gained: list[float] = find_most_gained(self.endings, search.words, search.alpha, search.beta).tolist()
         self.most = max(0.0, *self.most_gained)
@@ -120,6 +133,7 @@ class _Shared:
         self._hot: dict[tuple[int, int], tuple[int, float]] = {}
         self.unknown = find_unknown_cost(search) if self.prunes_more else 0.0
         """The least that a word costs that the language model lacks; 0 where it isn't charged before its end."""
+        self.has_hotwords, self.looks_ahead = search.hotwords is not None, self.unknown < 0
         self._lost: dict[str, float] = {"": 0.0}
 
     def find_lost(self, word: str) -> float:
@@ -129,6 +143,12 @@ class _Shared:
             assert self.search.words is not None
             lost = self._lost[word] = 0.0 if self.search.words.has_beginning(word) else self.unknown
         return lost
+
+    def find_lost_after(self, node: _Node, token: int, kind: int) -> float:
+        """Return what the word is known to cost that has begun after one more token."""
+        if kind:
+            return self.find_lost(self.endings.tails[token])
+        return node.lost or self.find_lost(node.word + self.endings.tails[token])
 
     def read_hotword(self, state: int, token: int) -> tuple[int, float]:
         """Return the state of hotwords after a token, and what it adds."""
@@ -142,13 +162,20 @@ class _Shared:
     def end_word(self, node: _Node, kind: int) -> tuple[float, int] | None:
         """Return what words add after a token of a kind, and the state then; None where that must be read first."""
         found = node.ended.get(kind)
-        if found is None and not node.word and self.endings.only_end[kind]:
-            found = node.ended[kind] = node.words, node.state
-        if found is None and (known := self.scores.known.get((node.state, node.word, kind))) is not None:
+        if found is not None:
+            return found
+        if not node.word and self.only_end[kind]:
+            found = node.words, node.state
+        elif (known := self.scores.known.get((node.state, node.word, kind))) is not None:
             words = node.words
             for score in known[0]:
                 words = words + self.search.beta + self.search.alpha * score
-            found = node.ended[kind] = words, known[1]
+            found = words, known[1]
+        else:
+            return None
+        if node.ended is NO_ENDS:
+            node.ended = {}
+        node.ended[kind] = found
         return found
 
 
@@ -164,14 +191,15 @@ class _Row:
     def run(self) -> Iterator[list[WordEnd]]:
         """Search; stop at words that must be read before it continues. At the end, the texts are in ``found``."""
         state = 0 if self.search.words is None else self.search.words.begin()
-        root = _Node(None, self.search.blank, 0.0, state, "")
-        root.in_blank = root.total = 0.0
+        root = _Node(None, self.search.blank, 0.0, state, "", 0.0, 0.0, BEGIN)
+        root.time, root.in_blank, root.in_token, root.total = 0, 0.0, NEVER, 0.0
         beam = [root]
         for blanks, frame in self._read():
-            self._add_blanks(beam, blanks)
+            if blanks:
+                self._add_blanks(beam, blanks)
             if frame is None:
                 break
-            candidates, unread = self._continue(self._stay(beam, frame), frame)
+            candidates, unread = self._continue(beam, frame)
             if unread:
                 yield [(one.node.state, one.node.word, one.kind) for one in unread]
                 candidates += [self._end(one) for one in unread]
@@ -201,58 +229,92 @@ class _Row:
     @staticmethod
     def _add_blanks(beam: list[_Node], blanks: list[float]) -> None:
         """Read frames that can only be a blank: no prefix gets ahead of another."""
-        if not blanks:
-            return
         for node in beam:
             total = node.total
             for blank in blanks:
                 total += blank
             node.in_blank, node.in_token, node.total = total, NEVER, total
 
-    def _stay(self, beam: list[_Node], frame: _Frame) -> list[_Candidate]:
-        """Return the prefixes unchanged: with a blank; with the last token, longer, or after a parent in the beam."""
-        log_probs, blank, found = frame.log_probs, frame.blank, list[_Candidate]()
-        continued = {one[0] for one in frame.tokens}
+    def _stay(self, beam: list[_Node], frame: _Frame) -> list[_Candidate | None]:
+        """Return the prefixes unchanged: with a blank; with the last token, longer, or after a parent in the beam.
+
+        None where that is impossible, as it mostly is at a frame that must be a letter.
+        """
+        time, blank, log_probs, tokens = frame
+        continued = log_probs if len(log_probs) <= self.search.beam_size else {one[0] for one in tokens}
+        found = list[_Candidate | None]()
         for node in beam:
-            token, parent = node.token, node.parent
-            own = log_probs.get(token, NEVER)
-            in_token = node.in_token + own
-            if parent is not None and parent.time == frame.time and token in continued:
-                # A token repeats in the text only over a blank between; without one, it is the same token, longer.
-                in_token = add_logs(in_token, (parent.in_blank if parent.token == token else parent.total) + own)
-            in_blank = node.total + blank
-            score = (in_blank if in_token == NEVER else add_logs(in_blank, in_token)) + node.bonus
-            found.append((score, node, UNCHANGED, in_token))
+            token, in_token = node.token, NEVER
+            if (own := log_probs.get(token)) is not None:
+                in_token, parent = node.in_token + own, node.parent
+                if parent is not None and parent.time == time and token in continued:
+                    # A token repeats in the text only over a blank between; without one, it is the same token, longer.
+                    in_token = add_logs(in_token, (parent.in_blank if parent.token == token else parent.total) + own)
+            elif blank == NEVER:
+                found.append(None)
+                continue
+            total = node.total + blank
+            if in_token != NEVER:
+                total = add_logs(total, in_token)
+            found.append((total + node.bonus, node, UNCHANGED, in_token, total, 0.0))
         return found
 
-    def _continue(self, stays: list[_Candidate], frame: _Frame) -> tuple[list[_Candidate], list[_Unread]]:
+    def _continue(self, beam: list[_Node], frame: _Frame) -> tuple[list[_Candidate], list[_Unread]]:
         """Return the prefixes, unchanged and continued by tokens, and those whose words must be read first."""
-        least, found, unread = self._find_least(stays), list[_Candidate](), list[_Unread]()
-        for stay in stays:
-            self._lengthen(stay[1], frame, least, found, unread)
-            if stay[0] >= least:
+        found, unread = self._follow(beam, frame), list[_Unread]()
+        if found:
+            return found, unread
+        stays, tokens = self._stay(beam, frame), frame.tokens
+        least, likeliest = self._find_least(stays), tokens[0][1] + self.shared.most if tokens else NEVER
+        for node, stay in zip(beam, stays, strict=True):
+            if node.total + node.bonus - node.lost + likeliest >= least:
+                least = self._lengthen(node, frame, least, found, unread)
+            if stay is not None and stay[0] >= least:
                 found.append(stay)
-        # One prefix stays even if all are impossible, so that each row has a text.
-        return found if found or unread else stays, unread
+        if not found and not unread:
+            # One prefix stays even if all are impossible, so that each row has a text.
+            found.append((NEVER, beam[0], UNCHANGED, NEVER, NEVER, 0.0))
+        return found, unread
+
+    def _follow(self, beam: list[_Node], frame: _Frame) -> list[_Candidate]:
+        """Return all prefixes continued by the only token of a frame, most frames' of speech that isn't a blank.
+
+        Nothing where that isn't all: where the token ends a word, or the last one may be longer, or hotwords count.
+        """
+        shared, found = self.shared, list[_Candidate]()
+        if len(frame.log_probs) > 1 or not frame.tokens or shared.has_hotwords or beam[0].total == NEVER:
+            return found
+        [(token, own, kind)] = frame.tokens
+        if kind or token in [node.token for node in beam]:
+            return found
+        looks_ahead, lost = shared.looks_ahead, 0.0
+        for node in beam:
+            in_token = node.total + own
+            score = in_token + node.bonus
+            if looks_ahead and (lost := shared.find_lost_after(node, token, kind)):
+                score += lost - node.lost
+            found.append((score, node, token, in_token, in_token, lost))
+        return found
 
     def _lengthen(
         self, node: _Node, frame: _Frame, least: float, found: list[_Candidate], unread: list[_Unread]
-    ) -> None:
-        """Add a prefix continued by tokens to what was ``found``, or to those whose words must be read first."""
-        shared, has_hotwords, hot = self.shared, self.search.hotwords is not None, 0.0
-        looks_ahead, tails = shared.unknown < 0, shared.endings.tails
-        before, children, bonus, time = node.total, node.children, node.bonus, frame.time
-        useful = least - before - bonus + node.lost - shared.most
-        for token, own, kind in frame.tokens:
+    ) -> float:
+        """Add a prefix continued by tokens to what was ``found``, or to those whose words must be read first.
+
+        Return ``least``, which rises where one is found that is so good that it is too far ahead of others.
+        """
+        shared, in_beam, bonus = self.shared, node.children, node.bonus
+        likeliest = node.total + bonus - node.lost + shared.most
+        time, _, _, tokens = frame
+        for token, own, kind in tokens:
             # Tokens come by falling probability: no later one reaches the beam, either.
-            if own < useful:
+            if likeliest + own < least:
                 break
             # That prefix is in the beam itself: _stay has added what it gets from here.
-            if (child := children.get(token)) is not None and child.time == time:
+            if in_beam and (child := in_beam.get(token)) is not None and child.time == time:
                 continue
-            in_token = (node.in_blank if token == node.token else before) + own
-            if has_hotwords:
-                hot = shared.read_hotword(node.hot_state, token)[1]
+            in_token = (node.in_blank if token == node.token else node.total) + own
+            hot = shared.read_hotword(node.hot_state, token)[1] if shared.has_hotwords else 0.0
             if not kind:
                 score = in_token + bonus + hot
             elif (ended := shared.end_word(node, kind)) is not None:
@@ -262,14 +324,19 @@ class _Row:
                 if in_token + bonus - node.lost + hot + shared.most_gained[kind] >= least and in_token > NEVER:
                     unread.append(_Unread(node, token, in_token, kind, hot))
                 continue
-            if looks_ahead and score >= least and (kind or not node.lost):
-                score += shared.find_lost(tails[token] if kind else node.word + tails[token])
+            lost = 0.0
+            if score >= least and shared.looks_ahead and (lost := shared.find_lost_after(node, token, kind)):
+                score += lost if kind else lost - node.lost
             if score >= least and score > NEVER:
-                found.append((score, node, token, in_token))
+                found.append((score, node, token, in_token, in_token, lost))
+                least = max(least, score - self.threshold - ROOM)
+        return least
 
-    def _find_least(self, stays: list[_Candidate]) -> float:
+    def _find_least(self, stays: list[_Candidate | None]) -> float:
         """Return a score; those below it bring nothing into the beam."""
-        scores = [one[0] for one in stays]
+        scores = [one[0] for one in stays if one is not None]
+        if not scores:
+            return NEVER
         least = max(scores) - self.threshold
         if len(scores) >= self.search.beam_size:
             least = max(least, min(scores))
@@ -278,48 +345,49 @@ class _Row:
     def _end(self, one: _Unread) -> _Candidate:
         ended = self.shared.end_word(one.node, one.kind)
         assert ended is not None
-        score = one.in_token + ended[0] + one.node.hot + one.hot
-        if self.shared.unknown < 0:
-            score += self.shared.find_lost(self.shared.endings.tails[one.token])
-        return score, one.node, one.token, one.in_token
+        lost = self.shared.find_lost_after(one.node, one.token, one.kind) if self.shared.looks_ahead else 0.0
+        score = one.in_token + ended[0] + one.node.hot + one.hot + lost
+        return score, one.node, one.token, one.in_token, one.in_token, lost
 
     def _select(self, candidates: list[_Candidate], blank: float, time: int) -> list[_Node]:
         """Return the beam after a frame: the best, but those that are too far behind the very best."""
         if len(candidates) > 1:
             candidates.sort(key=itemgetter(0), reverse=True)
-        least, width = candidates[0][0] - self.threshold, self.search.beam_size
+        least, width, prunes_more = candidates[0][0] - self.threshold, self.search.beam_size, self.prunes_more
         beam, ahead = list[_Node](), _Ahead()
-        for score, node, token, in_token in candidates:
+        for score, node, token, in_token, total, lost in candidates:
             if score < least or len(beam) == width or (score == NEVER and beam):
                 break
             if token == UNCHANGED:
                 in_blank = node.total + blank
             else:
-                in_blank, node = NEVER, node.children.get(token) or self._make(node, token)
-            if self.prunes_more and is_behind(ahead, node, in_blank, in_token):
+                in_blank, node = (
+                    NEVER,
+                    (node.children.get(token) if node.children else None) or self._make(node, token, lost),
+                )
+            if prunes_more and is_behind(ahead, node, in_blank, in_token):
                 continue
-            node.in_blank, node.in_token, node.total = in_blank, in_token, add_logs(in_blank, in_token)
-            node.time = time
+            node.in_blank, node.in_token, node.total, node.time = in_blank, in_token, total, time
             beam.append(node)
         return beam
 
-    def _make(self, node: _Node, token: int) -> _Node:
-        """Return a new prefix, continued by a token."""
-        shared = self.shared
+    def _make(self, node: _Node, token: int, lost: float) -> _Node:
+        """Return a new prefix, continued by a token, whose begun word has this known cost."""
+        shared, hot, hot_state = self.shared, 0.0, BEGIN
         tail, kind = shared.endings.tails[token], shared.kinds[token]
-        child = (
-            _Node(node, token, *node.ended[kind], tail)
-            if kind
-            else _Node(node, token, node.words, node.state, node.word + tail)
-        )
         if self.search.hotwords is not None:
-            child.hot_state, gained = shared.read_hotword(node.hot_state, token)
-            child.hot = node.hot + gained
-            child.key = *child.key[:3], child.hot_state
-        if shared.unknown < 0:
-            child.lost = shared.find_lost(child.word)
-        child.bonus = child.words + child.hot + child.lost
-        node.children[token] = child
+            hot_state, hot = shared.read_hotword(node.hot_state, token)
+            hot += node.hot
+        if kind:
+            words, state = node.ended[kind]
+            child = _Node(node, token, words, state, tail, lost, hot, hot_state)
+        else:
+            child = _Node(node, token, node.words, node.state, node.word + tail, lost, hot, hot_state)
+        if node.children is NO_CHILDREN:
+            node.children = {token: child}
+        else:
+            node.children[token] = child
+        child.time = NOT_YET
         return child
 
     def _finish(self, beam: list[_Node]) -> Iterator[list[WordEnd]]:
