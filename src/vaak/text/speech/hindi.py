@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 
 from vaak.text.speech import hindi_forms
-from vaak.text.speech.hindi_short_words import BEGINS, ENDED, nfc
+from vaak.text.speech.hindi_short_words import BEGINS, ENDED, HAS_SHORT_WORD, SHORT_WORDS, nfc
+from vaak.text.speech.hindi_units import UNITS_ALONE
 from vaak.text.speech.identifiers import read_after, read_digits
 from vaak.text.speech.words import table, words
 
@@ -205,6 +206,9 @@ def in_words(text: str, unspoken: list[str] | None = None) -> str:
     'पंद्रह अगस्त उन्नीस सौ सैंतालीस को पाँचवाँ, दो रुपये पचास पैसे और दस बजकर तीस मिनट'
     """
     text = hindi_forms.apply(hindi_forms.ADDRESSES, text)
+    text = hindi_forms.apply(UNITS_ALONE, text)
+    if HAS_SHORT_WORD.search(text):
+        text = hindi_forms.apply(SHORT_WORDS, text)
     text = hindi_forms.apply(hindi_forms.WORDS, text)
     if hindi_forms.HAS_ROMAN.search(text):
         text = hindi_forms.apply(hindi_forms.ROMAN, text)

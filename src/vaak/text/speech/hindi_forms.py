@@ -9,10 +9,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.hindi_short_words import (
-    AFTER_FIGURE,
-    BEFORE_FIGURE,
     BEGINS,
-    DOTTED,
     ENDED,
     LETTER,
     Rule,
@@ -20,7 +17,7 @@ from vaak.text.speech.hindi_short_words import (
     nfc,
     read_table,
 )
-from vaak.text.speech.hindi_units import UNIT, UNITS, UNITS_ALONE, name_below
+from vaak.text.speech.hindi_units import UNIT, UNITS, name_below
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
@@ -164,34 +161,10 @@ _ROMAN_OTHER = re.compile(
     rf"{BEGINS}(?!(?:{_NOT_NAMES}|{_SOVEREIGNS})\s)({LETTER}*[\u0900-\u097f])\s(?=[IVX]{{2}})(?!IV\b)({_ROMAN})(?![\w.'-])"
 )
 """Names in no list are counted: एंजियोटेंसिन II is दो, like most things numbered so."""
-_CLUSTER = "(?:[\u0915-\u0939]\u093c?\u094d)*"
-_SYLLABLE = (
-    rf"(?:{nfc('डब्ल्यू|पीएच')}|{_CLUSTER}[\u0904-\u0939\u0958-\u0961]"
-    r"[\u0900-\u0903\u093c\u093e-\u094d]{0,2}[\u0904-\u0939]?)"
-)
 WORDS: tuple[Rule, ...] = (
     (  # of cars: KA 05 MN 4410, UP-32-AB-1234
         re.compile(r"\b([A-Z]{2})[ -]?(\d{1,2})[ -]?([A-Z]{1,3})[ -]?(\d{4})\b"),
         lambda found: f"{found[1]} {found[2]} {found[3]} {' '.join(found[4])}",
-    ),
-    *UNITS_ALONE,
-    (
-        re.compile(nfc(rf"{BEGINS}({match_any(key.replace('.', '. ') for key in DOTTED if '.' in key)})\.")),
-        lambda found: f"{found[1].replace(' ', '')}.",
-    ),
-    (
-        re.compile(rf"(?<!{LETTER})(?<!\d )(?<![\d.])({match_any(DOTTED)})\.(?!{LETTER}\.)"),
-        lambda found: f"{DOTTED[found[1]]} ",
-    ),
-    (
-        re.compile(rf"(?<=\d )({AFTER_FIGURE})\."),
-        lambda found: f"{DOTTED[found[1]]} ",
-    ),
-    (re.compile(rf"{BEGINS}({match_any(BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{BEFORE_FIGURE[found[1]]} "),
-    (re.compile(nfc(r"(?:^|(?<=[.?!]\s))उ\.(?=\s)")), nfc("उत्तर ")),
-    (
-        re.compile(rf"{BEGINS}(?<!\d)(?<!\d )(?:{_SYLLABLE}\.){{2,}}"),
-        lambda found: found[0].replace(".", " ") + ("." if found.end() == len(found.string) else ""),
     ),
     (re.compile(nfc(rf"{BEGINS}और/या{ENDED}")), nfc("और या")),
     (re.compile(r"(?<=[\u0900-\u097f])\s?[-–]\s?(\d{6})(?![\d,.-])"), lambda found: f" {' '.join(found[1])} "),

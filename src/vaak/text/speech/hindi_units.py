@@ -223,13 +223,14 @@ HINDI_BY_UNIT = {
     **dict(_spell_parts()),
     **{f"{short}.": name for short, name in _read_spellings(_STOPPED).items()},
 }
+HINDI_BY_UNIT |= {name: name for name in HINDI_BY_UNIT.values() if " " not in name}
 """What a unit's short form after a figure is called."""
 SPACED_UNITS = read_table("A=ऐंपियर K=केल्विन J=जूल N=न्यूटन t=टन q=क्विंटल l=लीटर")
 """Letters that name a unit after a space only: 42A is a bus."""
 
 UNIT = match_any(HINDI_BY_UNIT)
 _JOINED = ("किमी", "किग्रा", "सेमी", "मिमी", "मिग्रा")
-_COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and (one.count(".") > 1 or one in map(nfc, _JOINED)))
+_COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and ("." in one[:-1] or one in map(nfc, _JOINED)))
 """Units that are no words, wherever they stand."""
 _BELOW = HINDI_BY_UNIT | read_table(
     """
@@ -274,7 +275,7 @@ def _measure(found: re.Match[str]) -> str:
 
 UNITS_ALONE: tuple[Rule, ...] = (
     (  # the unit of a column, or after वर्ग and प्रति
-        re.compile(rf"{BEGINS}(?<![\d.] )(?<!\d)({_COMPOUND})(?:/({_PER}))?{_STOP}{ENDED}"),
+        re.compile(rf"(?<!(?!\d){LETTER})({_COMPOUND})(?:/({_PER}))?{_STOP}{ENDED}"),
         lambda found: HINDI_BY_UNIT[found[1]] + (_PER_SAID + name_below(found[2]) if found[2] else ""),
     ),
     (
