@@ -227,7 +227,7 @@ def _trained(loaded: Any) -> Observed:
 def _used(run: Path) -> Observed:
     """What a trained run has, and what it is used with."""
     seen = _records(run)
-    seen["log"] = words_of((run / "train.log").read_text().replace(str(run), "RUN").replace(run.name, "RUN"))
+    seen["log"] = _without_order((run / "train.log").read_text().replace(str(run), "RUN").replace(run.name, "RUN"))
     seen["files"] = "\n".join(sorted({_file_name(path, run) for path in run.rglob("*") if path.is_file()}))
     seen["links"] = "\n".join(sorted(path.name for path in run.iterdir() if path.is_symlink()))
     for path in sorted((run / "checkpoints").rglob("*.safetensors")):
@@ -245,6 +245,17 @@ def _used(run: Path) -> Observed:
     samples = str(opened.task.samples(opened.model)).replace(str(run), "RUN")
     seen["samples"] = re.sub(r"real-time factor [0-9.]+", "real-time factor #", samples)  # a matter of chance
     return seen | {path.name: _hash(path) for path in run.glob("sample-*.wav")}
+
+
+def _without_order(log: str) -> str:
+    """A log's words, sorted where time decides on the order.
+
+    Checkpoints are written in a thread, and what takes longest comes first in parentheses.
+    """
+    lines = (
+        re.sub(r"\(.*?\)", lambda list_: " ".join(sorted(list_[0][1:-1].split())), line) for line in log.splitlines()
+    )
+    return "\n".join(sorted(words_of(line) for line in lines))
 
 
 def find_parent(key: str) -> str:

@@ -298,11 +298,13 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
     """Byte fallback on; scores and order freed from the trainer's hash tables and the order of its sums.
 
     The trainer gives characters that no piece kept the least score plus 0.0001 for each before it, in the order of a
-    hash table; here they all get the least score. Scores are rounded and their ties sorted by text.
+    hash table; here they all get the least score. So do those whose score it can't compute, which are all characters
+    of a text such as ``00000000``. Scores are rounded and their ties sorted by text.
     """
     fixed = len(SPECIAL_TOKENS) + len(BYTE_TOKENS)
-    pieces = model["vocab"][fixed:]
-    least = min((score for _, score in pieces), default=0.0)
+    known = [score for _, score in model["vocab"][fixed:] if score is not None]
+    least = min(known, default=0.0)
+    pieces = [(piece, least if score is None else score) for piece, score in model["vocab"][fixed:]]
     # No score above this can be one of the artificial ones.
     near = least + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
     scores = {piece: least if len(piece) == 1 and score < near else score for piece, score in pieces}

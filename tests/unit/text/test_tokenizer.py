@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quick_cases import mostly_slow
@@ -104,6 +104,8 @@ def test_whether_ids_give_a_text_back_is_what_decoding_says(
 
 
 @given(texts=st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=5))
+@example(texts=["00000000"])
+@example(texts=["abab" * 4])
 def test_training_on_any_text_gives_exact_tokenizers(texts: list[str]) -> None:
     for kind in EXACT:
         tokenizer = TokenizerFactory(options(kind, 1000)).create_tokenizer(texts)
