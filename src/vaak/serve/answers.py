@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,29 +23,24 @@ from vaak.runs.use import reads_files, to_json
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import ClassifyRequest, EmbeddingsRequest, PredictRequest, SpeechRequest, TranslateRequest
+from vaak.serve.json_bodies import read_form
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
+from vaak.serve.prompts import require_length
 from vaak.serve.speakers import predict_files_job
-from vaak.serve.uploads import recordings
-from vaak.serve.writing import require_length
+from vaak.serve.uploads import is_multipart, recordings, require_once
 
 if TYPE_CHECKING:
     from vaak.tasks.batches import Embedded
     from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText
 
-TRIED_TYPES = {"str", "int", "float", "bool", "dict", "list", "none"}
-"""The names of types in pydantic's places of mistakes."""
-
 
 async def predict(request: Request) -> Response:
     """Return what vaak predict --json prints, for texts (JSON), or for recordings (multipart/form-data)."""
     server: Server = request.app.state.server
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if is_multipart(request):
         async with request.form(max_files=server.limits.max_inputs) as form:
             return await _predict_files(request, server, form)
-    try:
-        asked = PredictRequest.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise first_mistake(error.errors()) from error
+    asked = await read_form(request, PredictRequest)
     served = server.choose("predict", asked.model)
     if reads_files(served.task):
         message = f"{served.name} reads recordings: send them as multipart/form-data, in file; no path or URL is opened"
@@ -66,11 +60,14 @@ async def predict(request: Request) -> Response:
 
 
 async def _predict_files(request: Request, server: Server, form: Any) -> Response:
-    files = [one for one in form.getlist("file") if isinstance(one, UploadFile)]
+    files = form.getlist("file")
     if unknown := set(form) - {"file", "model"}:
         raise ApiError(400, f"unknown field {min(unknown)[:100]!r}; expected file and model", param="file")
+    require_once(form, ("model",))
     if not files:
         raise ApiError(400, "no recording was sent: put it into the field file", param="file")
+    if not all(isinstance(one, UploadFile) for one in files):
+        raise ApiError(400, "file: expected a file: its part of the form has no filename", param="file")
     name = form.get("model")
     served = server.choose("predict", name if isinstance(name, str) else None)
     if not reads_files(served.task):
@@ -78,25 +75,6 @@ async def _predict_files(request: Request, server: Server, form: Any) -> Respons
     async with recordings(server, files) as paths:
         [found] = await compute(request, served, predict_files_job(served, paths))
     return JSONResponse({"model": served.name, "predictions": [to_json(one) for one in found]})
-
-
-def first_mistake(errors: Any) -> ApiError:
-    """Return pydantic's first error as an error of the request, without repeating the request's content."""
-    one = errors[0]
-    kind, place = one["type"], [part for part in one["loc"] if part != "body"]
-    if kind == "json_invalid":
-        return ApiError(400, f"the body isn't JSON: {one.get('ctx', {}).get('error', 'it has no end')}")
-    if not place and kind in ("model_attributes_type", "model_type", "dict_type", "missing"):
-        return ApiError(400, "expected a JSON object as the body, with Content-Type: application/json")
-    # Where a field may have several types, such as a text or a list of them, pydantic also names the one that it tried.
-    parts = [part for part in place if isinstance(part, int) or (part.isidentifier() and part not in TRIED_TYPES)]
-    field = ".".join(part for part in parts if isinstance(part, str)) or None
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
-    said = {"extra_forbidden": "there is no such field; GET /docs lists those that there are"}
-    message = said.get(kind, one["msg"].removeprefix("Value error, "))
-    if "UploadFile" in message:
-        message = "expected a file"
-    return ApiError(400, f"{where}: {message}" if where else message, param=field)
 
 
 async def classify(request: Request, form: ClassifyRequest) -> Response:
@@ -152,6 +130,9 @@ async def translate(request: Request, form: TranslateRequest) -> Response:
     texts = [form.input] if isinstance(form.input, str) else form.input
     require_length(server, texts, "input")
     given = {name: value for name, value in form if name not in ("model", "input") and value is not None}
+    if (form.max_new_tokens or 0) > server.limits.max_tokens:
+        message = f"max_new_tokens: at most {server.limits.max_tokens} are written (--max-tokens)"
+        raise ApiError(400, message, param="max_new_tokens")
     with naming_fields():
         job = translate_job(served, texts, **given)
     with naming_fields("input"):
@@ -207,7 +188,7 @@ async def speak(request: Request, form: SpeechRequest) -> Response:
 
     server: Server = request.app.state.server
     served = server.choose("speech", form.model)
-    require_length(server, [form.input], "input")
+    require_length(server, [form.input], "input", server.limits.max_spoken)
     given = {"speaker": form.voice, "speed": form.speed}
     given = {name: value for name, value in given.items() if value is not None}
     with naming_fields("voice" if form.voice else None):

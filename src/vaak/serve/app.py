@@ -21,6 +21,7 @@ from vaak.core.names import require_known
 from vaak.report.html import data_table, document, element, section
 from vaak.serve import answers, forms, hearing, realtime, speakers, writing
 from vaak.serve.errors import FAULT, ApiError, ClientLeftError
+from vaak.serve.json_bodies import FormRoute, first_mistake
 from vaak.serve.models import Server
 from vaak.serve.uploads import require_known_fields
 
@@ -35,6 +36,11 @@ class Endpoint:
     answer: Callable[..., Any]
     model: type[forms.Form] | None = None
     """The type of its JSON; None: it answers with something else."""
+
+    @property
+    def reads_json(self) -> bool:
+        """Whether its requests are JSON; the others are forms with a file."""
+        return "form" in self.answer.__annotations__
 
 
 ENDPOINTS = {
@@ -87,7 +93,8 @@ def make_app(server: Server) -> FastAPI:
             # One that every run refuses is there to say why, and isn't described.
             schema: dict[str, Any] = {"include_in_schema": name in answered}
             schema |= {} if one.model is None else {"response_model": one.model}
-            add(one.path, one.answer, methods=["POST"], operation_id=name, dependencies=checks, **schema)
+            schema |= {"route_class_override": FormRoute} if one.reads_json else {"dependencies": checks}
+            app.router.add_api_route(one.path, one.answer, methods=["POST"], operation_id=name, **schema)
     if "transcriptions" in declared:
         app.add_api_websocket_route("/v1/realtime", realtime.transcribe_live)
     app.add_exception_handler(ApiError, answer_error)
@@ -201,7 +208,7 @@ async def answer_http_error(request: Request, error: Any) -> Response:
 
 
 async def answer_invalid(request: Request, error: Any) -> Response:
-    return await answer_error(request, answers.first_mistake(error.errors()))
+    return await answer_error(request, first_mistake(error.errors()))
 
 
 async def answer_user_error(request: Request, error: Any) -> Response:

@@ -1,23 +1,67 @@
 """The requests and answers of the endpoints, in the forms of OpenAI's, as pydantic has them; /openapi.json shows them.
 
-A field that isn't here is refused, so that nothing which was asked for is silently left out.
+A field that isn't here is refused, so that nothing which was asked for is silently left out. Fields of OpenAI's that
+aren't supported are here all the same: clients send them with values that ask for nothing, and others are told why not.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import File, UploadFile
 from fastapi import Form as MultipartForm
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
 ModelName = Annotated[
     str | None, Field(description="The model's name (GET /v1/models); may be left out where only one can answer.")
 ]
 ModelField = Annotated[str | None, MultipartForm(description="The model's name; optional where only one can answer.")]
 Audio = Annotated[UploadFile, File(description="A recording; the documentation lists the formats.")]
-Texts = str | list[str]
+MOST_STOPS, MOST_STOP_CHARACTERS = 16, 256
+"""Texts that end one text, and their lengths: all of them are looked for after each token."""
+
+
+def refuse_tokens(value: Any) -> Any:
+    """Raise ValueError for tokens in place of texts: those of another tokenizer would be read as something else."""
+    if isinstance(value, list) and value and all(isinstance(one, int | list) for one in value):
+        raise ValueError(
+            "expected a text, or several; tokens aren't read (LangChain: check_embedding_ctx_length=False)"
+        )
+    return value
+
+
+def name_prompts(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Raise one ValueError for what isn't a prompt, instead of one for each type that it may have."""
+    try:
+        return read(value)
+    except ValidationError:
+        raise ValueError("expected a text, tokens, a list of texts, or a list of lists of tokens") from None
+
+
+def limit_stops(stops: str | list[str] | None) -> str | list[str] | None:
+    """Raise ValueError for too many texts to stop at, or too long ones."""
+    several = [stops] if isinstance(stops, str) else stops or []
+    if len(several) > MOST_STOPS or any(len(one) > MOST_STOP_CHARACTERS for one in several):
+        raise ValueError(f"expected at most {MOST_STOPS} texts of at most {MOST_STOP_CHARACTERS} characters")
+    return stops
+
+
+Several = str | list[str]
+Texts = Annotated[Several, BeforeValidator(refuse_tokens)]
+Prompts = Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(name_prompts)]
+"""Of one, or of several; numbers are tokens."""
+Seed = Annotated[int | None, Field(ge=-(2**63), lt=2**63)]
 
 
 def nullable(default: Any, **schema: Any) -> Any:
@@ -26,8 +70,28 @@ def nullable(default: Any, **schema: Any) -> Any:
     return BeforeValidator(lambda value: default if value is None else value), WithJsonSchema(either)
 
 
+def unsupported(reason: str, *harmless: Any) -> Any:
+    """Return what makes a field of OpenAI's one that isn't supported, for a ``reason``.
+
+    Null and the ``harmless`` values are taken: they ask for what happens anyway.
+    """
+    allowed = (None, *harmless)
+
+    def check(value: Any) -> Any:
+        # To Python, 1 is true.
+        if not any(type(value) is type(one) and value == one for one in allowed):
+            raise ValueError(f"it isn't supported: {reason}")
+        return value
+
+    written = ", ".join(map(str, harmless))
+    about = f"Only {written}: {reason}." if harmless else f"Not supported: {reason}."
+    return BeforeValidator(check), WithJsonSchema({"enum": [*harmless, None]}), Field(description=about)
+
+
 MOST_TOP = 20
 """Tokens at each place of a text whose log-probabilities can be asked for."""
+MOST_HYPOTHESES = 256
+"""Translations of one text that are kept or drawn: each takes memory like a text of its own."""
 
 
 class Form(BaseModel):
@@ -42,16 +106,6 @@ class Form(BaseModel):
         if not isinstance(value, dict):
             return value
         return {name: int(one) if isinstance(one, float) and one.is_integer() else one for name, one in value.items()}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _require_unicode(cls, value: Any) -> Any:
-        """JSON can write half of a surrogate pair, which no tokenizer reads."""
-        try:
-            json.dumps(value, ensure_ascii=False, default=str).encode()
-        except UnicodeEncodeError:
-            raise ValueError("a text has half of a surrogate pair, which isn't a character") from None
-        return value
 
 
 class ErrorAbout(Form):
@@ -147,14 +201,14 @@ class TranslateRequest(Form):
     input: Annotated[Texts, Field(description="A text, or several.")]
     method: Literal["greedy", "beam", "sampling", "mbr"] | None = None
     max_new_tokens: int | None = None
-    beam_size: int | None = None
+    beam_size: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
     length_penalty: float | None = None
-    n_best: int | None = None
-    num_samples: int | None = None
+    n_best: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
+    num_samples: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    seed: int | None = None
+    seed: Seed = None
 
 
 class Candidate(Form):
@@ -183,10 +237,12 @@ class SpeechRequest(Form):
     speed: Annotated[float | None, Field(ge=0.1, le=10)] = None
     response_format: Literal["wav", "flac", "mp3", "opus", "pcm"] = "mp3"
     stream_format: Literal["audio"] = "audio"
+    instructions: Annotated[Any, *unsupported("a voice speaks as it was trained; SSML has rate and pitch", "")] = None
 
 
 class StreamOptions(Form):
-    include_usage: bool = False
+    include_usage: Annotated[bool, *nullable(False, type="boolean")] = False
+    include_obfuscation: Annotated[Any, *unsupported("nothing is added to what is streamed", False)] = None
 
 
 class WritingRequest(Form):
@@ -199,18 +255,21 @@ class WritingRequest(Form):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    seed: Annotated[int | None, Field(description="The same seed gives the same text; 0 if it isn't given.")] = None
+    seed: Annotated[Seed, Field(description="The same seed gives the same text; 0 if it isn't given.")] = None
     n: Annotated[int, Field(ge=1), *nullable(1, type="integer", minimum=1)] = 1
-    stop: Annotated[Texts | None, Field(description="The text ends before the first of these.")] = None
+    stop: Annotated[
+        Several | None, AfterValidator(limit_stops), Field(description="The text ends before the first of these.")
+    ] = None
     stream: Annotated[bool, *nullable(False, type="boolean")] = False
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, Field(description="Not read.")] = None
     frequency_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
     presence_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
+    logit_bias: Annotated[Any, *unsupported("tokens have the probabilities of the model", {})] = None
 
 
 class CompletionRequest(WritingRequest):
-    prompt: Texts
+    prompt: Annotated[Prompts, Field(description="A text, or several; or tokens of one, or of several, as they are.")]
     echo: Annotated[bool, Field(description="The text begins with the prompt."), *nullable(False, type="boolean")] = (
         False
     )
@@ -218,6 +277,8 @@ class CompletionRequest(WritingRequest):
         int | None,
         Field(ge=0, le=MOST_TOP, description="Log-probabilities of tokens, and of this many alternatives at each."),
     ] = None
+    best_of: Annotated[int | None, Field(ge=1, description="Only n: all texts that are written are returned.")] = None
+    suffix: Annotated[Any, *unsupported("models continue a text", "")] = None
 
 
 class ChatRequest(WritingRequest):
@@ -228,9 +289,30 @@ class ChatRequest(WritingRequest):
         int | None, Field(ge=0, le=MOST_TOP, description="With logprobs: the number of tokens listed at each place.")
     ] = None
     tools: Annotated[list[dict[str, Any]] | None, Field(description="The chat template writes them.")] = None
+    tool_choice: Annotated[
+        Literal["auto", "none"] | None, Field(description="With none, the model isn't told of the tools.")
+    ] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Field(description="Further variables for the chat template, such as enable_thinking.")
     ] = None
+    prompt_cache_key: Annotated[str | None, Field(description="Not read.")] = None
+    safety_identifier: Annotated[str | None, Field(description="Not read.")] = None
+    response_format: Annotated[Any, *unsupported("no grammar constrains a text", {"type": "text"})] = None
+    parallel_tool_calls: Annotated[Any, *unsupported("calls are text of the answer", True)] = None
+    functions: Annotated[Any, *unsupported("send them as tools", [])] = None
+    function_call: Annotated[Any, *unsupported("send tool_choice", "none", "auto")] = None
+    modalities: Annotated[Any, *unsupported("an answer is text", ["text"])] = None
+    audio: Annotated[Any, *unsupported("an answer is text")] = None
+    prediction: Annotated[Any, *unsupported("an answer is written token by token")] = None
+    reasoning_effort: Annotated[Any, *unsupported("send what the template knows in chat_template_kwargs")] = None
+    verbosity: Annotated[Any, *unsupported("ask for it in a message", "medium")] = None
+    service_tier: Annotated[Any, *unsupported("all requests are served alike", "auto", "default")] = None
+    store: Annotated[Any, *unsupported("nothing is kept", False)] = None
+    metadata: Annotated[Any, *unsupported("nothing is kept", {})] = None
+    moderation: Annotated[Any, *unsupported("answers aren't rated")] = None
+    web_search_options: Annotated[Any, *unsupported("nothing is searched")] = None
+    prompt_cache_options: Annotated[Any, *unsupported("no prompt is cached")] = None
+    prompt_cache_retention: Annotated[Any, *unsupported("no prompt is cached")] = None
 
 
 class Usage(Form):

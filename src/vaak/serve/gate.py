@@ -34,7 +34,9 @@ Application = Callable[[Any, Receive, Send], Awaitable[None]]
 OPEN = ("/health", "/ready")
 """Paths that need no token: monitors poll them, and they reveal nothing."""
 BODY_SECONDS = 60.0
-"""How long a client may be silent while it sends a body."""
+"""How long a client may be silent while it sends a body, or take for it in all, but for ``LEAST_RATE``."""
+LEAST_RATE = 4096
+"""Bytes in a second that a body has at least, after its first ``BODY_SECONDS``: a byte a minute would never end."""
 READING_SECONDS = 60.0
 """How long a client may leave what it is sent unread, once the buffers of its connection are full."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
@@ -49,6 +51,8 @@ class Limits:
     max_requests: int = 256
     max_upload: int = 100 * MEBIBYTE
     """Bytes of a body."""
+    max_json: int = 16 * MEBIBYTE
+    """Bytes of a body that isn't a form with files: read as JSON, it may take twenty times as much memory."""
     max_duration: float = 4 * 3600.0
     """Seconds of a recording."""
     max_channels: int = 16
@@ -57,7 +61,9 @@ class Limits:
     max_tokens: int = 4096
     """New tokens of one continuation."""
     max_characters: int = 200_000
-    """Characters of one text."""
+    """Characters of one text, or tokens of one prompt."""
+    max_spoken: int = 50_000
+    """Characters of a text to speak: about an hour, whose samples take 300 MB."""
 
 
 @dataclass
@@ -136,17 +142,24 @@ class Gate:
 
     def require_room(self, headers: dict[bytes, bytes]) -> None:
         """Raise ApiError for a request that is too large, or one too many."""
-        size = headers.get(b"content-length", b"0")
-        if not size.isdigit() or int(size) > self.limits.max_upload:
-            raise self.too_large()
+        size, most = headers.get(b"content-length", b"0"), self.most_bytes(headers)
+        # Python reads no number of thousands of digits.
+        if not size.isdigit() or len(size) > 15 or int(size) > most:
+            raise self.too_large(most)
         if self.metrics.in_flight >= self.limits.max_requests:
             message = f"{self.limits.max_requests} requests are waiting already (--max-requests); try again"
             raise ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
 
-    def too_large(self) -> ApiError:
-        """Return the error for a body that is too large."""
-        most = self.limits.max_upload / MEBIBYTE
-        return ApiError(413, f"the body is larger than {most:g} MiB (--max-upload)", code="request_too_large")
+    def most_bytes(self, headers: dict[bytes, bytes]) -> int:
+        """Return how large the body of a request may be, by its head."""
+        limits = self.limits
+        has_files = headers.get(b"content-type", b"").strip().lower().startswith(b"multipart/form-data")
+        return limits.max_upload if has_files else min(limits.max_upload, limits.max_json)
+
+    def too_large(self, most: int) -> ApiError:
+        """Return the error for a body of more than ``most`` bytes."""
+        why = "--max-upload" if most == self.limits.max_upload else "without files"
+        return ApiError(413, f"the body is larger than {most / MEBIBYTE:g} MiB ({why})", code="request_too_large")
 
 
 async def send_in_time(send: Send, message: Message) -> None:
@@ -221,13 +234,15 @@ class _Exchange:
         """Return the next part of the body. Raises ApiError for one that is too large or doesn't come."""
         if self.is_read:
             return await self._receive()
+        rest = BODY_SECONDS - (time.perf_counter() - self.begun) + self.received / LEAST_RATE
         try:
-            message = await asyncio.wait_for(self._receive(), BODY_SECONDS)
+            async with asyncio.timeout(min(BODY_SECONDS, rest)):
+                message = await self._receive()
         except TimeoutError:
-            raise ApiError(408, f"nothing of the body came for {BODY_SECONDS:g} s") from None
+            raise ApiError(408, f"the body came too slowly: nothing for {min(BODY_SECONDS, rest):.3g} s") from None
         self.received += len(message.get("body", b""))
-        if self.received > self.gate.limits.max_upload:
-            raise self.gate.too_large()
+        if self.received > (most := self.gate.most_bytes(self.headers)):
+            raise self.gate.too_large(most)
         self.is_read = not message.get("more_body", False)
         return message
 

@@ -120,7 +120,7 @@ async def transcribe(
         {
             "timestamp_granularities": (not granularities or response_format == "verbose_json", "verbose_json"),
             "include": (not include or response_format == "json", "json"),
-            "stream": (not (stream and speakers), "another than diarized_json"),
+            "stream": (not stream or response_format == "json", "json"),
             "diarizer": (diarizer is None or speakers, "diarized_json"),
             NAMES: (not (names or references) or speakers, "diarized_json"),
         }

@@ -12,6 +12,7 @@ import base64
 import binascii
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ from vaak.core.errors import UserError
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.gate import BODY_SECONDS
+from vaak.serve.json_bodies import parse_json
 from vaak.serve.models import Served, Server
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ USUAL_RATE = 24_000
 """Samples in a second, unless the client says another number: OpenAI's."""
 MOST_MESSAGE_BYTES = 2**20
 """Of one message; uvicorn closes a connection that sends more (1009)."""
+EVENT_KEYS = ("type", "event_id")
+RATE_KEYS, PCM = ("session", "audio", "input", "format"), "audio/pcm"
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 TOO_MUCH, BAD_MESSAGE, SILENT = 1009, 1007, 1008
 """Why a connection is closed, in WebSocket's numbers."""
@@ -62,15 +66,18 @@ class Session:
         self.rate, self.seconds, self.number, self.shown = USUAL_RATE, 0.0, 0, ""
         self.live, self.rest = self.make(), b""
         self.resample = make_resampler(self.rate, self.live.rate)
+        self.heard = time.monotonic()
+        """When audio came last: messages without any keep no place."""
 
     async def run(self) -> None:
         """Answer messages until the client leaves."""
         await self.tell("session.created", session={"model": self.served.name, "rate": self.rate})
         while True:
             try:
-                message = await asyncio.wait_for(self.websocket.receive(), BODY_SECONDS)
+                async with asyncio.timeout(BODY_SECONDS - (time.monotonic() - self.heard)):
+                    message = await self.websocket.receive()
             except TimeoutError:
-                raise ClosingError(SILENT, f"nothing came for {BODY_SECONDS:g} s") from None
+                raise ClosingError(SILENT, f"no audio came for {BODY_SECONDS:g} s") from None
             if message["type"] == "websocket.disconnect":
                 return
             if message.get("bytes") is not None:
@@ -82,8 +89,10 @@ class Session:
         """Do what an event of the client asks. Raises ClosingError for one that there isn't."""
         kind = event.get("type")
         if kind == "input_audio_buffer.append":
+            require_keys(event, (*EVENT_KEYS, "audio"))
             await self.hear(read_audio(event))
         elif kind == "input_audio_buffer.commit":
+            require_keys(event, EVENT_KEYS)
             await self.commit()
         elif kind == "session.update":
             self.update(event)
@@ -94,15 +103,14 @@ class Session:
 
     def update(self, event: dict[str, Any]) -> None:
         """Take the rate of the audio to come. Raises ClosingError for another option, and after audio has begun."""
-        try:
-            rate = event["session"]["audio"]["input"]["format"]["rate"]
-        except (KeyError, TypeError):
-            raise ClosingError(BAD_MESSAGE, "session.update takes session.audio.input.format.rate alone") from None
+        rate = read_rate(event)
         if self.seconds:
             raise ClosingError(BAD_MESSAGE, "the rate can't change once audio has been sent: begin another session")
         try:
+            if isinstance(rate, bool) or rate != int(rate):
+                raise ValueError
             self.resample, self.rate = make_resampler(int(rate), self.live.rate), int(rate)
-        except (UserError, ValueError, TypeError, OverflowError):
+        except (UserError, ValueError, TypeError):
             raise ClosingError(
                 BAD_MESSAGE, f"rate {str(rate)[:20]}: expected 4000 to 192000 samples a second"
             ) from None
@@ -112,6 +120,8 @@ class Session:
         self.seconds += len(content) / BYTES_OF_A_SAMPLE / self.rate
         if self.seconds > self.most_seconds:
             raise ClosingError(TOO_MUCH, f"a session has {self.most_seconds:g} s of audio (--max-duration)")
+        if content:
+            self.heard = time.monotonic()
         content = self.rest + content
         whole = len(content) // BYTES_OF_A_SAMPLE * BYTES_OF_A_SAMPLE
         self.rest = content[whole:]
@@ -132,7 +142,7 @@ class Session:
     async def _compute(self, work: Callable[[], Iterable[Event]]) -> None:
         """Have the model's thread do some work, and tell what it finds."""
         kind = Kind(("realtime", id(self)), lambda parts: [list(part()) for part in parts], is_shared=False)
-        job = Job(kind, iter([work]))
+        job, begun = Job(kind, iter([work])), time.monotonic()
         self.served.worker.submit(job)
         try:
             [events] = await asyncio.wrap_future(job.future)
@@ -140,6 +150,8 @@ class Session:
             job.has_left = True
         for event in events:
             await self._tell_event(event)
+        # The client waited meanwhile.
+        self.heard += time.monotonic() - begun
 
     async def _tell_event(self, event: Event) -> None:
         item = {"item_id": f"utterance-{self.number}", "start": event.start, "end": event.end}
@@ -162,12 +174,35 @@ class Session:
 def read_event(text: str) -> dict[str, Any]:
     """Return a client's event. Raises ClosingError for what isn't a JSON object."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
+        found = parse_json(text)
+    except ValueError as error:
+        raise ClosingError(
+            BAD_MESSAGE, f"expected a JSON object with a type, or raw samples as bytes: {error}"
+        ) from None
     if not isinstance(found, dict):
         raise ClosingError(BAD_MESSAGE, "expected a JSON object with a type, or raw samples as bytes")
     return found
+
+
+def read_rate(event: dict[str, Any]) -> Any:
+    """Return the rate that an event asks for. Raises ClosingError for any other option: it would have no effect."""
+    require_keys(event, (*EVENT_KEYS, "session"))
+    inner: Any = event
+    for place, key in enumerate(RATE_KEYS):
+        inner = inner.get(key)
+        if not isinstance(inner, dict):
+            raise ClosingError(BAD_MESSAGE, f"session.update takes {'.'.join(RATE_KEYS)}.rate alone")
+        following = (*RATE_KEYS, "rate")[place + 1]
+        require_keys(inner, (following, *({"session": ("type",), "format": ("type",)}.get(key, ()))))
+    if inner.get("type", PCM) != PCM:
+        raise ClosingError(BAD_MESSAGE, f"{'.'.join(RATE_KEYS)}.type: only {PCM}, samples of 16 bits, is heard")
+    return inner.get("rate", USUAL_RATE)
+
+
+def require_keys(given: dict[str, Any], known: Iterable[str]) -> None:
+    """Raise ClosingError for a key that isn't known."""
+    if unknown := [key for key in given if key not in known]:
+        raise ClosingError(BAD_MESSAGE, f"unknown field {unknown[0][:100]!r}; expected {', '.join(known)}")
 
 
 def read_audio(event: dict[str, Any]) -> bytes:

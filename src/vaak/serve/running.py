@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.util
 import ipaddress
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from vaak.core.errors import UserError
 from vaak.serve.app import make_app
@@ -24,6 +26,8 @@ from vaak.serve.realtime import MOST_MESSAGE_BYTES
 
 log = logging.getLogger("vaak")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+HEAD_SECONDS = 30.0
+"""How long a connection may be open, or a request's head may take to come, before the head is whole."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -90,12 +94,49 @@ class _Uvicorn(uvicorn.Server):
         print(f"{self.name}: answers what it accepted, then ends; a second signal ends it at once", file=sys.stderr)
 
 
+class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection on which no request's head is whole in ``HEAD_SECONDS``: it would stay open for ever."""
+
+    _giving_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the last request was answered, or none has begun; a WebSocket has another protocol."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _watch(self) -> None:
+        if not self._is_waiting:
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+                self._giving_up = None
+        elif self._giving_up is None:
+            self._giving_up = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._giving_up = None
+        if self._is_waiting and self.transport.get_protocol() is self:
+            self.transport.close()
+
+
 def make_config(gate: Gate, *, has_lifespan: bool = False) -> uvicorn.Config:
     """Return uvicorn's configuration for a gate; ``has_lifespan``: the application hears of startup and shutdown."""
     lifespan: Any = "on" if has_lifespan else "off"
     # The demo doesn't use WebSockets, and its extra has no package for them.
     sockets: Any = "websockets-sansio" if importlib.util.find_spec("websockets") else "none"
-    how: dict[str, Any] = {"ws": sockets, "ws_max_size": MOST_MESSAGE_BYTES, "lifespan": lifespan}
+    how: dict[str, Any] = {"http": _Protocol, "ws": sockets, "ws_max_size": MOST_MESSAGE_BYTES, "lifespan": lifespan}
     return uvicorn.Config(gate, log_config=None, access_log=False, **how)
 
 

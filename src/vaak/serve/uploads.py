@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from vaak.audio.audio_file import read_header
@@ -41,14 +41,30 @@ async def recordings(server: Server, files: Sequence[UploadFile]) -> AsyncIterat
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def is_multipart(request: Request) -> bool:
+    """Return whether a request's body is a form with files."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "multipart/form-data"
+
+
 async def require_known_fields(request: Request) -> None:
-    """Raise ApiError for a field of a form that its endpoint doesn't have, so that nothing asked for is left out."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return
-    known = [one.alias for one in request.scope["route"].dependant.body_params]
-    for name in await request.form():
+    """Raise ApiError for a field of a form that its endpoint doesn't have, or reads once and that is there twice.
+
+    So nothing that is asked for is left out.
+    """
+    if not is_multipart(request):
+        raise ApiError(400, "expected Content-Type: multipart/form-data, with the recording in file", param="file")
+    known, form = [one.alias for one in request.scope["route"].dependant.body_params], await request.form()
+    for name in form:
         if name not in known:
             raise ApiError(400, f"unknown field {name[:100]!r}; expected {list_names(known)}", param=name[:100])
+    require_once(form, [name for name in known if not name.endswith("[]")])
+
+
+def require_once(form: FormData, names: Sequence[str]) -> None:
+    """Raise ApiError for a field that is there twice: one of them would be left out."""
+    for name in names:
+        if (number := len(form.getlist(name))) > 1:
+            raise ApiError(400, f"{name}: it was sent {number} times; expected one", param=name)
 
 
 @contextmanager

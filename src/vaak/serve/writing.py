@@ -22,8 +22,8 @@ from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.serve.batching import Intake, Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
-from vaak.serve.models import Served, Server, compute, naming_fields, stream
-from vaak.text.corpora.conversations import read_conversation
+from vaak.serve.models import Served, Server, compute, stream
+from vaak.serve.prompts import read_chat, read_prompts
 
 if TYPE_CHECKING:
     from vaak.tasks.lm.predict import Pieces
@@ -276,25 +276,41 @@ class Asked:
         read, written = sum(map(len, self.prompts)), sum(row.num_tokens for row in rows)
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
-    @property
-    def wants_usage(self) -> bool:
-        options = self.form.stream_options
-        return options is not None and options.include_usage
+
+def require_consistent(form: WritingRequest, num_prompts: int, most: int) -> None:
+    """Raise ApiError for too many texts, and for fields that contradict each other or have no effect together."""
+    num_texts = num_prompts * form.n
+    wrong = {
+        "n": (num_texts > most, f"{num_texts} texts were asked for, and at most {most} are written"),
+        "stream": (form.stream and num_texts > 1, "one text at a time; ask for n: 1 and one prompt"),
+        "stream_options": (wants_usage(form) and not form.stream, "include_usage is for stream: true"),
+    }
+    if isinstance(form, CompletionRequest):
+        wrong |= {
+            "logprobs": (form.echo and form.logprobs is not None, "those of the prompt aren't computed; omit echo"),
+            "best_of": (form.best_of not in (None, form.n), "all texts that are written are returned; set n alone"),
+        }
+    if isinstance(form, ChatRequest):
+        numbers = {form.max_tokens, form.max_completion_tokens} - {None}
+        wrong |= {
+            "top_logprobs": (form.top_logprobs is not None and not form.logprobs, "set logprobs to true, too"),
+            "max_tokens": (len(numbers) > 1, "max_completion_tokens says otherwise; leave one out"),
+        }
+    for field_name, (is_wrong, why) in wrong.items():
+        if is_wrong:
+            raise ApiError(400, f"{field_name}: {why}", param=field_name)
+
+
+def wants_usage(form: WritingRequest) -> bool:
+    """Return whether the last event of a stream has the numbers of tokens."""
+    return form.stream_options is not None and form.stream_options.include_usage
 
 
 def read_request(server: Server, served: Served, form: WritingRequest, prompts: list[list[int]], chat: bool) -> Asked:
     """Return a parsed request. Raises ApiError for one that can't be answered."""
     from vaak.tasks.lm.config import GenerationOptions
 
-    limits, num_texts = server.limits, len(prompts) * form.n
-    if num_texts > limits.max_inputs:
-        raise ApiError(400, f"{num_texts} texts were asked for, and at most {limits.max_inputs} are written", param="n")
-    if form.stream and num_texts > 1:
-        raise ApiError(400, "stream: one text at a time; ask for n: 1 and one prompt", param="stream")
-    if isinstance(form, CompletionRequest) and form.echo and form.logprobs is not None:
-        raise ApiError(400, "logprobs: those of the prompt aren't computed; ask without echo", param="logprobs")
-    if isinstance(form, ChatRequest) and form.top_logprobs is not None and not form.logprobs:
-        raise ApiError(400, "top_logprobs: set logprobs to true, too", param="top_logprobs")
+    require_consistent(form, len(prompts), server.limits.max_inputs)
     asked = form.max_tokens
     if isinstance(form, ChatRequest) and form.max_completion_tokens is not None:
         asked = form.max_completion_tokens
@@ -309,8 +325,9 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
         message = str(error).replace("max_new_tokens", "max_tokens")
         named = message.partition(" ")[0]
         raise ApiError(400, message, param=named if hasattr(form, named) else None) from error
-    if settings.max_new_tokens > limits.max_tokens:
-        message = f"max_tokens is {settings.max_new_tokens}, and at most {limits.max_tokens} are written (--max-tokens)"
+    most = server.limits.max_tokens
+    if settings.max_new_tokens > most:
+        message = f"max_tokens is {settings.max_new_tokens}, and at most {most} are written (--max-tokens)"
         raise ApiError(400, message, param="max_tokens")
     read = task.data.max_length
     long = [len(prompt) for prompt in prompts if len(prompt) > read]
@@ -340,16 +357,11 @@ async def complete(request: Request, form: CompletionRequest) -> Response:
     """Continue a text, or each of several."""
     server: Server = request.app.state.server
     served = server.choose("completions", form.model)
-    texts = [form.prompt] if isinstance(form.prompt, str) else form.prompt
-    if not texts:
-        raise ApiError(400, "prompt has no text", param="prompt")
-    require_length(server, texts, "prompt")
-    with naming_fields("prompt"):
-        prompts = [served.task.prompt(text) for text in texts]
-    asked = read_request(server, served, form, prompts, chat=False)
+    prompts = read_prompts(server, served, form.prompt)
+    asked = read_request(server, served, form, [tokens for tokens, _ in prompts], chat=False)
     about = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "created": int(time.time())}
     about |= {"model": served.name}
-    begins = [text if form.echo else "" for text in texts for _ in range(form.n)]
+    begins = [text if form.echo else "" for _, text in prompts for _ in range(form.n)]
 
     def choice(index: int, text: str, reason: str | None, scores: Sequence[TokenScore] = ()) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": asked.logprobs(scores), "finish_reason": reason}
@@ -365,12 +377,7 @@ async def chat(request: Request, form: ChatRequest) -> Response:
     """Answer a conversation."""
     server: Server = request.app.state.server
     served = server.choose("chat", form.model)
-    require_length(server, [json.dumps([form.messages, form.tools], ensure_ascii=False)], "messages")
-    with naming_fields("messages"):
-        given = {"messages": form.messages, "tools": form.tools, "chat_template_kwargs": form.chat_template_kwargs}
-        found = read_conversation(given, "messages")
-        prompt = served.task.chat_template.prompt(found.messages, "messages", found.tools, found.options)
-    asked = read_request(server, served, form, [prompt], chat=True)
+    asked = read_request(server, served, form, [read_chat(server, served, form)], chat=True)
     about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
     about |= {"model": served.name}
 
@@ -420,7 +427,7 @@ def _stream(
             async for piece, scores in stream(asked.served, make):
                 yield _event({**about, "choices": [choice(0, piece, None, scores)]})
             yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason, rows[0].take_scores())]})
-            if asked.wants_usage:
+            if wants_usage(asked.form):
                 yield _event({**about, "choices": [], "usage": asked.usage(rows)})
         except Exception as error:
             # The answer has begun with status 200.
@@ -433,13 +440,3 @@ def _stream(
 
 def _event(value: Any) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
-def require_length(server: Server, texts: Sequence[str], param: str) -> None:
-    """Raise ApiError for texts that are too many or too long."""
-    limits = server.limits
-    if len(texts) > limits.max_inputs:
-        raise ApiError(400, f"{param} has {len(texts)} texts; at most {limits.max_inputs} at once", param=param)
-    if (longest := max(map(len, texts), default=0)) > limits.max_characters:
-        message = f"{param} has a text of {longest:,} characters; at most {limits.max_characters:,} are read"
-        raise ApiError(400, message, param=param)

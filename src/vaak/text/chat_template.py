@@ -141,7 +141,7 @@ class ChatTemplate:
         for name in options:
             if reason := reserved_option(name):
                 raise UserError(f"{OPTION}_kwargs: {reason}")
-            if not self._names(name):
+            if not self.names(name):
                 raise UserError(f"{OPTION}_kwargs: {OPTION} doesn't name {name}, so it would change nothing")
 
     def encoded(
@@ -162,7 +162,7 @@ class ChatTemplate:
         """
         messages = [self._with_thoughts(message) for message in messages]
         self._require_written(messages, tools, where)
-        self.unused_options.update(name for name in options if not self._names(name))
+        self.unused_options.update(name for name in options if not self.names(name))
         written, spans = self._write_messages(messages, where, self._give(tools, options))
         answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if answering and not spans and "assistant" in self.learned.roles:
@@ -225,7 +225,7 @@ class ChatTemplate:
         rendered = self._rendered(self._protected(messages), OPTION, self._give(tools, options), prompt=prompt)
         return _AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")).replace(BROKEN, "")
 
-    def _names(self, option: str) -> bool:
+    def names(self, option: str) -> bool:
         """Whether the template names an option."""
         return re.search(rf"\b{re.escape(option)}\b", self.content) is not None
 

@@ -69,7 +69,8 @@ class Pieces:
     """The text of tokens after a prompt, as they come, in pieces that are whole characters."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
-        self.tokenizer, self.ids = tokenizer, list(prompt[1:])
+        # The token that begins a text is no part of it; a prompt that is given as tokens may come without.
+        self.tokenizer, self.ids = tokenizer, list(prompt[1:] if prompt[:1] == [tokenizer.bos_id] else prompt)
         self.said = tokenizer.decode(self.ids)
 
     def add(self, token: int) -> str:
