@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,19 +46,35 @@ def measure_delays(events: list[Event], normalise: Callable[[str], str]) -> tupl
         if event.type == "partial":
             partials.append(event)
             continue
+        # Partial texts only grow.
+        numbers = [len(one.text.split()) for one in partials]
         words = [word for segment in event.segments for word in segment.words]
         for place, word in enumerate(words, start=1):
-            seen = next((one.heard for one in partials if len(one.text.split()) >= place), event.heard)
-            settled.append(seen - word.end)
+            first = bisect_left(numbers, place)
+            settled.append((partials[first] if first < len(partials) else event).heard - word.end)
             final.append(event.heard - word.end)
         if partials:
-            shown = normalise(partials[-1].text).split()
-            # What follows the settled words isn't a change of them: of all beginnings, the nearest one counts.
-            beginnings = range(len(shown) + MOST_ADDED + 1)
-            texts = {" ".join(normalise(event.text).split()[:number]) for number in beginnings}
-            changed += min(count_errors(" ".join(shown), one).word_errors for one in texts)
+            changed += count_changes(normalise(partials[-1].text).split(), normalise(event.text).split())
         partials = []
     return settled, final, changed
+
+
+def count_changes(settled: list[str], final: list[str]) -> int:
+    """How many settled words a final text has otherwise.
+
+    What follows them isn't a change: of all beginnings of the final text, the nearest one counts.
+
+    >>> count_changes(["so", "it", "is"], ["so", "is", "it", "then"]), count_changes(["so"], ["so", "it"])
+    (2, 0)
+    """
+    final = final[: len(settled) + MOST_ADDED]
+    # Word errors between the settled words so far and each beginning of the final text.
+    errors = list(range(len(final) + 1))
+    for word in settled:
+        before, errors = errors, [errors[0] + 1]
+        for place, other in enumerate(final):
+            errors.append(min(before[place] + (word != other), before[place + 1] + 1, errors[place] + 1))
+    return min(errors)
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
 """A model that is served, asked by some clients at once, against the batched command on the same inputs.
 
-python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3] [--rounds 3]
+python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3] [--rounds 3] [--together 1]
 
 RUN is of task asr, tts, lm or classification, or a pretrained model; INPUTS a folder of audio, or a file with a text
 per line. In each round, the command's own code computes all inputs, then the server does. Prints inputs per second of
 both, the median of their ratios by the clock and by processor time (the server's, without the clients'), the latency of
 a request (p50, p95) and the machine's load. The time that opening the model takes isn't counted. Ends with an error
 where a served result differs from the command's.
+
+With --together, each request has so many texts (lm, classification). The ratio at equal batch is that to the command
+with as many inputs at a time as the server computes together: those of all clients, at most 16.
 """
 
 from __future__ import annotations
@@ -34,14 +37,18 @@ from vaak.audio.audio_file import audio_files
 from vaak.runs.open_run import OpenedRun, open_run
 
 SEED, NEW_TOKENS = 0, 32
+MOST_TOGETHER = 16
+"""The server's --max-batch."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """How a task is used: by the command, all inputs together; by a request, one; and whether results are the same."""
+    """How a task is used: by the command, all inputs together; by a request, some; and whether results are the same."""
 
     run: Callable[[OpenedRun, Sequence[Any]], list[Any]]
-    ask: Callable[[httpx.Client, Any], Any]
+    ask: Callable[[httpx.Client, Sequence[Any]], list[Any]]
+    takes_several: bool = True
+    """Whether a request may have several inputs."""
     is_same: Callable[[Any, Any], bool] = lambda one, other: one == other
 
 
@@ -49,9 +56,10 @@ def transcribe(opened: OpenedRun, files: Sequence[Path]) -> list[Any]:
     return [one.text for one in opened.task.transcriber(opened.model).transcribe_files(files)]
 
 
-def ask_transcript(client: httpx.Client, file: Path) -> Any:
-    files = {"file": (file.name, file.read_bytes())}
-    return _json(client.post("/v1/audio/transcriptions", files=files))["text"]
+def ask_transcript(client: httpx.Client, files: Sequence[Path]) -> list[Any]:
+    [file] = files
+    sent = {"file": (file.name, file.read_bytes())}
+    return [_json(client.post("/v1/audio/transcriptions", files=sent))["text"]]
 
 
 def write(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
@@ -60,9 +68,9 @@ def write(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
     return list(task.written(opened.model, [(task.prompt(text), SEED) for text in texts], settings))
 
 
-def ask_text(client: httpx.Client, text: str) -> Any:
-    asked = {"prompt": text, "max_tokens": NEW_TOKENS, "seed": SEED}
-    return _json(client.post("/v1/completions", json=asked))["choices"][0]["text"]
+def ask_texts(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
+    asked = {"prompt": texts, "max_tokens": NEW_TOKENS, "seed": SEED}
+    return [one["text"] for one in _json(client.post("/v1/completions", json=asked))["choices"]]
 
 
 def classify(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
@@ -71,8 +79,8 @@ def classify(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
     ]
 
 
-def ask_labels(client: httpx.Client, text: str) -> Any:
-    return _json(client.post("/v1/classify", json={"input": text}))["data"][0]["labels"]
+def ask_labels(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
+    return [one["labels"] for one in _json(client.post("/v1/classify", json={"input": texts}))["data"]]
 
 
 def speak(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
@@ -91,10 +99,11 @@ def speak(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
     return found
 
 
-def ask_speech(client: httpx.Client, text: str) -> Any:
+def ask_speech(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
+    [text] = texts
     answer = client.post("/v1/audio/speech", json={"input": text, "response_format": "wav"})
     answer.raise_for_status()
-    return read_samples(answer.content)
+    return [read_samples(answer.content)]
 
 
 def read_samples(content: bytes) -> np.ndarray:
@@ -108,10 +117,10 @@ def is_nearly_same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 USES = {
-    "asr": Use(transcribe, ask_transcript),
-    "lm": Use(write, ask_text),
+    "asr": Use(transcribe, ask_transcript, takes_several=False),
+    "lm": Use(write, ask_texts),
     "classification": Use(classify, ask_labels),
-    "tts": Use(speak, ask_speech, is_nearly_same),
+    "tts": Use(speak, ask_speech, takes_several=False, is_same=is_nearly_same),
 }
 
 
@@ -152,22 +161,22 @@ def compute_all(
 
 
 def ask_all(
-    client: httpx.Client, server: psutil.Process, use: Use, inputs: Sequence[Any], clients: int
+    client: httpx.Client, server: psutil.Process, use: Use, requests: Sequence[Sequence[Any]], clients: int
 ) -> tuple[list[Any], list[float], Cost]:
     """Return the results, the seconds that each request took, and the cost of all of them to the server."""
 
-    def ask(one: Any) -> tuple[Any, float]:
+    def ask(inputs: Sequence[Any]) -> tuple[list[Any], float]:
         begun = time.perf_counter()
-        found = use.ask(client, one)
+        found = use.ask(client, inputs)
         return found, time.perf_counter() - begun
 
     begun, before = time.perf_counter(), server.cpu_times()
     with ThreadPoolExecutor(clients) as pool:
-        found = list(pool.map(ask, inputs))
+        found = list(pool.map(ask, requests))
     after = server.cpu_times()
     processor = after.user + after.system - before.user - before.system
     cost = Cost(time.perf_counter() - begun, processor)
-    return [result for result, _ in found], [seconds for _, seconds in found], cost
+    return [result for results, _ in found for result in results], [seconds for _, seconds in found], cost
 
 
 def read_inputs(path: Path) -> Sequence[Any]:
@@ -184,20 +193,25 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=3, help="how often each input is taken")
     parser.add_argument("--rounds", type=int, default=3, help="how often both are measured, in turn")
+    parser.add_argument("--together", type=int, default=1, help="inputs of one request")
     asked = parser.parse_args()
     inputs = [*read_inputs(asked.inputs)] * asked.repeat
     opened = open_run(asked.run, device="cpu", precision="fp32")
     kind = str(opened.experiment.task)
     use, load = USES[kind], os.getloadavg()[0]
+    if asked.together > 1 and not use.takes_several:
+        parser.error(f"--together: a request of task {kind} has one input")
+    requests = [inputs[at : at + asked.together] for at in range(0, len(inputs), asked.together)]
+    equal = min(MOST_TOGETHER, asked.clients * asked.together)
     pairs, alike, latencies = list[tuple[Cost, Cost]](), list[Cost](), list[float]()
     with serving(asked.run) as (address, server), httpx.Client(timeout=600, base_url=address) as client:
         # The first round sets up what later ones use.
         compute_all(opened, use, inputs)
-        ask_all(client, server, use, inputs, asked.clients)
+        ask_all(client, server, use, requests, asked.clients)
         for _ in range(asked.rounds):
             expected, alone = compute_all(opened, use, inputs)
-            alike.append(compute_all(opened, use, inputs, asked.clients)[1])
-            found, seconds, served = ask_all(client, server, use, inputs, asked.clients)
+            alike.append(compute_all(opened, use, inputs, equal)[1])
+            found, seconds, served = ask_all(client, server, use, requests, asked.clients)
             pairs.append((alone, served))
             latencies += seconds
             wrong = sum(not use.is_same(*both) for both in zip(found, expected, strict=True))
@@ -209,11 +223,12 @@ def main() -> None:
     print(
         f"{kind}: {number} inputs, {asked.rounds} rounds; load of the machine {load:.1f}, {os.cpu_count()} processors"
     )
-    print(f"batched: {rates[0]:.2f} a second; served to {asked.clients} clients: {rates[1]:.2f}")
+    several = f", {asked.together} in each request" if asked.together > 1 else ""
+    print(f"batched: {rates[0]:.2f} a second; served to {asked.clients} clients{several}: {rates[1]:.2f}")
     print(f"ratio {median(clock):.2f} by the clock ({min(clock):.2f} to {max(clock):.2f})")
     print(f"ratio {median(processor):.2f} by processor time ({min(processor):.2f} to {max(processor):.2f})")
     fair = [one.processor / served.processor for one, (_, served) in zip(alike, pairs, strict=True)]
-    print(f"ratio to {asked.clients} inputs at a time: {median(fair):.2f} by processor time")
+    print(f"ratio at equal batch, {equal} inputs at a time: {median(fair):.2f} by processor time")
     each = [1000 * median(one.processor for one in costs) / number for costs in zip(*pairs, strict=True)]
     print(f"processor: {each[0]:.2f} ms for an input batched, {each[1]:.2f} ms served")
     print(f"latency p50 {p50:.3f} s, p95 {p95:.3f} s")

@@ -57,6 +57,7 @@ ALONE = {
     "qlora_memory": ("asr 128 1", "asr, read as kept: "),
     "recomputing": ("--layers 2 --width 16 --rows 2 --tokens 8 --rounds 1", "| adamw_8bit | "),
     "ranks": ("--ranks 1 2 --rounds 1 --steps 30 --exact --strategies zero1 fsdp", "64 ranks, 1e9 parameters"),
+    "request_cost": ("--requests 20 --rounds 1", "ms a request"),
     "scoring": ("--hours 0.01 --rounds 1", "pyannote"),
     "startup": ("1", "data prepared before"),
     "step_parts": ("--rounds 1 --windows 1", "(not in a part)"),
@@ -372,7 +373,9 @@ def test_serving(tmp_path: Path, tiny_run: Path, voice_run: Path):
     audio = sorted((tmp_path / "words").rglob("*.wav"))[0].parent
     texts = tmp_path / "texts.txt"
     texts.write_text("aba abo.\nabi aba.\n", encoding="utf-8")
-    for model, inputs in ((run, audio), (tiny_run, texts), (voice_run, texts)):
-        said = run_benchmark("serving", model, inputs, "--clients", 2, "--repeat", 1, "--rounds", 1)
-        ratios = r"^ratio [\d.]+ by processor time .*\nratio to 2 inputs at a time: [\d.]+"
+    for model, inputs, together in ((run, audio, 1), (tiny_run, texts, 2), (voice_run, texts, 1)):
+        options = ("--clients", 2, "--repeat", 1, "--rounds", 1, "--together", together)
+        said = run_benchmark("serving", model, inputs, *options)
+        equal = 2 * together
+        ratios = rf"^ratio [\d.]+ by processor time .*\nratio at equal batch, {equal} inputs at a time: [\d.]+"
         assert re.search(rf"{ratios} .*\nprocessor: .*\nlatency p50 [\d.]+ s", said, re.MULTILINE)

@@ -71,7 +71,7 @@ def load_network(weights: Path) -> SileroNetwork:
 
 
 def _make_resampler(rate: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what converts samples at ``rate`` piece by piece; by cubics, since better filters are 0.1 s late."""
+    """Return what converts samples at ``rate`` piece by piece; by cubics: better filters of soxr are 0.1 s late."""
     with optional_import("audio of another rate requires soxr", "audio"):
         import soxr
     stream = soxr.ResampleStream(rate, RATE, 1, dtype="float32", quality="QQ")

@@ -13,7 +13,7 @@ import binascii
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +37,14 @@ USUAL_RATE = 24_000
 MOST_MESSAGE_BYTES = 2**20
 """Of one message; uvicorn closes a connection that sends more (1009)."""
 EVENT_KEYS = ("type", "event_id")
-RATE_KEYS, PCM = ("session", "audio", "input", "format"), "audio/pcm"
+RATE_KEYS = {
+    "session": (*EVENT_KEYS, "session"),
+    "audio": ("type", "audio"),
+    "input": ("input",),
+    "format": ("format",),
+}
+"""The way to the rate in ``session.update``, each step with the keys that may be there."""
+PCM = "audio/pcm"
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 TOO_MUCH, BAD_MESSAGE, SILENT = 1009, 1007, 1008
 """Why a connection is closed, in WebSocket's numbers."""
@@ -186,23 +193,24 @@ def read_event(text: str) -> dict[str, Any]:
 
 def read_rate(event: dict[str, Any]) -> Any:
     """Return the rate that an event asks for. Raises ClosingError for any other option: it would have no effect."""
-    require_keys(event, (*EVENT_KEYS, "session"))
+    takes = f"session.update takes {'.'.join(RATE_KEYS)}.rate alone"
     inner: Any = event
-    for place, key in enumerate(RATE_KEYS):
+    for key, known in RATE_KEYS.items():
+        require_keys(inner, known, takes)
         inner = inner.get(key)
         if not isinstance(inner, dict):
-            raise ClosingError(BAD_MESSAGE, f"session.update takes {'.'.join(RATE_KEYS)}.rate alone")
-        following = (*RATE_KEYS, "rate")[place + 1]
-        require_keys(inner, (following, *({"session": ("type",), "format": ("type",)}.get(key, ()))))
+            raise ClosingError(BAD_MESSAGE, takes)
+    require_keys(inner, ("rate", "type"), takes)
     if inner.get("type", PCM) != PCM:
         raise ClosingError(BAD_MESSAGE, f"{'.'.join(RATE_KEYS)}.type: only {PCM}, samples of 16 bits, is heard")
     return inner.get("rate", USUAL_RATE)
 
 
-def require_keys(given: dict[str, Any], known: Iterable[str]) -> None:
-    """Raise ClosingError for a key that isn't known."""
+def require_keys(given: dict[str, Any], known: Sequence[str], expected: str = "") -> None:
+    """Raise ClosingError for a key that isn't known, with what is ``expected``."""
     if unknown := [key for key in given if key not in known]:
-        raise ClosingError(BAD_MESSAGE, f"unknown field {unknown[0][:100]!r}; expected {', '.join(known)}")
+        said = expected or f"expected {', '.join(known)}"
+        raise ClosingError(BAD_MESSAGE, f"unknown field {unknown[0][:100]!r}; {said}")
 
 
 def read_audio(event: dict[str, Any]) -> bytes:

@@ -130,7 +130,9 @@ def test_limits_hold(client_of, run_of, talk):
         ('{"type": "response.create"}', "unknown type 'response.create'; there are session.update"),
         ('{"type": "input_audio_buffer.append", "audio": "?"}', "expected 16-bit samples in base64"),
         (update(10), "expected 4000 to 192000 samples a second"),
-        (update(10).replace("10", "1e400"), "expected 4000 to 192000 samples a second"),
+        (update(16_000).replace("16000", "16000.5"), "expected 4000 to 192000 samples a second"),
+        (update(16_000).replace("16000", "true"), "expected 4000 to 192000 samples a second"),
+        (update(10).replace("10", "1e400"), "a number is too large"),
         ('{"type": "session.update", "session": {"voice": "a"}}', r"takes session\.audio\.input\.format\.rate alone"),
     ],
 )

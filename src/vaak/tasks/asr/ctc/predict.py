@@ -168,7 +168,8 @@ class CtcTextStream:
         self._features = FeatureStream(transcriber.frame_features.extract)
         self._encoder = ConformerStream(self.model.encoder, chunk)
         self._search = CtcStream(transcriber.beam) if transcriber.decoding.method == "beam" else None
-        self._classes, self.ids = list[int](), list[int]()
+        self.ids = list[int]()
+        self._last_class, self._text = transcriber.vocabulary.ids.pad, ""
         self._keeps = transcriber.decoding.timestamps == "word"
         self._log_probs = list[np.ndarray]()
         self._has_frames = False
@@ -180,9 +181,12 @@ class CtcTextStream:
             # As of a whole recording that is shorter than a frame.
             rows = np.zeros((1, self._features.features.dims), np.float32)
         self._has_frames = self._has_frames or len(rows) > 0
-        self._search_on(self.log_probs(rows, is_last=is_last), is_last=is_last)
-        text = self.transcriber.vocabulary.decode(self.ids)
-        return text if is_last else text.rstrip(UNFINISHED)
+        log_probs = self.log_probs(rows, is_last=is_last)
+        if len(log_probs) or is_last:
+            # Most blocks of samples complete no chunk.
+            self._search_on(log_probs, is_last=is_last)
+            self._text = self.transcriber.vocabulary.decode(self.ids)
+        return self._text if is_last else self._text.rstrip(UNFINISHED)
 
     @torch.inference_mode()
     def log_probs(self, features: np.ndarray, *, is_last: bool) -> np.ndarray:
@@ -199,8 +203,11 @@ class CtcTextStream:
         if self._keeps:
             self._log_probs.append(log_probs)
         if self._search is None:
-            self._classes += log_probs.argmax(-1).tolist()
-            self.ids = collapse(self._classes, self.transcriber.vocabulary.ids.pad)
+            pad = self.transcriber.vocabulary.ids.pad
+            classes = [self._last_class, *log_probs.argmax(-1).tolist()]
+            # The token of the class before is there already.
+            self.ids += collapse(classes, pad)[int(self._last_class != pad) :]
+            self._last_class = classes[-1]
             return
         agreed = self._search.read(log_probs)
         self.ids = list(self._search.finish() if is_last else agreed)
