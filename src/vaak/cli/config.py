@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,7 +32,10 @@ def check(
     as_json: AsJson = False,
     data: Annotated[
         bool,
-        typer.Option("--data", help="Also read the training data, to check that training is longer than its warm-up."),
+        typer.Option(
+            "--data",
+            help="Also read the training data: is a warm-up too long, and what does an example take?",
+        ),
     ] = False,
 ) -> None:
     """Check a configuration; report every mistake with its line (exit code 2).
@@ -44,10 +48,11 @@ def check(
     experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
     number = None if count is None else count(experiment) or None
     steps, unknown = _steps_at_most(loaded) if data else (None, _unread_warmup(experiment.training))
+    example = _measure_example(loaded) if data else None
     if as_json:
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
-        about = {**report, "parameters": number, "warnings": loaded.warnings}
-        about |= ({"steps_at_most": steps} if data else {}) | {"unknown": unknown}
+        about: dict[str, Any] = {**report, "parameters": number, "warnings": loaded.warnings}
+        about |= ({"steps_at_most": steps, "example": example} if data else {}) | {"unknown": unknown}
         print(json.dumps(about, ensure_ascii=False))
         return
     for warning in loaded.warnings:
@@ -59,6 +64,18 @@ def check(
     print(f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}{size}")
     if unknown is not None:
         print(f"not known yet: {unknown}")
+    if example is not None:
+        print(example["said"])
+
+
+def _measure_example(loaded: Loaded) -> dict[str, Any]:
+    """What an example takes to make: ``seconds``, ``parts`` and ``number`` where it is known, and a line."""
+    from vaak.runs.preflight.doctor.data import measure_training_example
+
+    cost = measure_training_example(loaded)
+    if isinstance(cost, str):
+        return {"said": f"not known: what a training example takes to make ({cost})"}
+    return {**asdict(cost), "said": f"a training example takes {cost} to make: the mean of {cost.number}"}
 
 
 def _unread_warmup(training: TrainingConfig) -> str | None:

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 STOPPING = tuple(
@@ -34,6 +35,35 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if noted and callable(handler):
         handler(signal.SIGINT, None)
+
+
+class TooLongError(Exception):
+    """What was to be done within a time isn't."""
+
+
+@contextlib.contextmanager
+def limit_time(seconds: float) -> Iterator[Callable[[], None]]:
+    """Raise TooLongError after ``seconds`` within this context; calling the yielded function restarts them."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread gets signals.
+        yield lambda: None
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+
+    def restart() -> None:
+        # Again, should someone have caught it.
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+
+    try:
+        restart()
+        yield restart
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def begin_as_worker() -> None:

@@ -20,20 +20,18 @@ import contextlib
 import logging
 import math
 import random
-import signal
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import vaak
 from vaak.callbacks.step_log import is_logged
 from vaak.config.load import load
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.interrupts import TooLongError, limit_time
 from vaak.core.machine import commit
 from vaak.core.storage.files import hash_file, read_json, write_json
 from vaak.engine.checkpoint.bundled_files import STATE
@@ -193,12 +191,12 @@ def _compute_again(
         groups[before, configuration_of_step(directory, step)].append(step)
     for own in groups.values():
         last = max(own)
-        with _reported(found, f"steps up to {last}"), _limited(found.longest_seconds) as restart:
+        with _reported(found, f"steps up to {last}"), limit_time(found.longest_seconds) as restart:
             _replay(found, last, (set(chosen), evaluations), (device, trust_code), restart)
     best = pointed(directory / "checkpoints", "best")
     for checkpoint in sound:
         if checkpoint == best and parse_step(checkpoint) not in found.evaluated:
-            with _reported(found, f"the evaluation of {checkpoint.name}"), _limited(found.longest_seconds):
+            with _reported(found, f"the evaluation of {checkpoint.name}"), limit_time(found.longest_seconds):
                 _evaluate(found, checkpoint, device, trust_code)
 
 
@@ -218,35 +216,6 @@ def _reported(found: Verification, what: str) -> Iterator[None]:
         if not any("no hashes" in line for line in found.files.not_covered):
             raise
         found.find(f"{what}: {type(error).__name__} ({error}); its data have no hashes, and may be damaged")
-
-
-class TooLongError(Exception):
-    """A step or an evaluation takes much longer than any of the run's."""
-
-
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[Callable[[], None]]:
-    """Raise TooLongError after ``seconds`` within this context; calling the yielded function restarts them."""
-    if threading.current_thread() is not threading.main_thread():
-        # Only the main thread gets signals.
-        yield lambda: None
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TooLongError
-
-    before = signal.signal(signal.SIGALRM, stop)
-
-    def restart() -> None:
-        # Again, should someone have caught it.
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-
-    try:
-        restart()
-        yield restart
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 
 import numpy as np
 import pytest
 
+import tiny_runs
 from toy import ToyDataset
 from vaak.audio.augmentation.pipeline import augmented
 from vaak.audio.config import AugmentationConfig
@@ -14,6 +17,7 @@ from vaak.audio.segments import LabelledAudio
 from vaak.core.costs import collect_costs, time_part
 from vaak.core.errors import DataError
 from vaak.data.example_cost import MOST_MEASURED, REST, measure_examples
+from vaak.runs.preflight.doctor import data
 
 
 class Slow(ToyDataset):
@@ -88,3 +92,34 @@ def test_each_part_of_augmentation_has_its_cost():
         measured = augmented(audio, config, np.random.default_rng(1)).samples
     assert set(found) == {"speed", "room", "noise", "codec mulaw"}
     assert np.array_equal(measured, augmented(audio, config, np.random.default_rng(1)).samples)
+
+
+def test_config_check_measures_some_training_examples_and_keeps_nothing(tmp_path, monkeypatch, vaak):
+    monkeypatch.chdir(tmp_path)
+    tiny_runs.write_corpus(tmp_path)
+    check = "config", "check", "tiny.yml", "run_dir=run", "--data"
+    monkeypatch.setattr(data, "MOST_SECONDS", 600.0)  # on a busy machine, too
+    before = sorted(tmp_path.rglob("*"))
+    code, said, _ = vaak(*check)
+    assert code == 0
+    assert re.fullmatch(r"a training example takes .* ms.* to make: the mean of \d+", said.splitlines()[-1])
+    assert sorted(tmp_path.rglob("*")) == before
+    example = json.loads(vaak(*check, "--json")[1])["example"]
+    assert 1 <= example["number"] <= MOST_MEASURED
+    assert example["seconds"] > 0
+
+
+def test_config_check_says_why_an_example_cannot_be_measured(tmp_path, monkeypatch, vaak):
+    monkeypatch.chdir(tmp_path)
+    tiny_runs.write_corpus(tmp_path)
+    check = "config", "check", "tiny.yml", "--data"
+    unknown = "not known: what a training example takes to make ("
+    code, said, _ = vaak(*check, "data.corpus.train=[nowhere.txt]")
+    assert code == 0
+    assert said.splitlines()[-1].startswith(unknown)
+    assert "nowhere.txt" in said
+    monkeypatch.setattr(data, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(data, "measure_examples", lambda *_: time.sleep(60))
+    begin = time.monotonic()
+    assert f"{unknown}preparing the training data takes more than 0.1 s; " in vaak(*check)[1]
+    assert time.monotonic() - begin < 30

@@ -11,17 +11,20 @@ import torch
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.interrupts import TooLongError, limit_time
 from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import scratch_folder
 from vaak.core.task import DataFinding, Dataset, Task
-from vaak.data.example_cost import measure_examples
+from vaak.data.example_cost import ExampleCost, measure_examples
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.runs.folder.user_code import require_trust
 from vaak.runs.preflight.doctor import DoctorFinding, Mark
 
 ALL_DATA = "all data"
 MOST_NAMED_FINDINGS = 10
+MOST_SECONDS = 20.0
+"""To prepare the training data in, where only the cost of an example is asked for."""
 
 
 def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
@@ -38,6 +41,21 @@ def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
                 yield DoctorFinding(ALL_DATA, split, "problem", str(dataset))
             else:
                 yield from _read(dataset, split, experiment.training.random_seed, experiment.skips_bad_examples)
+
+
+def measure_training_example(loaded: Loaded) -> ExampleCost | str:
+    """Return what an example of the training data takes to make, measured on a few, or why that isn't known.
+
+    The data are prepared as in ``prepared_task``, for ``MOST_SECONDS`` at most.
+    """
+    try:
+        with limit_time(MOST_SECONDS), prepared_task(loaded) as task:
+            cost = measure_examples(task.dataset("train"), loaded.experiment.training.random_seed)
+    except TooLongError:
+        return f"preparing the training data takes more than {MOST_SECONDS:g} s; vaak doctor FILE --read-data does it"
+    except UserError as error:
+        return str(error).splitlines()[0]
+    return cost or "none of the training examples that were tried can be read; vaak doctor FILE --read-data says why"
 
 
 @contextlib.contextmanager
