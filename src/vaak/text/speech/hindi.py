@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 
 from vaak.text.speech import hindi_forms
+from vaak.text.speech.hindi_money import SIGNS
 from vaak.text.speech.hindi_short_words import BEGINS, ENDED, HAS_SHORT_WORD, SHORT_WORDS, nfc
 from vaak.text.speech.hindi_units import UNITS_ALONE
 from vaak.text.speech.identifiers import read_after, read_digits
@@ -47,11 +48,14 @@ _MONTHS_WRITTEN = "|".join((*MONTHS, *words(_nfc("फरवरी सितम�
 _ROOTS = {1: "पहल", 2: "दूसर", 3: "तीसर", 4: "चौथ", 6: "छठ"}
 _ENDINGS = table("वाँ=ा वां=ा वा=ा वीं=ी वी=ी वें=े वे=े ला=ा ली=ी ले=े रा=ा री=ी रे=े था=ा थी=ी थे=े ठा=ा ठी=ी ठे=े")
 """Endings of ordinals in figures (5वाँ, 1ला), and those of their irregular words."""
-_CURRENCIES = table("$=डॉलर €=यूरो £=पाउंड ¥=येन")
-_SYMBOLS = {
-    one: f" {_nfc(said)} "
-    for one, said in table("&=और +=प्लस @=ऐट ×=गुणा ÷=भाग %=प्रतिशत °=डिग्री #=हैश /=बटा ₹=रुपये $=डॉलर €=यूरो £=पाउंड").items()
-} | {"=": " बराबर "}
+_SYMBOLS = (
+    {
+        one: f" {_nfc(said)} "
+        for one, said in table("&=और +=प्लस @=ऐट ×=गुणा ÷=भाग %=प्रतिशत °=डिग्री #=हैश /=बटा ₹=रुपये").items()
+    }
+    | {"=": " बराबर "}
+    | {sign: f" {name} " for sign, name in SIGNS.items()}
+)
 _SYMBOLS |= dict.fromkeys(hindi_forms.DROPPED, " ")
 _N = r"(?<![\d.,])(?P<number>\d+(?:,\d+)*(?:\.\d+)?)"
 
@@ -177,10 +181,10 @@ RULES: tuple[Rule, ...] = (
     ),
     (re.compile(_nfc(rf"(?<![\d:])(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?![\d:])(?:\s*बजे{ENDED})?")), _time),
     (re.compile(rf"{BEGINS}(?<!\.)[-−](?=\d)"), lambda _: "ऋण "),
-    (re.compile(rf"(?:₹|{BEGINS}(?:रु(?:\.|॰|पये)?|Rs\.?))\s*{_N}{_SCALE}"), _rupees),
+    (re.compile(rf"₹\s*{_N}{_SCALE}"), _rupees),
     (
-        re.compile(rf"(?P<sign>[$€£¥])\s*{_N}{_SCALE}"),
-        lambda found: f"{decimal(found['number'])}{found['scale'] or ''} {_CURRENCIES[found['sign']]}",
+        re.compile(rf"(?P<sign>[{''.join(SIGNS)}])\s*{_N}{_SCALE}"),
+        lambda found: f"{decimal(found['number'])}{found['scale'] or ''} {SIGNS[found['sign']]}",
     ),
     (re.compile(r"(?<![\d.,])(?P<whole>\d{1,4})?\s*(?P<part>[½¼¾])"), _quarters),
     (  # not of "4 थे", there were four

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 
+from vaak.text.speech.hindi_dates import DATES, NAMED_DATES, TIMES, YEARS
+from vaak.text.speech.hindi_money import MONEY, SIGNS
 from vaak.text.speech.hindi_short_words import (
     BEGINS,
     ENDED,
     LETTER,
     Rule,
-    match_any,
     nfc,
     read_table,
 )
-from vaak.text.speech.hindi_units import UNIT, UNITS, name_below
+from vaak.text.speech.hindi_units import UNITS
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
@@ -27,7 +28,7 @@ from vaak.text.speech.words import table
 _NAMES = read_table(
     """
     <=छोटा_है >=बड़ा_है ≤=छोटा_या_बराबर ≥=बड़ा_या_बराबर ≠=बराबर_नहीं ≈=लगभग ~=लगभग ±=प्लस_माइनस √=वर्गमूल ∞=अनंत →=से ←=से ⇒=तो
-    −=माइनस ∈=में ∪=संघ ∩=सर्वनिष्ठ ∑=योग ∴=इसलिए §=धारा ©=कॉपीराइट №=नंबर ^=की_घात \\=बैकस्लैश ✓=सही ✔=सही ¥=येन ¢=सेंट
+    −=माइनस ∈=में ∪=संघ ∩=सर्वनिष्ठ ∑=योग ∴=इसलिए §=धारा ©=कॉपीराइट №=नंबर ^=की_घात \\=बैकस्लैश ✓=सही ✔=सही ¢=सेंट
     α=अल्फ़ा β=बीटा γ=गामा δ=डेल्टा Δ=डेल्टा ∆=डेल्टा ε=एप्सिलॉन θ=थीटा λ=लैम्डा μ=म्यू µ=म्यू π=पाई ρ=रो σ=सिग्मा Σ=सिग्मा τ=टाऊ φ=फ़ाई
     ω=ओमेगा Ω=ओम
     """
@@ -35,7 +36,7 @@ _NAMES = read_table(
 DROPPED = "*|_•●▪■◦‣►®™†‡"
 """Characters that aren't spoken where no rule takes them."""
 VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
-READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *"★☆⭐‰"))
+READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *SIGNS, *"★☆⭐‰₨℃℉"))
 """Characters that are read here."""
 _SAID = read_table(
     """
@@ -62,10 +63,7 @@ CITIES = nfc(
 )
 """Before six figures, which are then a postcode."""
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
-_POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
-_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 _RAISED = f"[{''.join(RAISED)}]"
-_SCALES = nfc("(?:हज़ार|हजार|लाख|करोड़|अरब|खरब)")
 _ENDINGS = "com|org|net|edu|gov|info|in|io|ai|uk|us|co"
 
 
@@ -106,35 +104,7 @@ ADDRESSES: tuple[Rule, ...] = (
     (re.compile(rf"(?<!\w)#((?!\d){LETTER}+)"), lambda found: nfc(f"हैशटैग {_HUMPS.sub(' ', found[1])}")),
     (re.compile(rf"(?<!\w)@((?!\d){LETTER}+)"), lambda found: nfc(f"ऐट {_HUMPS.sub(' ', found[1])}")),
 )
-MONTH_NAMES = read_table(
-    """
-    जनवरी=जनवरी जन=जनवरी फ़रवरी=फ़रवरी फरवरी=फ़रवरी फर=फ़रवरी फ़र=फ़रवरी मार्च=मार्च अप्रैल=अप्रैल अप्रै=अप्रैल
-    मई=मई जून=जून जुलाई=जुलाई जुल=जुलाई
-    अगस्त=अगस्त अग=अगस्त सितंबर=सितंबर सितम्बर=सितंबर सित=सितंबर अक्टूबर=अक्टूबर अक्तूबर=अक्टूबर अक्टू=अक्टूबर अक्तू=अक्टूबर
-    नवंबर=नवंबर नवम्बर=नवंबर नव=नवंबर दिसंबर=दिसंबर दिसम्बर=दिसंबर दिस=दिसंबर
-    """
-)
-DAY_NAMES = read_table(
-    """
-    सोम=सोमवार मंगल=मंगलवार बुध=बुधवार गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार
-    सोमवार=सोमवार मंगलवार=मंगलवार
-    बुधवार=बुधवार गुरुवार=गुरुवार शुक्रवार=शुक्रवार शनिवार=शनिवार रविवार=रविवार
-    """
-)
-_LATIN_MONTHS = read_table(
-    """
-    Jan=जनवरी Feb=फ़रवरी Mar=मार्च Apr=अप्रैल May=मई Jun=जून Jul=जुलाई Aug=अगस्त Sep=सितंबर Oct=अक्टूबर Nov=नवंबर Dec=दिसंबर
-    """
-)
 _RELATIONS = read_table("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
-_RANGE_OF_NAMES = re.compile(
-    rf"{BEGINS}({match_any(DAY_NAMES)})\.?\s?[-–]\s?({match_any(DAY_NAMES)})(?:\.(?!\s*$))?{ENDED}"
-    rf"|{BEGINS}({match_any(MONTH_NAMES)})\.?\s?[-–]\s?({match_any(MONTH_NAMES)})(?:\.(?!\s*$))?{ENDED}"
-)
-_FOREIGN_MONTH = re.compile(
-    rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th)?[ -]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?"
-    rf"(?:,?[ -]([12]\d{{3}})(?!\d))?"
-)
 ORDINALS = read_table("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
 """Of sovereigns and popes; later ones are counted in the usual ordinals."""
 _HEADINGS = nfc(
@@ -187,25 +157,12 @@ WORDS: tuple[Rule, ...] = (
     ),
     (re.compile(nfc(rf"{BEGINS}(शक|विक्रम)\s+संख्या(?=\s+\d)")), nfc("\\1 संवत")),
     (re.compile(nfc(rf"{BEGINS}नं(?=\s?\d)")), nfc("नंबर ")),
-    (_RANGE_OF_NAMES, lambda found: _range_of_names(found)),
-    (_FOREIGN_MONTH, lambda found: _foreign_month(found)),
-    (
-        re.compile(rf"\b({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\.?\s([12]\d{{3}})(?![\d,.]\d|\d)"),
-        lambda found: f"{_LATIN_MONTHS[found[1]]} \x02{found[2]}\x03",
-    ),
+    *NAMED_DATES,
     (re.compile(r"(?<![\w.,])(\d{1,3})(?:st|nd|rd|th)\b"), lambda found: english_ordinal(int(found[1]))),
     (re.compile(r"\b([SsDdWwCc])/[oO]\b\.?"), lambda found: _RELATIONS[found[1].lower()]),
     (
         re.compile(nfc(r"((?:एक्सप्रेस|शताब्दी|राजधानी|मेल)\s)(\d{5})(?!\d|[.,-]\d)")),
         lambda found: f"{found[1]}{' '.join(found[2])}",
-    ),
-    (
-        re.compile(nfc(rf"(?<![\d-])(\d{{1,2}})-({match_any(MONTH_NAMES)})-(\d{{4}})(?![\d-])")),
-        lambda found: f"{int(found[1])} {MONTH_NAMES[found[2]]} \x02{found[3]}\x03",
-    ),
-    (
-        re.compile(nfc(rf"{BEGINS}({match_any(MONTH_NAMES.values())})\s(\d{{1,2}}),\s([12]\d{{3}})(?![\d,.]\d|\d)")),
-        "\\1 \\2, \x02\\3\x03",
     ),
 )
 ROMAN: tuple[Rule, ...] = (
@@ -219,33 +176,16 @@ ROMAN: tuple[Rule, ...] = (
 HAS_ROMAN = re.compile("[IVXivx]")
 """Much faster to look for than each of these."""
 FIGURES: tuple[Rule, ...] = (
-    (re.compile(nfc(rf"({_N}) ?रु\.?/(?=[\u0900-\u097f])")), r"₹\1/"),
-    (
-        re.compile(
-            nfc(rf"{BEGINS}(सुबह|शाम|रात|दोपहर|सवेरे|समय)\s(1?\d|2[0-4])\.([0-5]\d)(?![\d.])(?=\s(?:पर|से|तक|को){ENDED})")
-        ),
-        r"\1 \2:\3",
-    ),
+    *MONEY,
+    *DATES,
+    *TIMES,
     (re.compile(nfc(r"(?<=\d)(वीं|वें|वाँ|वां)\s?[-–]\s?(?=\d+(?:वीं|वें|वाँ|वां))")), nfc(r"\1 से ")),
     (re.compile(r"(?<![\d.,/:₹$-])(\d{1,3})-(\1)(?![\d.,/:-]|\w)"), r"\1 \2"),
-    (
-        re.compile(
-            nfc(
-                r"(?<![\d.,/:₹$-])(1[5-9]\d\d)(?=(?:,\s(?:1[5-9]|20)\d\d)*\s(?:और|या|व|तथा|एवं)\s(?:1[5-9]|20)\d\d\s(?:में|से|तक|के|की|का|को))"
-            )
-        ),
-        "\x02\\1\x03",
-    ),
     (
         re.compile(
             r"(?<![\d.])(?!\d\d?\.\d\d?\.\d{4}(?!\d))(?!\d\d\.\d\d\.\d\d(?!\d))(\d{1,4}(?:\.\d{1,5}){2,})(?![.,]?\d)"
         ),
         lambda found: nfc(" पॉइंट ").join(found[1].split(".")),
-    ),
-    (re.compile(r"(?<![\d.])(\d\d)\.(\d\d)\.(\d\d)(?![\d.]\d|\d)"), lambda found: _short_date(found)),
-    (
-        re.compile(r"(?<![\w.,])(\d{1,3}) ?h ?(\d{1,2}) ?m(?:in)?\b(?! ?\d)"),
-        lambda found: nfc(f"{found[1]} घंटे {found[2]} मिनट"),
     ),
     (
         re.compile(r"(?<![\w.'])(\d{1,2})['′] ?(\d{1,2})[\"″](?!\w)"),
@@ -253,21 +193,6 @@ FIGURES: tuple[Rule, ...] = (
     ),
     (re.compile(r"(?<![\w.,:'-])(\d{1,3})(?:\"|″)(?!\w)"), lambda found: _inches(found)),
     (re.compile(r"(?<=[\u0900-\u097f])\s?/\s?(?=\d)"), ", "),
-    (re.compile(r"(?<![\d/,.-])((?:19|20)\d\d)/(\d\d)(?![\d/])"), lambda found: _fiscal(found)),
-    (re.compile(r"(?<=\d)/-"), " "),
-    (
-        re.compile(nfc(rf"(₹|रु\.?) ?({_N})\s?[-–~]\s?({_N})")),
-        lambda found: nfc(f"{found[2]} से {found[1]}{found[3]}"),
-    ),
-    (
-        re.compile(nfc(rf"(₹ ?{_N})/(?:({UNIT}|night|person|month)(?!{LETTER})|(?=[\u0900-\u097f]))")),
-        lambda found: nfc(f"{found[1]} प्रति {name_below(found[2] or '')}"),
-    ),
-    (re.compile(rf"\b(?:INR|Rs) ?({_N})"), r"₹\1"),
-    (re.compile(r"\b(US|A|C|CA|AU|NZ|HK|S)(?=\$\d)"), r"\1 "),
-    (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ((?:{_SCALES})(?: {_SCALES})?) ?रु(?:\.|{ENDED})")), r"₹\1 \2 "),
-    (re.compile(rf"\b(USD|EUR|GBP) ?({_N})"), lambda found: f"{_SIGNS[found[1]]}{found[2]}"),
-    (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ?(?:रु(?:\.|{ENDED})|₹|INR\b)")), r"₹\1 "),
     (re.compile(r"([★⭐]+)(☆*)"), _stars),
     (re.compile(rf"(?<=\d)(?:{_RAISED}{{2,}}|[⁰¹⁴-⁹⁻]{_RAISED}*)(?![⁺⁻])|(?<=10)[²³]"), _power),
     (re.compile(r"([¹²³⁴]?)([⁺⁻])"), lambda found: f" {RAISED.get(found[1], '')} {'+' if found[2] == '⁺' else '−'} "),
@@ -281,17 +206,7 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(r"(?<![\d/])(\d+) (\d{1,2}/\d{1,2})(?![\d/])"), lambda found: nfc(f"{found[1]} सही {found[2]}")),
     (re.compile(f"[{''.join(VULGAR)}]"), lambda found: f" {VULGAR[found[0]]} "),
     (re.compile(r"(?<![\d.\w])\.(\d+)(?![\d.])"), lambda found: nfc(f"दशमलव {' '.join(found[1])}")),
-    (
-        re.compile(nfc(rf"(?<![\d:.,])(1?\d|2[0-4])\.([0-5]\d)(?=\s*बजे{ENDED})")),
-        r"\1:\2",
-    ),
-    (
-        re.compile(r"(?<![\d:])(\d{1,2}):([0-5]\d):([0-5]\d)(?![\d:])"),
-        lambda found: nfc(f"{int(found[1])} घंटे {int(found[2])} मिनट {int(found[3])} सेकंड"),
-    ),
-    (re.compile(r"(?<=:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)"), nfc(" से ")),
     (re.compile(r"\b24\s?[x×]\s?7\b|\b24/7\b"), nfc("24 गुणा 7")),
-    (re.compile(r"(?<![\d:.])(\d{1,3}):(\d{1,3})(?=\s*(?:का अनुपात|के अनुपात)|$)(?<!:\d\d)"), r"\1 \2"),
     (re.compile(nfc(r"(?<=मैं )<3(?!\w)")), nfc("दिल")),
     (re.compile(r"(?<=\d )-(?= \d[^=]*=)"), nfc("माइनस")),
     (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), nfc(" गुणा ")),
@@ -300,33 +215,9 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(r">="), " ≥ "),
     (re.compile(r"!="), " ≠ "),
     (re.compile(r"[-=]>"), " → "),
-    (re.compile(r"(?<![\d/.-])(\d{1,2})/(\d{1,2})/(\d\d)(?![\d/])"), lambda found: _short_date(found)),
-    (
-        re.compile(r"(?<![\d.,/-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(1[1-9]\d\d|20\d\d|\d\d)(?!\d|[,/-]\d|\.\d)"),
-        lambda found: f"\x02{found[1]}\x03 {nfc('से')} " + (f"\x02{found[2]}\x03" if len(found[2]) == 4 else found[2]),
-    ),
-    (
-        re.compile(rf"(?<![\d.,:/₹$€£-])(1[5-9]\d\d)(?=\s+(?:{_POSTPOSITION}){ENDED})"),
-        "\x02\\1\x03",
-    ),
-    (
-        re.compile(nfc(r"(?<=जन्म )(1[5-9]\d\d|20\d\d)(?!\d)|(?<=मृत्यु )(1[5-9]\d\d|20\d\d)(?!\d)")),
-        "\x02\\g<0>\x03",
-    ),
-    (re.compile(f"[{re.escape(''.join(_NAMES))}](?!\\s*[\\d₹€£$]*¥)"), lambda found: f" {_NAMES[found[0]]} "),
+    *YEARS,
+    (re.compile(f"[{re.escape(''.join(_NAMES))}]"), lambda found: f" {_NAMES[found[0]]} "),
 )
-"""Years stand between U+0002 and U+0003, for ``hindi`` to read."""
-
-
-def _range_of_names(found: re.Match[str]) -> str:
-    known = DAY_NAMES | MONTH_NAMES
-    return nfc(" से ").join(known[one] for one in found.groups() if one)
-
-
-def _foreign_month(found: re.Match[str]) -> str:
-    """``14 Feb 2020``: English names of months in a date."""
-    said = f"{int(found[1])} {_LATIN_MONTHS[found[2]]}"
-    return f"{said} \x02{found[3]}\x03" if found[3] else said
 
 
 def _read_roman_heading(found: re.Match[str]) -> str:
@@ -345,17 +236,6 @@ def _inches(found: re.Match[str]) -> str:
     """``1"``, unless the mark closes a quotation."""
     closes = found[0].endswith('"') and found.string.count('"', 0, found.start()) % 2
     return found[0] if closes else nfc(f"{found[1]} इंच")
-
-
-def _fiscal(found: re.Match[str]) -> str:
-    """``2023/24`` is two years, if the second is the year after the first."""
-    consecutive = (int(found[1]) + 1) % 100 == int(found[2])
-    return f"\x02{found[1]}\x03 {found[2]}" if consecutive else found[0]
-
-
-def _short_date(found: re.Match[str]) -> str:
-    day, month = int(found[1]), int(found[2])
-    return f"{day}/{month}/20{found[3]}" if 1 <= day <= 31 and 1 <= month <= 12 else found[0]
 
 
 _SIGN_OF_ABBREVIATION = re.compile(r"(?<=[\u0904-\u0963])[०॰](?![०-९\d])")

@@ -241,7 +241,7 @@ _BELOW = HINDI_BY_UNIT | read_table(
     """
 )
 """Below the line of a quotient: km/l, बार/दिन."""
-_PER = match_any(_BELOW)
+PER = match_any(_BELOW)
 _SCALE = nfc("(?:हज़ार|हजार|लाख|करोड़|अरब)")
 _FEW = nfc("आधा|आधे|चौथाई|पौन|एक|दो|तीन|चार|पाँच|दस|डेढ़|ढाई|प्रति|हर")
 NUMBER = r"\d+(?:,\d+)*(?:\.\d+)?"
@@ -263,10 +263,10 @@ def name_below(short: str) -> str:
 
 def _measure(found: re.Match[str]) -> str:
     unit = HINDI_BY_UNIT[found["unit"]]
-    if unit == _HOUR and found["number"] not in ("1", "0.5"):
+    if unit == _HOUR != found["unit"] and found["number"] not in ("1", "0.5"):
         unit = _HOURS
     quotient = re.sub(
-        rf"/({_PER}|{LETTER}+)([²³]|\^[23](?!\d))?",
+        rf"/({PER}|{LETTER}+)([²³]|\^[23](?!\d))?",
         lambda per: f"{_PER_SAID}{_RAISED_UNIT.get(per[2] or '', '')}{name_below(per[1])}",
         found["quotient"],
     )
@@ -275,7 +275,7 @@ def _measure(found: re.Match[str]) -> str:
 
 UNITS_ALONE: tuple[Rule, ...] = (
     (  # the unit of a column, or after वर्ग and प्रति
-        re.compile(rf"(?<!(?!\d){LETTER})({_COMPOUND})(?:/({_PER}))?{_STOP}{ENDED}"),
+        re.compile(rf"(?<!(?!\d){LETTER})({_COMPOUND})(?:/({PER}))?{_STOP}{ENDED}"),
         lambda found: HINDI_BY_UNIT[found[1]] + (_PER_SAID + name_below(found[2]) if found[2] else ""),
     ),
     (
@@ -300,7 +300,7 @@ UNITS: tuple[Rule, ...] = (
     (
         re.compile(
             rf"(?:(?<![\d.,:/])|(?<=[A-Za-z]/))(?P<number>{NUMBER})(?:\s{{0,2}}|-(?={LETTER}{{2}}))(?P<unit>{UNIT})"
-            rf"(?P<power>[²³]|\^[23](?!\d))?(?P<quotient>(?:/(?:{_PER}|[\u0900-\u097f]+)(?:[²³]|\^[23](?!\d))?)*)"
+            rf"(?P<power>[²³]|\^[23](?!\d))?(?P<quotient>(?:/(?:{PER}|[\u0900-\u097f]+)(?:[²³]|\^[23](?!\d))?)*)"
             rf"(?!{LETTER}|[²³])(?:{_STOP})"
         ),
         _measure,
@@ -310,7 +310,7 @@ UNITS: tuple[Rule, ...] = (
         lambda found: f"{found[1]} {HINDI_BY_UNIT[found[2]]}",
     ),
     (  # counts: 72/मिनट, 10⁹/L, 3 बार/दिन
-        re.compile(rf"(?<=\d)\s?/\s?({_PER})([²³])?{ENDED}|(?<=\d )({LETTER}+)\s?/\s?({_PER})([²³])?{ENDED}"),
+        re.compile(rf"(?<=\d)\s?/\s?({PER})([²³])?{ENDED}|(?<=\d )({LETTER}+)\s?/\s?({PER})([²³])?{ENDED}"),
         lambda found: (
             f"{found[3] or ''}{_PER_SAID}{_RAISED_UNIT.get(found[2] or found[5] or '', '')}"
             + name_below(found[1] or found[4])
@@ -325,7 +325,7 @@ UNITS: tuple[Rule, ...] = (
         nfc(" इंच"),
     ),
     (
-        re.compile(rf"(?<=\d )([{''.join(SPACED_UNITS)}])(?=\s+[\u0900-\u097f]|[,।.;)]|$)(?:/({_PER}){ENDED})?"),
+        re.compile(rf"(?<=\d )([{''.join(SPACED_UNITS)}])(?=\s+[\u0900-\u097f]|[,।.;)]|$)(?:/({PER}){ENDED})?"),
         lambda found: SPACED_UNITS[found[1]],
     ),
     (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})|(?<=घन )(मी\.|मी{ENDED})")), nfc("मीटर")),
