@@ -11,6 +11,7 @@ import re
 from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import SHORT_DAYS
 from vaak.text.speech.guesses import report_guess
+from vaak.text.speech.short_words import FORMS
 from vaak.text.speech.words import DIGITS, cardinal, digits, table, words, year
 
 TITLES = table(
@@ -36,6 +37,7 @@ ABBREVIATIONS = table(
     tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
+ABBREVIATIONS |= FORMS["company"]
 ABBREVIATIONS |= {
     short.capitalize(): said.capitalize() for short, said in ABBREVIATIONS.items() if short.islower() and short != "al"
 }
@@ -44,18 +46,19 @@ BEFORE_NUMBERS = table(
     """
     No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
     figs=figures Ch=Chapter ch=chapter Sec=Section sec=section Art=Article art=article Eq=Equation eq=equation
-    Sect=Section sect=section Ref=Reference
-    Arts=Articles arts=articles Cl=Clause cl=clause Cls=Clauses cls=clauses Para=Paragraph para=paragraph
-    Paras=Paragraphs paras=paragraphs Pg=Page pg=page Pgs=Pages pgs=pages Pt=Part pt=part Pts=Parts Sch=Schedule
-    App=Appendix app=appendix Tab=Table tab=table Chs=Chapters chs=chapters Secs=Sections secs=sections Eqs=Equations
-    eqs=equations Refs=References refs=references Reg=Regulation reg=regulation Regs=Regulations Bk=Book bk=book
-    Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room n=note nn=notes l=line ll=lines fn=footnote
-    Ep=Episode ep=episode Blk=Block blk=block Flt=Flight Rte=Route Ex=Exhibit Ord=Ordinance Amend=Amendment Dk=Deck
-    Ste=Suite ste=suite Lvl=Level Gr=Grade Wk=Week Yr=Year Qn=Question qn=question Iss=Issue iss=issue Op=Opus op=opus
-    Elev=Elevation Pop=Population pop=population Ser=Series ser=series col=column cols=columns vv=verses
-    ref=reference c=circa ca=circa Ext=Extension ext=extension Extn=Extension extn=extension Apt=Apartment apt=apartment
+    Sect=Section sect=section Ref=Reference Arts=Articles arts=articles Cl=Clause cl=clause Cls=Clauses cls=clauses
+    Para=Paragraph para=paragraph Paras=Paragraphs paras=paragraphs Pg=Page pg=page Pgs=Pages pgs=pages Pt=Part
+    pt=part Pts=Parts Sch=Schedule App=Appendix app=appendix Tab=Table tab=table Chs=Chapters chs=chapters
+    Secs=Sections secs=sections Eqs=Equations eqs=equations Refs=References refs=references Reg=Regulation
+    reg=regulation Regs=Regulations Bk=Book bk=book Thm=Theorem Prop=Proposition Def=Definition Rm=Room rm=room
+    n=note nn=notes l=line ll=lines fn=footnote Ep=Episode ep=episode Blk=Block blk=block Flt=Flight Rte=Route
+    Ex=Exhibit Ord=Ordinance Amend=Amendment Dk=Deck Ste=Suite ste=suite Lvl=Level Gr=Grade Wk=Week Yr=Year
+    Qn=Question qn=question Iss=Issue iss=issue Op=Opus op=opus Elev=Elevation Pop=Population pop=population
+    Ser=Series ser=series col=column cols=columns vv=verses ref=reference c=circa ca=circa Ext=Extension
+    ext=extension Extn=Extension extn=extension Apt=Apartment apt=apartment
     """
 )
+BEFORE_NUMBERS = FORMS["number"] | BEFORE_NUMBERS
 LATIN = {
     "i.e.": "that is",
     "I.e.": "That is",
@@ -80,10 +83,11 @@ _AVERAGES = (
     ),
     (re.compile(r"\bmax\.(?=\s[a-z\d]|,)"), "maximum"),
     (re.compile(r"(\b(?:the|and|or) )min\.(?=\s[a-z\d]|,)"), r"\1minimum"),
+    (re.compile(r"(?<![\d½¼¾] )(?<!\d)\b([Mm])in\. ?(?=\d)"), r"\1inimum "),
     (re.compile(r"(\ba )min\.(?=\s(?:of|wage|age|order|fee)\b)"), r"\1minimum"),
 )
 """Short words of statistics; ``a few min.`` are minutes."""
-_VERSUS = re.compile(r"(?<=[A-Za-z.,] )v\.(?= [A-Z])")
+_VERSUS = re.compile(r"(?<=[A-Za-z.,)] )vs?\.(?= (?:[A-Z\d]|the\b))|(?<=[a-z)] )vs?(?= [A-Z\d])|(?<=[a-z] )vs(?= )")
 _HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
@@ -96,12 +100,21 @@ _NUMBERED = re.compile(
     r"|\((?=\w{1,3}\))|(?<=Ex\. )[A-Z]\b)|(№)\s?(?=\d)"
 )
 _STREET = re.compile(
-    r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq|Rd|Ave|Blvd|Ln|Hwy|Pkwy|Cres)\.?"
-    r"(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))"
+    r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq|Rd|Ave?|Blvd|Ln|Hwy|Pkwy|Cres|Expy|Fwy|Tpke|Cir|Terr?|Trl|Plz|Byp|Cv|Tce|Gdns)\.?"
+    r"(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite|Ste|Unit|#))"
 )
-_STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"} | table(
-    "Rd=Road Ave=Avenue Blvd=Boulevard Ln=Lane Hwy=Highway Pkwy=Parkway Cres=Crescent"
+_STREETS = table(
+    """
+    St=Street Dr=Drive Pl=Place Ct=Court Sq=Square Rd=Road Ave=Avenue Av=Avenue Blvd=Boulevard Ln=Lane Hwy=Highway
+    Pkwy=Parkway Cres=Crescent Expy=Expressway Fwy=Freeway Tpke=Turnpike Cir=Circle Ter=Terrace Terr=Terrace
+    Trl=Trail Plz=Plaza Aly=Alley Byp=Bypass Cv=Cove Xing=Crossing Tce=Terrace Gdns=Gardens
+    """
 )
+_DIRECTION = re.compile(
+    r"(?<=\d )(N|S|E|W|NE|NW|SE|SW)\.? (?=(?:[A-Z][a-z]+ |\d+(?:st|nd|rd|th) ){1,3}"
+    rf"(?:{'|'.join((*_STREETS, *_STREETS.values(), 'Way'))})\b)"
+)
+_DIRECTIONS = table("N=North S=South E=East W=West NE=Northeast NW=Northwest SE=Southeast SW=Southwest")
 _NAME_BEFORE = re.compile(r"(?:\b[A-Z][\w'.-]*|\d(?:st|nd|rd|th))$")
 _UNSTOPPED = words("Fig Figs Nos Ext Apt pp Rm Blk Flt Rte Ste Lvl Qn Sec Vol Ch")
 """No words of English, so that they need no full stop before a number."""
@@ -136,6 +149,7 @@ def abbreviations(text: str) -> str:
     for pattern, said in _AVERAGES:
         text = pattern.sub(said, text)
     text = _SAINTS.sub("Saints ", text)
+    text = _DIRECTION.sub(lambda match: f"{_DIRECTIONS[match[1]]} ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
     text = _STREET.sub(_read_street, text)
     # A name written right after its title ("Dr.Roe") gets a space.
@@ -197,22 +211,6 @@ SYMBOLS = (
     | dict.fromkeys("_`′″·•●▪■◦‣►†‡¹", "")
 )
 """The name of a symbol; empty where it is not spoken."""
-SPOKEN_AS_WORDS = words(
-    """
-    ZIP NASA NATO UNESCO UNICEF AIDS OPEC RADAR SONAR LASER SCUBA NAFTA ASCII PIN SIM RAM ROM GIF JPEG NASDAQ SWAT NORAD
-    FEMA OSHA COVID CAPTCHA HAZMAT POTUS SCOTUS FIFA UEFA ASEAN INTERPOL GULAG BASIC COBOL FORTRAN TASER YOLO
-    """
-)
-"""Acronyms that are read as words."""
-_WORDS = words(
-    """
-    A I OF TO IN IT IS BE AS AT SO WE HE BY OR ON DO IF ME MY UP AN GO NO AM THE AND FOR ARE BUT NOT YOU ALL ANY CAN
-    HAD HER WAS ONE OUR OUT DAY GET HAS HIM HIS HOW MAN NEW NOW OLD SEE TWO WAY WHO BOY DID ITS LET PUT SAY SHE TOO USE
-    DAD MOM YES END MEN BIG BAD WAR LAW ACT WHY OFF OWN RUN SET SIT TEN TOP TRY ASK BED BOX BUY CAR CUT DOG EAT FAR FEW
-    FUN GOD GOT GUN HOT JOB KEY LAY LOT LOW MAY RED SIX SUN TAX WON YET
-    """
-)
-"""Short words that stand in capitals for emphasis more often than as initials."""
 _MARKS = {"[": "(", "]": ")", "{": "(", "}": ")"}
 _PUNCTUATION = (
     (re.compile(r"\.(?:\s?\.)+"), "… "),
@@ -233,14 +231,6 @@ _SHORT = (
     (re.compile(r"\bc/o\b"), "care of"),
     (re.compile(r"\bw/(?=\s)"), "with"),
 )
-_DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
-_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
-_ARTICLE = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s$")
-_ONSET = re.compile(
-    r"^(?:[BCDFGHJKLMNPQRSTVWXYZ]|[BCFGKPS]L|[BCDFGKPTW]R|S[CKMNPTWQ]|SH|CH|TH|WH|PH|KN|GN|QU|SC[RH]|S[PT]R|SPL|SHR|THR|TW|DW)"
-    r"?[AEIOUY]"
-)
-_UNREADABLE = re.compile(r"[^AEIOUY]{4}|[^AEIOUY]{3}(?<!GHT|RST|RLD|TCH|LTH|NTH|RTH)(?<!S)$|^[AEIOU]+$")
 
 
 def symbols(text: str) -> str:
@@ -267,60 +257,6 @@ def find_unspoken(text: str) -> list[str]:
     return [one for one in _REPEATED.sub(" ", text) if SYMBOLS.get(one) == "" and one != "`"] + repeated
 
 
-def letters(text: str) -> str:
-    """Initialisms as single capitals, which are read by their names; everything else that isn't a name in lower case.
-
-    A word in capitals is an initialism if it has up to five letters and can't be read as a word, or up to three; in a
-    text that is all in capitals nothing is.
-
-    >>> letters("The FBI, the U.S. and NASA say STOP, J. Edgar.")
-    'The F B I, the U S and Nasa say stop, J Edgar.'
-    """
-
-    def dotted(match: re.Match[str]) -> str:
-        said = " ".join(one.upper() for one in match[1] if one.isalpha())
-        if match[2] or match[3]:
-            return f"{said}'s"
-        gap = " " if match[1].endswith(" ") else ""
-        end = match.start(1) + len(match[1].rstrip())
-        return said + ("." if sentence_ends(match.string, end) and len(said) > 1 else "") + gap
-
-    shouted = text.isupper() and len(text.split()) > 1
-    return _CAPITALS.sub(lambda match: _capitals(match, shouted), _DOTTED.sub(dotted, text))
-
-
-def _capitals(match: re.Match[str], shouted: bool) -> str:
-    word = match[0]
-    plain = word.rstrip("s").rstrip("'’")
-    ending = word[len(plain) :].replace("’", "'")
-    # "The WHO" and "an IT firm": after an article these aren't pronouns.
-    if plain in ("WHO", "IT") and not shouted and _ARTICLE.search(match.string[: match.start()]):
-        return " ".join(plain) + ("'s" if ending else "")
-    if plain in SPOKEN_AS_WORDS:
-        return plain.capitalize() + ending
-    if len(set(plain)) == 1 and not shouted:  # of a format, such as YYYY, or a grade
-        return " ".join(plain) + ("'s" if ending else "")
-    if shouted or plain in _WORDS:
-        return plain.lower() + ending
-    if len(plain) > 3:
-        as_word = is_readable(plain)
-        report_guess("STOP as a word" if as_word else "FPCC as letters")
-        if as_word:
-            return plain.lower() + ending
-    return " ".join(plain) + ("'s" if ending else "")
-
-
-def is_readable(capitals: str) -> bool:
-    """Return whether letters can be read as a word: they begin as an English word may, with vowels all through.
-
-    >>> [is_readable(word) for word in ("STOP", "NIGHT", "FPCC", "WDSU", "ISBN")]
-    [True, True, False, False, False]
-    """
-    if len(capitals) > 5:
-        return True
-    return bool(_ONSET.match(capitals)) and not _UNREADABLE.search(capitals)
-
-
 DOMAIN_ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")
 """Last parts of names that are taken for web addresses without ``www`` or ``https``.
 
@@ -336,10 +272,10 @@ STATES = table(
     """
     AL=Alabama AK=Alaska AZ=Arizona AR=Arkansas CA=California CO=Colorado CT=Connecticut DE=Delaware FL=Florida
     GA=Georgia HI=Hawaii ID=Idaho IL=Illinois IN=Indiana IA=Iowa KS=Kansas KY=Kentucky LA=Louisiana ME=Maine
-    MD=Maryland MA=Massachusetts MI=Michigan MN=Minnesota MS=Mississippi MO=Missouri MT=Montana NE=Nebraska NV=Nevada
-    NH=New_Hampshire NJ=New_Jersey NM=New_Mexico NY=New_York NC=North_Carolina ND=North_Dakota OH=Ohio OK=Oklahoma
-    OR=Oregon PA=Pennsylvania RI=Rhode_Island SC=South_Carolina SD=South_Dakota TN=Tennessee TX=Texas UT=Utah
-    VT=Vermont VA=Virginia WA=Washington WV=West_Virginia WI=Wisconsin WY=Wyoming
+    MD=Maryland MA=Massachusetts MI=Michigan MN=Minnesota MS=Mississippi MO=Missouri MT=Montana NE=Nebraska
+    NV=Nevada NH=New_Hampshire NJ=New_Jersey NM=New_Mexico NY=New_York NC=North_Carolina ND=North_Dakota OH=Ohio
+    OK=Oklahoma OR=Oregon PA=Pennsylvania RI=Rhode_Island SC=South_Carolina SD=South_Dakota TN=Tennessee TX=Texas
+    UT=Utah VT=Vermont VA=Virginia WA=Washington WV=West_Virginia WI=Wisconsin WY=Wyoming
     """
 )
 """Before a postcode."""
@@ -364,6 +300,19 @@ _CITY = re.compile(
     r"Photo|Product|Session|Student|Tax|The|Ticket|Transaction|User|Voter|Your|Zoom)\b)[A-Z][\w'.-]*) $"
 )
 """What is before a state's short form; before ``ID 88213``, other words say whose identity that is."""
+_OF_CITIES = table(
+    """
+    Boston=MA Lowell=MA Quincy=MA Worcester=MA Cambridge=MA Pittsburgh=PA Philadelphia=PA Scranton=PA Allentown=PA
+    Harrisburg=PA Portland=OR Eugene=OR Baltimore=MD Bethesda=MD Annapolis=MD Honolulu=HI New_Orleans=LA
+    Baton_Rouge=LA Indianapolis=IN Fort_Wayne=IN Bloomington=IN Oklahoma_City=OK Tulsa=OK Boise=ID Wilmington=DE
+    Jackson=MS Bangor=ME
+    """
+)
+"""Cities of states whose short form after a comma may be a word or a degree (Smith, MD)."""
+_SURE_STATES = "|".join(one for one in STATES if one not in _OF_CITIES.values())
+_CITY_STATE = re.compile(
+    rf"(?<=[a-z], )({_SURE_STATES})(?=[.,;:!?)]|$| (?:[a-z]|\())|\b({'|'.join(_OF_CITIES)}), (?:[A-Z]{{2}})\b"
+)
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 _TAG_YEAR = re.compile(r"(?<=[A-Za-z])(?:19|20)\d\d$")
 _TAG_FIGURES = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Z][a-z])")
@@ -378,7 +327,7 @@ def addresses(text: str) -> str:
     >>> addresses("#ThrowbackDay with @jo")
     'hashtag Throwback Day with at jo'
     """
-    text = _POSTCODE.sub(_read_postcode, text)
+    text = _CITY_STATE.sub(_read_state, _POSTCODE.sub(_read_postcode, text))
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
     text = _IP.sub(_read_ip, text)
@@ -397,6 +346,13 @@ def _split_tag(tag: str) -> str:
     """
     parts = _HUMPS.sub(" ", _TAG_YEAR.sub(lambda match: f" {year(int(match[0]))}", tag))
     return _TAG_FIGURES.sub(" ", parts)
+
+
+def _read_state(match: re.Match[str]) -> str:
+    """``Austin, TX``; of other letters than the city's state nothing is read."""
+    if match[1]:
+        return STATES[match[1]]
+    return f"{match[2]}, {STATES[_OF_CITIES[match[2]]]}" if match[0].endswith(_OF_CITIES[match[2]]) else match[0]
 
 
 def _read_postcode(match: re.Match[str]) -> str:

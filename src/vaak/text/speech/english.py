@@ -19,13 +19,13 @@ from vaak.text.speech.abbreviations import (
     abbreviations,
     addresses,
     find_unspoken,
-    letters,
     symbols,
 )
 from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
 from vaak.text.speech.figures import code, numerals
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
+from vaak.text.speech.initialisms import letters
 from vaak.text.speech.measures import bare_units, units
 from vaak.text.speech.money import money
 from vaak.text.speech.operators import GREEK, READ, greek_name, operators

@@ -1,15 +1,30 @@
 """Short forms of words that their place tells: after a number or an ordinal, before one, or within a sentence.
 
 Forms that are no words of English (pkg, ppl, yrs) are read wherever they stand, with or without a full stop; those that
-are (ed., opt., tab.) only in their places. Titles, companies and headings are in ``vaak.text.speech.abbreviations``.
+are (ed., opt., tab.) only in their places. The forms of trades and sciences are in ``short_forms.tsv``, by place and
+domain. Titles, companies and headings are in ``vaak.text.speech.abbreviations``, too.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterable
+from importlib.resources import files
 
 from vaak.text.speech.words import NUMBER, table
+
+
+def _read_forms() -> dict[str, dict[str, str]]:
+    """The forms of the table, by place."""
+    by_place: dict[str, dict[str, str]] = {}
+    with files(__package__).joinpath("short_forms.tsv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            by_place.setdefault(row["place"], {}).update(table(row["forms"]))
+    return by_place
+
+
+FORMS = _read_forms()
 
 ALWAYS = table(
     """
@@ -23,6 +38,7 @@ ALWAYS = table(
     """
 )
 """No words of English, so read with or without a full stop, and with a capital."""
+ALWAYS = FORMS["anywhere"] | ALWAYS
 ALWAYS |= {short.capitalize(): said.capitalize() for short, said in ALWAYS.items()}
 STOPPED = table(
     """
@@ -31,9 +47,8 @@ STOPPED = table(
     diam=diameter dist=distance esp=especially ext=extension freq=frequency illus=illustrated immed=immediately
     incr=increase lic=license maint=maintenance mtn=mountain mtns=mountains obs=observed occas=occasionally
     poss=possibly prev=previous proc=proceedings resp=respectively sched=schedule std=standard subj=subject
-    suppl=supplement
-    trans=translated usu=usually est=estimated lg=large med=medium sm=small ea=each opt=optional ctr=center btw=between
-    cos=companies reqs=requirements recs=recommendations hts=heights twp=township
+    suppl=supplement trans=translated usu=usually est=estimated lg=large med=medium sm=small ea=each opt=optional
+    ctr=center btw=between cos=companies reqs=requirements recs=recommendations hts=heights twp=township
     """
 )
 """Expanded with their full stop where the sentence continues."""
@@ -49,7 +64,11 @@ NAMES = table(
     """
 )
 """With a capital."""
-NAMES |= {short.capitalize(): said.capitalize() for short, said in STOPPED.items() if short not in ("lg", "med", "sm")}
+NAMES = (
+    FORMS["name"]
+    | NAMES
+    | {short.capitalize(): said.capitalize() for short, said in STOPPED.items() if short not in ("lg", "med", "sm")}
+)
 AFTER_ORDINAL = table(
     """
     ed=edition edn=edition fl=floor flr=floor cent=century amend=amendment cir=circuit dist=district div=division
@@ -63,13 +82,13 @@ PER = table("mo=month mos=month yr=year yrs=year wk=week hr=hour hrs=hour doz=do
 
 
 def _any(short: dict[str, str]) -> str:
-    return "|".join(sorted(short, key=len, reverse=True))
+    return "|".join(re.escape(one) for one in sorted(short, key=len, reverse=True))
 
 
 _ON = r"(?=\s+[a-z\d(&]|\s?[–-]|[,;:)/])"
 """How a sentence continues after the full stop of a short form."""
 _BEGINS = r"(?<![\w.'/@#-])"
-_UNITS = "(?:yrs|hrs|wks|mths|lbs|pkgs?|pkts?)"
+_UNITS = "(?:yrs?|hrs|wks?|mths?|lbs|pkgs?|pkts?)"
 """After a figure ``measures`` reads them, by how many there are."""
 _Rule = tuple[frozenset[str], re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
@@ -78,7 +97,50 @@ def _capitalised(short: Iterable[str]) -> frozenset[str]:
     return frozenset(form for one in short for form in (one, one.capitalize()))
 
 
+def _initials(short: Iterable[str]) -> frozenset[str]:
+    """The first letters together of each form, one of which a text has to have."""
+    return frozenset(found[0] for found in map(_WORD.search, short) if found)
+
+
+_WORD = re.compile("[A-Za-z]+")
+_MIXED = FORMS["mixed"]
+_DOTTED = FORMS["dotted"]
+_JOURNAL, _JOURNAL_ADJECTIVES = FORMS["journal"], FORMS["journal adjective"]
+_TITLED = FORMS["title"]
+_SCRIPTURE, _OF_CITY = FORMS["scripture"], FORMS["city"]
 _RULES: tuple[_Rule, ...] = (
+    (
+        _initials(_DOTTED),
+        re.compile(rf"(?<![\w.&/])({_any(_DOTTED)})(?![\w/]|\.\w)(\s*[\"')]*$)?"),
+        lambda match: (
+            _DOTTED[match[1]] + (f".{match[2]}" if match[1].endswith(".") and match[2] is not None else match[2] or "")
+        ),
+    ),
+    (
+        _initials(_MIXED),
+        re.compile(rf"(?<![\w.'/@#-])({_any(_MIXED)})(?=('?s)?\b)(?![\w@/]*@)"),
+        lambda match: _MIXED[match[1]],
+    ),
+    (
+        frozenset(_JOURNAL),
+        re.compile(rf"(?<![\w.])(?:(?:{_any(_JOURNAL)})\.\s?){{2,}}(?=\w|[,;(]|$)"),
+        lambda match: _read_journal(match),
+    ),
+    (
+        frozenset(_SCRIPTURE),
+        re.compile(rf"\b({_any(_SCRIPTURE)})\.? (?=\d{{1,3}}:\d)"),
+        lambda match: f"{_SCRIPTURE[match[1]]} ",
+    ),
+    (
+        frozenset(_TITLED),
+        re.compile(rf"{_BEGINS}({_any(_TITLED)})\.(?=\s(?:[A-Z][a-z]|[A-Z]\.))"),
+        lambda match: _TITLED[match[1]],
+    ),
+    (
+        _initials(_OF_CITY),
+        re.compile(rf"(?<=[a-z], )({_any(_OF_CITY)})\.(?=\s|[,;:)]|$)(\s*$)?"),
+        lambda match: _OF_CITY[match[1]] + ("." if match[2] is not None else ""),
+    ),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/o(?=\s)"), r"\1ithout"),
     (frozenset("wW"), re.compile(r"(?<![\w/])([Ww])/(?=\s?[\d½¼¾⅓⅔]|\s|[a-z]{3,})\s?"), r"\1ith "),
     (frozenset("bB"), re.compile(r"(?<![\w/])([Bb])/c(?=\s)"), r"\1ecause"),
@@ -130,7 +192,7 @@ _RULES: tuple[_Rule, ...] = (
         r"\1stablished",
     ),
     (
-        frozenset(ALWAYS),
+        frozenset(ALWAYS) | _initials(one for one in ALWAYS if not one.isalpha()),
         re.compile(rf"{_BEGINS}(?!(?<=\d ){_UNITS}\b)({_any(ALWAYS)})(?![\w'@/-]|\.\w)(?:\.{_ON})?"),
         lambda match: ALWAYS[match[1]],
     ),
@@ -152,7 +214,6 @@ _RULES: tuple[_Rule, ...] = (
     ),
 )
 """From the places that decide to the forms that need none; each with short forms that a text has to have."""
-_WORD = re.compile("[A-Za-z]+")
 
 
 def short_words(text: str) -> str:
@@ -166,6 +227,14 @@ def short_words(text: str) -> str:
         if not forms.isdisjoint(present):
             text = pattern.sub(said, text)
     return text
+
+
+def _read_journal(match: re.Match[str]) -> str:
+    """``J. Phys. Chem.``: the words before the last are adjectives; a full stop at the end of a text stays."""
+    *first, last = _WORD.findall(match[0])
+    said = " ".join([*(_JOURNAL_ADJECTIVES.get(one) or _JOURNAL[one] for one in first), _JOURNAL[last]])
+    gap = match[0][len(match[0].rstrip()) :]
+    return f"{said}{gap or ('.' if match.end() == len(match.string) else '')}"
 
 
 def _keep_capital(written: str, said: str) -> str:

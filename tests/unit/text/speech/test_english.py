@@ -167,6 +167,23 @@ EXAMPLES = {
         "Los Angeles, CA 90210": "Los Angeles, California nine zero two one zero",
         "w/o it and/or w/ it": "without it and or with it",
     },
+    "short forms of trades": {
+        "The mkt. and pmt rec'd for int'l flights, btw, this yr": "The market and payment received for international "
+        "flights, by the way, this year",
+        "In Phys. Rev. Lett. and J. Biol. Chem.": "In Physical Review Letters and Journal of Biological Chemistry.",
+        "Take 1 tab. b.i.d., p.r.n. for pain; k2tog": "Take one tablet twice a day, as needed for pain; knit two "
+        "together",
+        "Gen. Lee read Gen. 1:1 to Det. Stone of Macon, Ga.": "General Lee read Genesis one, one to Detective Stone of "
+        "Macon, Georgia.",
+        "Her BSc, mRNA, YoY, Q&A and M&A; N/A, +/-": "Her B S C, M R N A, year over year, Q and A and M and A; N A, "
+        "plus or minus",
+        "India v Australia; cats vs dogs": "India versus Australia; cats versus dogs",
+        "Austin, TX, and Boston, MA; Dr. Lee, MD": "Austin, Texas, and Boston, Massachusetts; Doctor Lee, M D",
+        "12 SW Oak Blvd., 708 N. 1st St.": "twelve Southwest Oak Boulevard, seven hundred eight North first Street.",
+        "COPD, the NAACP and ADHD, but SAVE NOW": "C O P D, the N A A C P and A D H D, but save now",
+        "The post. 5 men left; min. 3 nights, 5 min. 30 s": "The post. five men left; minimum three nights, five "
+        "minutes thirty seconds",
+    },
     "Roman numerals": {
         "WWII after WWI, WW2": "World War two after World War one, World War two",
         "Louis XIV, Henry VIII and John Paul II": "Louis the fourteenth, Henry the eighth and John Paul the second",
