@@ -217,9 +217,10 @@ def in_words(text: str, unspoken: list[str] | None = None) -> str:
     if hindi_forms.HAS_ROMAN.search(text):
         text = hindi_forms.apply(hindi_forms.ROMAN, text)
     text = read_digits(read_after(text, hindi_forms.CUES, digits, _nfc("प्लस")), digits, _nfc("प्लस"))
-    text = hindi_forms.apply(hindi_forms.FIGURES, text)
+    if hindi_forms.HAS_FIGURE.search(text):
+        text = hindi_forms.apply(hindi_forms.FIGURES, text)
     if unspoken is not None:
         unspoken.extend(hindi_forms.find_unspoken(text))
-    for pattern, said in RULES:
-        text = pattern.sub(said, text)
+    if hindi_forms.HAS_FIGURE.search(text):
+        text = hindi_forms.apply(RULES, text)
     return re.sub(r"\s+", " ", text).strip()

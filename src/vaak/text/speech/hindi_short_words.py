@@ -150,6 +150,7 @@ SHORT_WORDS: tuple[Rule, ...] = (
     (re.compile(nfc(rf"{BEGINS}मु\.\s?(?=मंत्री|न्यायाधीश|अभियंता|अतिथि|अध्यापक|सचिव)")), nfc("मुख्य ")),
     (re.compile(nfc(rf"{_OPENS}सं\.:?\s?(?={_WORD})(?!व\s|और\s)")), nfc("संपादक ")),
     (re.compile(nfc(r"\(सं\.\)")), nfc("(संपादक)")),
+    (re.compile(nfc(rf"{BEGINS}अनु\.\s?(?=सचिव)")), nfc("अनु ")),
     (re.compile(nfc(rf"{BEGINS}अनु\.\s?(?=जाति|जनजाति)")), nfc("अनुसूचित ")),
     (re.compile(nfc(rf"{_OPENS}अनु\.:?\s?(?={_WORD})(?!क्र|सचिव)")), nfc("अनुवादक ")),
     (re.compile(nfc(rf"{_OPENS}अधि\.\s?(?={_WORD})(?!सं|की\s|के\s|का\s|में\s|और\s)")), nfc("अधिवक्ता ")),
@@ -193,7 +194,7 @@ SHORT_WORDS: tuple[Rule, ...] = (
         lambda found: f"{DOTTED[found[1]]} ",
     ),
     (re.compile(rf"(?<=\d )({match_any(AFTER_FIGURE)})\."), lambda found: f"{AFTER_FIGURE[found[1]]} "),
-    (re.compile(rf"\b({match_any(LATIN)})\.\s?(?=[\w\u0904-\u0939])"), lambda found: f"{LATIN[found[1]]} "),
+    (re.compile(rf"\b({match_any(LATIN)})\.(?!\s?D\b)\s?(?=[\w\u0904-\u0939])"), lambda found: f"{LATIN[found[1]]} "),
     (
         re.compile(rf"(?<![\w.])({match_any(LATIN_BEFORE_FIGURE)})\.\s?(?=\d)"),
         lambda found: f"{LATIN_BEFORE_FIGURE[found[1]]} ",

@@ -75,6 +75,8 @@ _LATIN = """
 वर्ष yr yrs years
 दर्जन doz dz dozen
 पीस pc pcs
+नग nos Nos
+बेकेरल Bq
 वोल्ट V
 वॉट W watt watts
 हॉर्सपावर hp HP bhp
@@ -149,6 +151,7 @@ _PARTS = """
 वर्ग_फुट व फ़ु
 वर्ग_मीटर व मी
 वर्ग_किलोमीटर व कि मी
+वर्ग_किलोमीटर व किमी
 वर्ग_गज व गज
 घन_मीटर घ मी
 घन_सेंटीमीटर घ से मी
@@ -282,6 +285,12 @@ UNITS_ALONE: tuple[Rule, ...] = (
         re.compile(r"(?<![\w/])([mµμ]?[gU]|mol|mmol|mIU|IU|mEq)/(dL|dl|mL|ml|L|kg)(?![\w/])"),
         lambda found: f"{HINDI_BY_UNIT.get(found[1], found[1])}{_PER_SAID}{HINDI_BY_UNIT[found[2]]}",
     ),
+    (
+        re.compile(nfc(rf"({BEGINS}(?:{_FEW})\s)({UNIT}){ENDED}")),
+        lambda found: found[1] + HINDI_BY_UNIT[found[2]],
+    ),
+    (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})|(?<=घन )(मी\.|मी{ENDED})")), nfc("मीटर")),
+    (re.compile(nfc(r"(?<=[\d°] )से\.\s?ग्रे\.?|(?<=डिग्री )(?:से\.|C\b)|(?<=°)\s?(?:से\.|सेल्सियस)")), nfc(" सेल्सियस")),
 )
 """Without a figure; applied before abbreviations, which would spell them."""
 UNITS: tuple[Rule, ...] = (
@@ -316,10 +325,6 @@ UNITS: tuple[Rule, ...] = (
             + name_below(found[1] or found[4])
         ),
     ),
-    (
-        re.compile(nfc(rf"({BEGINS}(?:{_FEW})\s)({UNIT}){ENDED}")),
-        lambda found: found[1] + HINDI_BY_UNIT[found[2]],
-    ),
     (  # not 5 in 1, or 3 in box
         re.compile(r"(?<=\d)(?: ?in\b\.?(?=\s*(?:$|[,;)।×x/]|[\u0900-\u097f]))|-inch\b)"),
         nfc(" इंच"),
@@ -328,7 +333,5 @@ UNITS: tuple[Rule, ...] = (
         re.compile(rf"(?<=\d )([{''.join(SPACED_UNITS)}])(?=\s+[\u0900-\u097f]|[,।.;)]|$)(?:/({PER}){ENDED})?"),
         lambda found: SPACED_UNITS[found[1]],
     ),
-    (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})|(?<=घन )(मी\.|मी{ENDED})")), nfc("मीटर")),
-    (re.compile(nfc(r"(?<=[\d°] )से\.\s?ग्रे\.?|(?<=डिग्री )(?:से\.|C\b)|(?<=°)\s?(?:से\.|सेल्सियस)")), nfc(" सेल्सियस")),
 )
 """Applied once money has been read: ₹50/किग्रा."""
