@@ -6,6 +6,7 @@ TRAINING = """\
 training:
   max_steps: 3
   batch_size: 4
+  performance: {num_workers: 0}
   device: cpu
   optimizer: {type: adamw, lr: 1e-2}
   checkpoint: {interval_epochs: null}
@@ -63,6 +64,7 @@ data: {window: 1.5, inference: {window: 1.2}}
 training:
   max_steps: 3
   batch_size: 4
+  performance: {num_workers: 0}
   device: cpu
   optimizer: {type: adamw, lr: 1e-2}
   eval_knobs: {label_type: multilabel}

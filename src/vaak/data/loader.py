@@ -10,6 +10,7 @@ the middle costs the same as starting at the beginning.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import random
 import signal
@@ -294,7 +295,7 @@ def load(
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError):
+    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), _keeping_garbage_here():
         # The process that forks workers can be lost, too.
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
@@ -317,6 +318,22 @@ def load(
         end_workers(batches, started)
         # Otherwise the exception and its frame would hold each other.
         found = None
+
+
+@contextlib.contextmanager
+def _keeping_garbage_here() -> Iterator[None]:
+    """Keep processes that are forked within this context from freeing what this process no longer uses.
+
+    A destructor may wait for threads, which a fork doesn't have: that of onnxruntime's sessions never returned.
+    """
+    has_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        yield
+    finally:
+        # Otherwise somebody else froze objects, and garbage that is there now stays with these.
+        if not has_frozen:
+            gc.unfreeze()
 
 
 def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import time
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,3 +152,35 @@ def test_a_lost_worker_is_raised_where_its_batch_is_fetched_and_nowhere_else():
     for other in others:
         other.join(5)
         assert not other.is_alive()
+
+
+class WithThreads:
+    """Freed by the garbage collector alone, as a session of onnxruntime in a cycle is; notes in which process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.itself = path, self
+
+    def __del__(self) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class CollectingDataset(ToyDataset):
+    def example(self, index: int, generators: Any) -> Any:
+        gc.collect()
+        return super().example(index, generators)
+
+
+def test_a_worker_does_not_free_what_its_parent_held(tmp_path: Path):
+    gc.unfreeze()  # what the tests have frozen
+    gc.collect()
+    gc.disable()
+    try:
+        WithThreads(tmp_path / "freed")
+        reader = MicrobatchReader(CollectingDataset(40, noise=0.5), (Purpose.DATA,), seed=1)
+        options = PerformanceConfig(num_workers=1, multiprocessing_context="fork")
+        list(islice(load(reader, addresses(), options, pin_memory=False), 3))
+        gc.collect()
+    finally:
+        gc.enable()
+    assert (tmp_path / "freed").read_text().split() == [str(os.getpid())]
