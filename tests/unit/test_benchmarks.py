@@ -62,6 +62,10 @@ ALONE = {
     "startup": ("1", "data prepared before"),
     "step_parts": ("--rounds 1 --windows 1", "(not in a part)"),
     "tts": ("--rounds 1", "profiler: "),
+    "whole_files": (
+        "--runs 2 --steps 9 --utterances 40 --megabytes 0.05",
+        "| tokenizer, trained on 5,000,000 characters | 0.05 MB |",
+    ),
 }
 """Arguments of the smallest size, and what is in the last table, of those that make their data."""
 QUICK = {"comparison"}

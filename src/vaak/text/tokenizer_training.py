@@ -56,6 +56,8 @@ MERGING = ("byte_level", "bpe", "wordpiece")
 """Types whose trainer counts pairs of neighbours, in 32 bits with a sign: beyond, a merge is lost without an error."""
 MOST_OF_A_PAIR = 2**31
 MEMORY_MARGIN = 0.9
+MANY_CHARACTERS = 100_000_000
+"""In more text than this, a sample gives nearly the same tokenizer."""
 COUNTED = 1 << 18
 """Units of the text whose pairs are all counted; then one text in 64."""
 COUNTED_TOGETHER = 1 << 16
@@ -126,7 +128,9 @@ class TokenizerFactory:
         if isinstance(texts, Sized):
             texts = _Followed(texts)
         if self.options.training_characters is not None:
-            texts = draw_sample(texts, self.options.training_characters)
+            texts = self._sampled(texts, self.options.training_characters)
+        else:
+            texts = _WithAdvice(texts, self.key)
         if self.options.type in MERGING:
             # Checked while the texts stream past, since the library would silently lose the merge and not fail.
             texts = _below_the_limit(texts, self.options.type == "byte_level")
@@ -144,6 +148,22 @@ class TokenizerFactory:
             )
         return tokenizer
 
+    def _sampled(self, texts: Iterable[str], most: int) -> list[str]:
+        """Return a sample of the texts; a line says how much of them it is."""
+        read = _Counted(texts)
+        kept = draw_sample(read, most)
+        characters = sum(map(len, kept))
+        logger.info(
+            "the tokenizer is trained on %s of %s characters (%.1f %%), %s of %s texts (%s.training_characters)",
+            f"{characters:,}",
+            f"{read.characters:,}",
+            100 * characters / max(1, read.characters),
+            f"{len(kept):,}",
+            f"{read.number:,}",
+            self.key,
+        )
+        return kept
+
     def _too_small(self, least: int) -> OptionError:
         return OptionError(
             f"{self.key}.vocab_size",
@@ -160,6 +180,38 @@ class _Followed:
 
     def __iter__(self) -> Iterator[str]:
         return track(self.texts, "reading texts", len(self.texts))
+
+
+class _Counted:
+    """Texts that count how many were read, and their characters."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts, self.number, self.characters = texts, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            self.number += 1
+            self.characters += len(text)
+            yield text
+
+
+class _WithAdvice:
+    """Texts; the first time that they are read, a line says how to sample them where they are many."""
+
+    def __init__(self, texts: Iterable[str], key: str) -> None:
+        self.texts, self.key, self.said = texts, key, False
+
+    def __iter__(self) -> Iterator[str]:
+        read = _Counted(self.texts)
+        for text in read:
+            if read.characters > MANY_CHARACTERS and not self.said:
+                self.said = True
+                logger.info(
+                    "the tokenizer is trained on all texts, more than %s characters; %s.training_characters=%d trains "
+                    "on a sample in less time and memory",
+                    *(f"{MANY_CHARACTERS:,}", self.key, MANY_CHARACTERS // 2),
+                )
+            yield text
 
 
 def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backend:

@@ -31,6 +31,23 @@ def test_a_sample_is_a_function_of_the_texts_and_grows_with_its_size():
     assert made(TEXTS, training_characters=6000).to_json() == made(large).to_json() != made(TEXTS).to_json()
 
 
+def test_how_much_of_the_text_is_read_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    caplog.set_level("INFO")
+    made(TEXTS, training_characters=6000)
+    kept, whole = draw_sample(TEXTS, 6000), sum(map(len, TEXTS))
+    read = sum(map(len, kept))
+    assert (
+        f"is trained on {read:,} of {whole:,} characters ({100 * read / whole:.1f} %), {len(kept)} of {len(TEXTS)} "
+        "texts (data.tokenizer.training_characters)"
+    ) in caplog.text
+    caplog.clear()
+    made(TEXTS)
+    assert not caplog.records
+    monkeypatch.setattr(tokenizer_training, "MANY_CHARACTERS", 6000)
+    made(TEXTS)
+    assert caplog.text.count("data.tokenizer.training_characters=3000 trains on a sample") == 1
+
+
 @pytest.mark.parametrize("kind", ["byte_level", "bpe", "wordpiece"])
 def test_more_than_the_library_can_count_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Above 2**31 occurrences of a pair a merge was lost without an error."""

@@ -150,7 +150,7 @@ class StackCache:
 
         Padding that no row needs any more goes, so a cache whose rows come and go doesn't grow for ever.
         """
-        mine, theirs = self._known_documents(), other._known_documents()
+        mine, theirs = self.find_documents(), other.find_documents()
         kept, added = count_needed(mine >= 0), count_needed(theirs >= 0)
         for own, new in zip(self.self_attention, other.self_attention, strict=True):
             own.join(new, kept, added)
@@ -158,7 +158,8 @@ class StackCache:
         self.documents = join_rows(mine + 1, theirs + 1, 1, kept, added) - 1
         self.length = max(kept, added)
 
-    def _known_documents(self) -> Tensor:
+    def find_documents(self) -> Tensor:
+        """Return the documents ``(row, time)`` of all tokens so far; 0 for each where they aren't told apart."""
         if self.documents is not None:
             return self.documents
         keys = self.self_attention[0].tensors["keys"]

@@ -24,7 +24,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.ctc_words import END
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, require_tokens, uniform_numbers, without_dropout
-from vaak.nn.decoding.static_cache import StaticStep, are_near
+from vaak.nn.decoding.static_cache import StaticStep, are_near, round_rows
 from vaak.tasks.batches import IS_ALONE, Embedded, limit_batch
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel
 from vaak.text.tokenizer import Tokenizer, normalise
@@ -213,6 +213,8 @@ class WordScores:
 
 STEPS_BEFORE_GRAPH, GRAPHED_DEVICES = 16, ("cuda",)
 """Steps with the same rows until one is captured, which costs as much as a few; and where."""
+MOST_GRAPHS = 3
+"""Of a model that writes, by numbers of rows; each has keys and values of its own."""
 _REFUSED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Models whose step couldn't be captured."""
 
@@ -257,8 +259,10 @@ class RowDecoder:
         self._separate = len({len(context) for context in self.contexts}) > 1
         self._modules = list(model.modules())
         self._static: StaticStep | None = None
+        self._steps: dict[int, StaticStep] = {}
+        """Those made so far, by the rows of their buffers, the last one used last."""
         self._num_alike = 0
-        """Steps since rows came or went."""
+        """Steps since rows came or went that no static step had room for."""
 
     def append(self, tokens: Sequence[int]) -> None:
         """One more token for each row; a row that outgrows ``max_length`` forgets its older part."""
@@ -269,9 +273,12 @@ class RowDecoder:
             self._grow()
             self.contexts, self.cache = recent, None
 
+    @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order."""
-        self._grow()
+        # A step of which most rows are idle is given up, for one with fewer.
+        if self._static is None or not self._static.cache.rows // 4 < len(rows) <= self._static.cache.rows:
+            self._grow()
         self.contexts = [list(self.contexts[row]) for row in rows]
         if self.cache is not None:
             self.cache.select(send(torch.tensor(rows), self.model.embedding.weight.device))
@@ -281,9 +288,9 @@ class RowDecoder:
         """Whether ``join`` can add rows now: before the first token, or where the cache can."""
         return self.cache is None or bool(getattr(self.cache, "can_join", False))
 
+    @torch.inference_mode()
     def join(self, prompts: Sequence[Sequence[int]]) -> None:
         """Add rows with these prompts after the others; their tokens but the last are read now, by themselves."""
-        self._grow()
         new = RowDecoder(self.model, prompts, self.max_length)
         self._separate = True
         if self.cache is not None:
@@ -291,6 +298,8 @@ class RowDecoder:
             read = RowDecoder(self.model, [context[:-1] for context in new.contexts], None)
             read._separate = True
             read.next_logits(at_least=1)
+            if self._static is None or not self._static.cache.has_room(read.cache):
+                self._grow()
             self.cache.join(read.cache)
         self.contexts += new.contexts
 
@@ -331,7 +340,14 @@ class RowDecoder:
         if self._num_alike > STEPS_BEFORE_GRAPH and _has_static_step(self.model):
             read: Callable[..., Tensor] = self.model.next_logits
             try:
-                static = StaticStep(partial(read, documents=None), self.cache)
+                static = self._steps.pop(round_rows(len(input_ids)), None)
+                if static is None or self.cache.length >= static.cache.capacity:
+                    static = StaticStep(partial(read, documents=None), self.cache)
+                else:
+                    static.cache.load(self.cache)
+                self._steps[static.cache.rows] = static
+                if len(self._steps) > MOST_GRAPHS:
+                    del self._steps[next(iter(self._steps))]
                 return static, static(input_ids)
             except Exception as error:
                 # A layer that waits for the device, say, or too little memory: then as ever, and not tried again.

@@ -353,6 +353,45 @@ def test_steps_with_a_static_cache_give_the_texts_of_one_that_grows(
     assert reader._static is not None
 
 
+def test_a_static_step_outlives_rows_that_come_and_go(monkeypatch: pytest.MonkeyPatch):
+    """A server's texts end and join all the time: a step for each number of rows was made anew each time."""
+    model, made, make = small_model(), list[int](), StaticStep.__init__
+    monkeypatch.setattr(StaticStep, "__init__", lambda self, *given: make(self, *given) or made.append(self.cache.rows))
+    monkeypatch.setattr(predict, "STEPS_BEFORE_GRAPH", 2)
+    monkeypatch.setattr(static_cache, "CAPACITY_STEP", 64)
+    reader, plain = (RowDecoder(model, [[1, 2, 3], [4], [5, 6]], None) for _ in range(2))
+    changes: dict[int, list[int] | list[list[int]]] = {
+        6: [2, 0],  # one ends, the others in another order
+        9: [[7, 8, 9, 1, 2], [3]],
+        12: [list(range(1, 29))],  # longer than all that was written: moved, and no row is left
+        15: [0, 1, 2],
+        18: [[9, 8]],
+        20: [[11]],  # no room: a step of eight rows
+        26: [4, 0],  # few of eight rows: a step of two
+        30: [[5], [6, 7]],  # that of four rows, again
+    }
+    assert len(changes[12][0]) > 12  # type: ignore[arg-type]
+    replayed = 0
+    for step in range(36):
+        change = changes.get(step)
+        for one in (reader, plain):
+            if change and isinstance(change[0], int):
+                one.select(change)
+            elif change:
+                one.join(change)  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr(predict, "GRAPHED_DEVICES", ())
+            expected = plain.next_logits()
+        monkeypatch.setattr(predict, "GRAPHED_DEVICES", ("cpu",))
+        replayed += reader._static is not None
+        torch.testing.assert_close(reader.next_logits(), expected, rtol=0, atol=1e-5)
+        for one in (reader, plain):
+            one.append([(step + row) % 29 for row in range(len(one.contexts))])
+    assert reader._static is not None
+    assert (made, reader._static.cache.rows) == ([4, 8, 2], 4), "the step of four rows serves again"
+    assert replayed > 20
+
+
 @pytest.mark.parametrize("fault", ["wrong", "raises"])
 def test_a_step_that_cannot_be_captured_is_said_once_and_computed_as_ever(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
