@@ -74,15 +74,7 @@ def make_app(server: Server) -> FastAPI:
         },
     )
     app.state.server = server
-    add = app.add_api_route
-    add("/health", health, response_model=forms.Health, summary="Whether the process runs.")
-    add("/ready", health, response_model=forms.Health, summary="Whether requests are taken.", operation_id="ready")
-    add("/metrics", metrics, response_class=PlainTextResponse, summary="Counts, for Prometheus.")
-    add("/docs", docs, include_in_schema=False)
-    add("/v1/models", list_models, response_model=forms.ModelList, summary="The models that are served.")
-    add("/v1/models/{name:path}", get_model, response_model=forms.ModelAbout, summary="One model.")
-    described: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
-    add("/predict", answers.predict, methods=["POST"], operation_id="predict", **described)
+    # First those that are asked most: a request looks for its route in this order.
     models = server.models.values()
     answered = {name for one in models for name in one.endpoints}
     declared = [*answered, *(name for one in models for name in one.refused)]
@@ -95,6 +87,15 @@ def make_app(server: Server) -> FastAPI:
             schema |= {} if one.model is None else {"response_model": one.model}
             schema |= {"route_class_override": FormRoute} if one.reads_json else {"dependencies": checks}
             app.router.add_api_route(one.path, one.answer, methods=["POST"], operation_id=name, **schema)
+    add = app.add_api_route
+    add("/health", health, response_model=forms.Health, summary="Whether the process runs.")
+    add("/ready", health, response_model=forms.Health, summary="Whether requests are taken.", operation_id="ready")
+    add("/metrics", metrics, response_class=PlainTextResponse, summary="Counts, for Prometheus.")
+    add("/docs", docs, include_in_schema=False)
+    add("/v1/models", list_models, response_model=forms.ModelList, summary="The models that are served.")
+    add("/v1/models/{name:path}", get_model, response_model=forms.ModelAbout, summary="One model.")
+    described: dict[str, Any] = {"response_model": forms.PredictAnswer, "openapi_extra": PREDICT}
+    add("/predict", answers.predict, methods=["POST"], operation_id="predict", **described)
     if "transcriptions" in declared:
         app.add_api_websocket_route("/v1/realtime", realtime.transcribe_live)
     app.add_exception_handler(ApiError, answer_error)

@@ -183,14 +183,16 @@ class Worker:
         self.jobs: list[Job] = []
         self.last: Computed | None = None
         self.changed = threading.Condition()
-        self.is_closed = False
+        self.is_closed, self.enough = False, 1
+        """``enough``: how many jobs the thread waits for; it isn't woken for fewer."""
         self.thread = threading.Thread(target=self._run, name=f"vaak serve {name}", daemon=True)
         self.thread.start()
 
     def submit(self, job: Job) -> None:
         with self.changed:
             self.jobs.append(job)
-            self.changed.notify()
+            if len(self.jobs) >= self.enough:
+                self.changed.notify()
 
     def close(self) -> None:
         """End the thread after the jobs that are there."""
@@ -226,9 +228,10 @@ class Worker:
                     return None
                 self.changed.wait()
             first = self.jobs[0]
-            enough, until = self._plan_wait(first)
-            while len(alike := self._alike(first)) < enough and (rest := until - time.monotonic()) > 0:
+            self.enough, until = self._plan_wait(first)
+            while len(alike := self._alike(first)) < self.enough and (rest := until - time.monotonic()) > 0:
                 self.changed.wait(rest)
+            self.enough = 1
             return alike[: AHEAD * self.size]
 
     def _plan_wait(self, first: Job) -> tuple[int, float]:

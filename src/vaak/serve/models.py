@@ -152,12 +152,13 @@ async def compute(request: Request, served: Served, job: Job) -> list[Any]:
     served.worker.submit(job)
     answer = asyncio.wrap_future(job.future)
     leaving = asyncio.ensure_future(_wait_for_leaving(request))
-    both: set[asyncio.Future[Any]] = {answer, leaving}
+    leaving.add_done_callback(lambda _: answer.cancel())
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise ClientLeftError
-        return answer.result()
+        return await answer
+    except asyncio.CancelledError:
+        if leaving.done():
+            raise ClientLeftError from None
+        raise
     finally:
         job.has_left = True
         leaving.cancel()
