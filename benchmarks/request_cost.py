@@ -60,7 +60,8 @@ def measure_milliseconds(client: httpx.Client, server: psutil.Process, clients: 
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(ask, range(number)))
     after = server.cpu_times()
-    return 1000 * (after.user + after.system - before.user - before.system) / number
+    seconds: float = after.user + after.system - before.user - before.system
+    return 1000 * seconds / number
 
 
 def main() -> None:
