@@ -20,7 +20,7 @@ SHORT_DAYS = table(
 )
 
 MONTH = f"(?:{'|'.join(MONTHS)})"
-_DAY = r"(?:[12]\d|3[01]|0?[1-9])"
+DAY = r"(?:[12]\d|3[01]|0?[1-9])"
 _SHORT_MONTH = re.compile(
     rf"\b({'|'.join(SHORT_MONTHS)})(?:\.(?=,?\s+\d)|(?=,?\s+\d{{1,2}}\b(?!:))|\.(?=\s*$))(?![a-z])"
     rf"|(?:(?<=\d )|(?<=\d(?:st|nd|rd|th) ))({'|'.join(SHORT_MONTHS)})\b\.?(?=,?\s+\d{{4}}|[.,;!?]?$)"
@@ -36,7 +36,7 @@ _ISO = re.compile(
     r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
 )
 _NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
-_NAMED = re.compile(rf"(?<![\d-])({_DAY})-({MONTH})-(\d{{4}})(?![\d-])")
+_NAMED = re.compile(rf"(?<![\d-])({DAY})-({MONTH})-(\d{{4}})(?![\d-])")
 _DAY_NAMES = "|".join((*SHORT_DAYS, *dict.fromkeys(SHORT_DAYS.values())))
 _MONTH_NAMES = "|".join((*SHORT_MONTHS, *MONTHS))
 _NAMES_RANGE = re.compile(
@@ -88,14 +88,14 @@ _DATES_RANGE = re.compile(
     r"(?<![\w.,/])(\d{1,2})/(\d{1,2})\s?(?:[-–]|to|through|thru|until|till)\s?"
     r"(\d{1,2})/(\d{1,2})(?![/\d]|\.\d| (?:cups?|inch|of|tsp|tbsp|lbs?|oz))"
 )
-_MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
-_DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
+_MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
+_DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({DAY}) ({MONTH})(?!\w| \d{{1,2}}\b)")
 
 _ANY_MONTH = f"(?:{'|'.join((*MONTHS, *SHORT_MONTHS))})"
 _OF_LIVES = table("b=born d=died m=married fl=flourished r=reigned bef=before aft=after")
 _LIFE = re.compile(
     rf"(?<![\w.])(?<!\d )(?:({'|'.join(_OF_LIVES)})\.\s?(?=(?:ca?\.\s?)?(?:1\d{{3}}|20\d\d)\b(?![,.]\d)"
-    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{_DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)"
+    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)"
     rf"|(ca?)\.\s?(?=\d{{3}}|\d{{1,2}}(?:st|nd|rd|th)\b))"
 )
 """Short words of lives before a date, and ``c.`` before a year or a century (in old statutes it is a chapter)."""
@@ -127,7 +127,12 @@ ZONES = table(
     MDT=Mountain_Daylight_Time MT=Mountain_Time CST=Central_Standard_Time CDT=Central_Daylight_Time CT=Central_Time
     EST=Eastern_Standard_Time EDT=Eastern_Daylight_Time ET=Eastern_Time GMT=Greenwich_Mean_Time
     BST=British_Summer_Time CET=Central_European_Time CEST=Central_European_Summer_Time IST=Indian_Standard_Time
-    UTC=U_T_C
+    UTC=U_T_C AEST=Australian_Eastern_Standard_Time AEDT=Australian_Eastern_Daylight_Time
+    NZST=New_Zealand_Standard_Time NZDT=New_Zealand_Daylight_Time JST=Japan_Standard_Time KST=Korea_Standard_Time
+    SGT=Singapore_Time HKT=Hong_Kong_Time MSK=Moscow_Time EET=Eastern_European_Time
+    EEST=Eastern_European_Summer_Time WET=Western_European_Time AKST=Alaska_Standard_Time AKDT=Alaska_Daylight_Time
+    HST=Hawaii_Standard_Time SAST=South_African_Standard_Time PKT=Pakistan_Standard_Time EAT=East_Africa_Time
+    WAT=West_Africa_Time
     """
 )
 _AFTER_TIME = re.compile(rf"(\d|(?<![A-Za-z])[AaPp]\.?[Mm]\.?)(\s)({'|'.join(ZONES)})\b")
@@ -344,7 +349,8 @@ def _time(match: re.Match[str]) -> str:
         said.append("o'clock" if 1 <= hour <= 12 else "hundred")
     if len(parts) > 2:
         seconds = int(parts[2])
-        said.append(f"and {cardinal(seconds)} second{'' if seconds == 1 else 's'}")
+        if seconds:
+            said.append(f"and {cardinal(seconds)} second{'' if seconds == 1 else 's'}")
     if half is not None:
         said.append(f"{half.upper()} M{_stop(match)}")
     return " ".join(said)

@@ -22,6 +22,7 @@ from vaak.text.speech.abbreviations import (
     symbols,
 )
 from vaak.text.speech.currencies import CURRENCIES
+from vaak.text.speech.date_forms import date_forms
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
 from vaak.text.speech.figures import code, numerals
 from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
@@ -244,6 +245,7 @@ RULES = (
     addresses,
     short_words,
     operators,
+    date_forms,
     _numbers_by_digit,
     dates_and_times,
     calendar_names,
@@ -256,7 +258,7 @@ RULES = (
     symbols,
     letters,
 )
-OF_FIGURES = (_numbers_by_digit, dates_and_times, money, units, numerals)
+OF_FIGURES = (date_forms, _numbers_by_digit, dates_and_times, money, units, numerals)
 """Rules that change nothing in a text without figures."""
 _FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")

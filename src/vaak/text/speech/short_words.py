@@ -74,6 +74,7 @@ AFTER_ORDINAL = table(
     ed=edition edn=edition fl=floor flr=floor cent=century amend=amendment cir=circuit dist=district div=division
     gen=generation gr=grade qtr=quarter anniv=anniversary bn=battalion batt=battalion regt=regiment inf=infantry
     cav=cavalry ser=series ave=avenue st=street rd=road vol=volume ch=chapter sess=session cong=congress
+    inst=instant ult=ultimo prox=proximo
     """
 )
 """After an ordinal in figures: 3rd ed., 2nd fl., 14th Amend."""

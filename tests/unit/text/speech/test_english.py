@@ -167,6 +167,22 @@ EXAMPLES = {
         "Los Angeles, CA 90210": "Los Angeles, California nine zero two one zero",
         "w/o it and/or w/ it": "without it and or with it",
     },
+    "dates of other forms": {
+        "28 Feb–3 Mar 2025; 12–14 May": "twenty-eighth February to third March twenty twenty-five; twelfth to "
+        "fourteenth May",
+        "sept. 15, JAN 15 2020, 24-Feb-2024, Jan-15": "September fifteen, January fifteen twenty twenty, twenty-fourth "
+        "February twenty twenty-four, January fifteen",
+        "2024-02-29T14:30Z, 2024-05, 2023-24, 03/2024": "February twenty-ninth, twenty twenty-four fourteen "
+        "thirty U T C, May twenty twenty-four, twenty twenty-three to twenty-four, March twenty twenty-four",
+        "3Q22, FY23/24, 1998–present, the 1960s-80s": "third quarter of twenty twenty-two, F Y twenty-three "
+        "twenty-four, nineteen ninety-eight to present, the nineteen sixties to eighties",
+        "at 0800 hrs, 1430 hours of it, 7–9 p.m., 10-11:15": "at oh eight hundred hours, one thousand four hundred "
+        "thirty hours of it, seven to nine P M, ten to eleven fifteen",
+        "M-F 9-5, Tu/Th 10:00, 9:00 AM EDT/6:00 AM PDT": "Monday to Friday nine to five, Tuesday and Thursday ten "
+        "o'clock, nine A M Eastern Daylight Time or six A M Pacific Daylight Time",
+        "Python 3.10.12, the 1s and 0s, F-16s, Boeing 747s": "Python three point ten point twelve, the ones and zeros, "
+        "F-sixteens, Boeing seven forty-sevens",
+    },
     "short forms of trades": {
         "The mkt. and pmt rec'd for int'l flights, btw, this yr": "The market and payment received for international "
         "flights, by the way, this year",
