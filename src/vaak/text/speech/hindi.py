@@ -135,6 +135,8 @@ def _rupees(found: re.Match[str]) -> str:
     scale, (whole, _, after) = found["scale"] or "", found["number"].replace(",", "").partition(".")
     if scale:
         return f"{decimal(found['number'])} {scale.strip()} रुपये"
+    if len(after.rstrip("0")) > 2:
+        return f"{decimal(found['number'])} रुपये"
     said = f"{decimal(whole)} {'रुपया' if int(whole) == 1 else 'रुपये'}"
     paise = int((after + "00")[:2]) if after else 0
     return f"{said} {cardinal(paise)} पैसे" if paise else said
@@ -186,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         re.compile(rf"(?P<sign>[{''.join(SIGNS)}])\s*{_N}{_SCALE}"),
         lambda found: f"{decimal(found['number'])}{found['scale'] or ''} {SIGNS[found['sign']]}",
     ),
-    (re.compile(r"(?<![\d.,])(?P<whole>\d{1,4})?\s*(?P<part>[½¼¾])"), _quarters),
+    (re.compile(r"(?:(?<![\d.,])(?P<whole>\d{1,4})\s*)?(?P<part>[½¼¾])"), _quarters),
     (  # not of "4 थे", there were four
         re.compile(rf"(?<![\d.,])(\d{{1,9}})(?:-|\s(?=वाँ|वां|वीं|वें))?({_ENDS}){ENDED}"),
         lambda found: ordinal(int(found[1]), found[2]),

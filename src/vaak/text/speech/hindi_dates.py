@@ -133,8 +133,13 @@ TIMES: tuple[Rule, ...] = (
         r"\1:\2",
     ),
     (
-        re.compile(nfc(rf"(?<![\d:])(\d{{1,2}}):([0-5]\d):([0-5]\d)(?:\s?बजे{ENDED})")),
-        lambda found: nfc(f"{int(found[1])} बजकर {int(found[2])} मिनट {int(found[3])} सेकंड"),
+        re.compile(
+            nfc(
+                rf"({BEGINS}(?:{_PART_OF_DAY})(?:\s(?:के|को|में|करीब))?\s)?(?<![\d:])(\d{{1,2}}):([0-5]\d):([0-5]\d)(?![\d:])"
+                rf"(?(1)(?:\s?बजे{ENDED})?|\s?बजे{ENDED})"
+            )
+        ),
+        lambda found: nfc(f"{found[1] or ''}{int(found[2])} बजकर {int(found[3])} मिनट {int(found[4])} सेकंड"),
     ),
     (
         re.compile(r"(?<![\d:])(\d{1,2}):([0-5]\d):([0-5]\d)(\.\d+)?(?![\d:])"),
@@ -161,7 +166,8 @@ TIMES: tuple[Rule, ...] = (
     ),
     (re.compile(rf"{BEGINS}({_SCRIPTURES})\s(\d{{1,3}}):(\d{{1,3}})(?!\d)"), r"\1 \2 \3"),
     (re.compile(r"(?<![\d:.])(\d{1,3}):(\d{1,3}(?:,\d{2,3})+)(?![\d:])"), nfc(r"\1 अनुपात \2")),
-    (re.compile(r"(?<=:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)"), nfc(" से ")),
+    (re.compile(r"(?<=:\d\d)\s?[-–]\s?(?=\d{1,2}(?![\d-]))"), _TO),
+    (re.compile(r"(?<![\d.:,-])(\d{1,2})\s?[-–]\s?(?=\d{1,2}:\d\d)"), rf"\1{_TO}"),
     (re.compile(r"(?<![\d:.])(\d{1,3}):(\d{1,3})(?=\s*(?:का अनुपात|के अनुपात|अनुपात)|$)(?<!:\d\d)"), r"\1 \2"),
     (
         re.compile(r"(?<![\w.,])(\d{1,3}) ?(?:hrs?|h) ?(\d{1,2}) ?m(?:ins?)?\b(?! ?\d)"),

@@ -18,7 +18,7 @@ from vaak.text.speech.hindi_short_words import (
     nfc,
     read_table,
 )
-from vaak.text.speech.hindi_units import UNITS
+from vaak.text.speech.hindi_units import UNIT, UNITS
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
@@ -38,7 +38,7 @@ _NAMES = read_table(
 DROPPED = "*|_•●▪■◦‣►®™†‡"
 """Characters that aren't spoken where no rule takes them."""
 VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
-READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *SIGNS, *"★☆⭐‰₨℃℉"))
+READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *SIGNS, *"★☆⭐‰₨℃℉′″"))
 """Characters that are read here."""
 _SAID = read_table(
     """
@@ -65,6 +65,11 @@ CITIES = nfc(
     "श्रीनगर|जबलपुर|ग्वालियर|धनबाद|जमशेदपुर|भुवनेश्वर|नासिक|नाशिक|राजकोट|मैसूर|मैसूरु|अजमेर|बीकानेर|झाँसी|झांसी|हरिद्वार|गया|भागलपुर"
 )
 """Before six figures, which are then a postcode."""
+_PLACES = nfc(
+    "नगर|पुर|बाद|गंज|गढ़|रोड|मार्ग|कॉलोनी|चौक|बाज़ार|ईस्ट|वेस्ट|प्रदेश|बिहार|राजस्थान|महाराष्ट्र|हरियाणा|पंजाब|झारखंड|उत्तराखंड|गुजरात|"
+    "कर्नाटक"
+)
+"""Ends of names before six figures at the end, too."""
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
 _GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 _RAISED = f"[{''.join(RAISED)}]"
@@ -138,7 +143,10 @@ _SOVEREIGNS = nfc(
 )
 """Names after which a single letter is a number too."""
 _ROMAN = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
-_LONG_ROMAN = r"(?:(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLC]))"
+_LONG_ROMAN = (
+    rf"(?:{_ROMAN}(?![LCDM])"
+    r"|(?=[IVXLCDM]{3}|[XL]{2})M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3}))"
+)
 _NOT_NAMES = nfc("को|में|से|का|के|की|ने|पर|और|या|है|हैं|तक|एक|कि|तो|भी|था|थे|थी|यह|वह")
 _ROMAN_ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)\s*")
 _ROMAN_BEFORE = re.compile(nfc(rf"(?<![\w.])({_ROMAN})(?=\s(?:विश्व युद्ध|विश्वयुद्ध){ENDED})"))
@@ -153,7 +161,7 @@ _ROMAN_OTHER = re.compile(
     rf"{BEGINS}(?!(?:{_NOT_NAMES}|{_SOVEREIGNS})\s)({LETTER}*[\u0900-\u097f])\s(?=[IVX]{{2}})(?!IV\b)({_ROMAN})(?![\w.'-])"
 )
 _ROMAN_AFTER_HYPHEN = re.compile(rf"(?<=[\u0900-\u097f])-({_ROMAN})(?![\w.'-])")
-_ROMAN_ORDINAL = re.compile(nfc(rf"(?<![\w.])({_ROMAN})(?=(?:वीं|वें|वाँ|वां|थी|था|ला|ली|रा|री){ENDED})"))
+_ROMAN_ORDINAL = re.compile(nfc(rf"(?<![\w.])({_LONG_ROMAN})(?=(?:वीं|वें|वाँ|वां|थी|था|ला|ली|रा|री){ENDED})"))
 _ROMAN_CLAUSE = re.compile(
     rf"{BEGINS}({_HEADINGS})\s?\((?=[ivx])((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\)|\((?=[ivx]{{2}})((?:x{{0,3}})(?:ix|iv|v?i{{0,3}}))\)"
 )
@@ -167,6 +175,15 @@ WORDS: tuple[Rule, ...] = (
     (  # of tax payers, such as 09ABCDE1234F1Z5
         re.compile(r"(?<![\w-])(?=(?:[A-Z]*\d){4})(?=\d*[A-Z])[A-Z\d]{9,}(?![\w-])"),
         lambda found: re.sub(r"\d", r" \g<0> ", found[0]),
+    ),
+    (
+        re.compile(nfc(r"((?:आख़िरी|आखिरी|अंतिम)\s(?:\S+\s)?अंक\s)(\d{3,6})(?!\d)")),
+        lambda found: f"{found[1]}{' '.join(found[2])}",
+    ),
+    (re.compile(r"(?<![\w./-])(0\d{3,7}-\d{3,8})(?![\d/-])"), lambda found: " ".join(found[1].replace("-", ""))),
+    (
+        re.compile(rf"({LETTER}*(?:{_PLACES})[,\s]\s?)(\d{{6}})(?=\s*(?:[,।.;)]|$))"),
+        lambda found: f"{found[1]}{' '.join(found[2])}",
     ),
     (re.compile(r"(?<![\d+])91[- ](?=[6-9]\d{9}(?!\d))"), "9 1 "),
     (re.compile(r"(?<!\d)(0\d{2,4}-\d{6,8})(?:/(\d{1,4})|(, )(\d{6,8}))(?!\d)"), lambda found: _read_two_phones(found)),
@@ -234,10 +251,12 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(r"\^\s?[-−](?=\d)"), _POWER + _MINUS),
     (re.compile(r"(?<![\d/.-])(\d+)[ -]([13])/([24])(?![\d/])"), lambda found: _mixed(found)),
     (re.compile(rf"(?<![\d/.])1/2(?=\s(?:{_HALVED}){ENDED})"), "½"),
+    (re.compile(r"(?<![\d/])(1/2|1/4|3/4|½|¼|¾)-\1(?![\d/])"), r"\1 \1"),
     (re.compile(r"(?:(?<=[½¼¾])|(?<=\d/\d))\s?[-–]\s?(?=\d)|(?<=\d)\s?[-–]\s?(?=\d*[½¼¾])"), nfc(" से ")),
     *MONEY,
     *DATES,
     *TIMES,
+    (re.compile(nfc(rf"(?<=\d)\sवी(?=\s(?:कक्षा|सदी|शताब्दी|मंज़िल|मंजिल|पास|बार|वर्षगाँठ){ENDED})")), nfc("वीं")),
     (re.compile(nfc(r"(?<=\d)(वीं|वें|वाँ|वां)\s?[-–]\s?(?=\d+(?:वीं|वें|वाँ|वां))")), nfc(r"\1 से ")),
     (re.compile(r"(?<![\d.,/:₹$-])(\d{1,3})-(\1)(?![\d.,/:-]|\w)"), r"\1 \2"),
     (
@@ -281,7 +300,11 @@ FIGURES: tuple[Rule, ...] = (
     (re.compile(nfc(r"(?<![\d.])([24])\s?[xX×]\s?(?=\d00\s?(?:मी|m\b))")), nfc(r"\1 गुणा ")),
     (re.compile(rf"(?<=\d)\s?[xX×]\s?(?=\d+(?:\.\d+)?\s?(?:{_LENGTHS}){ENDED})"), nfc(" बाई ")),
     (re.compile(r"\b24\s?[x×]\s?7\b|\b24/7\b"), nfc("24 गुणा 7")),
-    (re.compile(r"(?<=\d)\s?[xX]\s?(?=\d)(?!10\b)"), nfc(" गुणा ")),
+    (
+        re.compile(rf"(?<!\b0)(?<=\d)\s?[xX]\s?(?!10\b)(?=[₹$€£]|\d+(?:\.\d+)?(?:\s?[=+]|[\s-]?(?:{UNIT}){ENDED}))"),
+        nfc(" गुणा "),
+    ),
+    (re.compile(r"(?<!\b0)(?<=\d)\s?[xX]\s?(?=\d)(?!10\b)"), nfc(" बाई ")),
     *UNITS,
     (re.compile(r"(?<![\w/])([A-Za-z]{2,})/([A-Za-z]{2,})(?![\w/.])"), nfc(r"\1 या \2")),
     (re.compile(r"(?<![\w/])([ru])/(?=[A-Za-z]{2})"), nfc(r"\1 स्लैश ")),

@@ -53,6 +53,7 @@ MONEY: tuple[Rule, ...] = (
         re.compile(rf"(?<![\w.,])({NUMBER})\s?({_WORDS})\b\.?"),
         lambda found: f"{found[1]} {_LATIN_SCALES[found[2]]}",
     ),
+    (re.compile(rf"₹\s?({NUMBER})\s?LPA\b"), nfc("₹\\1 लाख प्रति वर्ष")),
     (re.compile(rf"({_SIGN}\s?{NUMBER})\s?/[-–=]+"), r"\1 "),
     (re.compile(rf"(?<![\w.,/{_SIGN[1:-1]}-])({NUMBER})\s?/[-–](?![\d\w])=?"), r"₹\1 "),
     (

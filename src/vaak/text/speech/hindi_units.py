@@ -16,10 +16,10 @@ _PREFIXES = read_table(
 )
 _PREFIXED = """
 kcmµμnd m मीटर
-kKmµμn g ग्राम
+kKcdmµμn g ग्राम
 kmdcµμ L लीटर
 kmdcµμ l लीटर
-kKMGT W वॉट
+kKMGTm W वॉट
 kKMGT Wh वॉट_घंटा
 kKmµμ V वोल्ट
 kKM VA वोल्ट_ऐंपियर
@@ -101,6 +101,10 @@ _LATIN = """
 न्यूटन_मीटर Nm
 इलेक्ट्रॉनवोल्ट eV
 लक्स lux lx
+लुमेन lm
+पिक्सेल px
+नॉटिकल_मील nmi
+मील_प्रति_गैलन mpg
 कैंडेला cd
 रेडियन rad
 प्रकाश_वर्ष ly
@@ -162,6 +166,36 @@ _PARTS = """
 छोटा_चम्मच टी स्पू
 बड़ा_चम्मच ब च
 बड़ा_चम्मच टे स्पू
+वर्ग_सेंटीमीटर व सें मी
+वर्ग_सेंटीमीटर व से मी
+वर्ग_सेंटीमीटर व सें
+वर्ग_इंच व इं
+वर्ग_गज व ग
+वर्ग_फुट व फ़ी
+वर्ग_फुट व फी
+घन_फुट घ फु
+घन_फुट घ फ़ी
+घन_फुट घ फी
+मिलीसेकंड मि से
+नैनोसेकंड नै से
+किलोजूल कि जू
+न्यूटन_मीटर न्यू मी
+डेसीमीटर डे मी
+डेसीलीटर डे ली
+सेंटीलीटर सें ली
+हेक्टोलीटर हे ली
+मेगालीटर मे ली
+नैनोमीटर नै मी
+पिकोमीटर पि मी
+माइक्रोग्राम मा ग्रा
+मिलीवॉट मि वॉ
+किलोपास्कल कि पा
+मेगापास्कल मे पा
+मिलीऐंपियर मि ए
+मील_प्रति_घंटा मी प्र घं
+किलोमीटर_प्रति_घंटा कि मी प्र घं
+नॉटिकल_मील नॉ मी
+टेबलस्पून टे स्पून
 घंटा घं
 मिनट मि
 मिनट मिन
@@ -189,10 +223,16 @@ _STOPPED = """
 औंस औं
 वर्ष व
 दिन दि
+जूल जू
+न्यूटन न्यू
+पास्कल पा
+वॉट वॉ
 """
 """Units in Devanagari that need their full stop: without it, से and ली are words."""
-_NOT_JOINED = ("मावा", "मेवा", "मेवॉ", "छच", "छोच", "बच", "टीस्पू", "टेस्पू", "प्रव", "डिसे", "सेग्रे", "घमी", "वमी", "किवा")
-"""Parts that are joined in no unit, or in a word."""
+_JOINED = frozenset(
+    read_table("किमी= सेमी= सेंमी= मिमी= डेमी= नैमी= किग्रा= मिग्रा= ग्रा= मिली= मिलि= सेंली= किवॉ= मिवॉ= किजू= मी= घं= मि= मिन=")
+)
+"""Parts that are joined without full stops; others would be words, such as डेली and मेली."""
 
 
 def _read_spellings(rows: str) -> dict[str, str]:
@@ -208,7 +248,7 @@ def _spell_parts() -> Iterable[tuple[str, str]]:
         if len(parts) > 1:
             yield ".".join(parts), name
             yield ". ".join(parts) + ".", name
-        if "".join(parts) not in map(nfc, _NOT_JOINED):
+        if "".join(parts) in _JOINED:
             yield "".join(parts), name
             yield "".join(parts) + ".", name
 
@@ -232,8 +272,8 @@ SPACED_UNITS = read_table("A=ऐंपियर K=केल्विन J=जू
 """Letters that name a unit after a space only: 42A is a bus."""
 
 UNIT = match_any(HINDI_BY_UNIT)
-_JOINED = ("किमी", "किग्रा", "सेमी", "मिमी", "मिग्रा")
-_COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and ("." in one[:-1] or one in map(nfc, _JOINED)))
+_SURE = frozenset(read_table("किमी= किग्रा= सेमी= सेंमी= मिमी= मिग्रा="))
+_COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and ("." in one[:-1] or one in _SURE))
 """Units that are no words, wherever they stand."""
 _BELOW = HINDI_BY_UNIT | read_table(
     """
@@ -315,7 +355,7 @@ UNITS: tuple[Rule, ...] = (
         _measure,
     ),
     (
-        re.compile(rf"(?<![\d./])(\d{{1,3}}/\d{{1,3}})\s?({UNIT})(?!{LETTER}|[²³/])"),
+        re.compile(rf"(?<![./])(\d{{1,3}}/\d{{1,3}}|[½¼¾⅓⅔])\s?({UNIT})(?!{LETTER}|[²³/])"),
         lambda found: f"{found[1]} {HINDI_BY_UNIT[found[2]]}",
     ),
     (  # counts: 72/मिनट, 10⁹/L, 3 बार/दिन
@@ -330,7 +370,7 @@ UNITS: tuple[Rule, ...] = (
         nfc(" इंच"),
     ),
     (
-        re.compile(rf"(?<=\d )([{''.join(SPACED_UNITS)}])(?=\s+[\u0900-\u097f]|[,।.;)]|$)(?:/({PER}){ENDED})?"),
+        re.compile(rf"(?<=\d )([{''.join(SPACED_UNITS)}])(?=\s+[\u0900-\u097f]|[,।.;)]|$)"),
         lambda found: SPACED_UNITS[found[1]],
     ),
 )
