@@ -108,6 +108,8 @@ class Job:
     parts: Iterator[Any]
     on_result: Callable[[Any], None] = lambda result: None
     has_left: bool = False
+    keeps_results: bool = True
+    """False: they are only told, so that an hour of speech that is streamed isn't in memory."""
     future: Future[list[Any]] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     results: list[Any] = field(default_factory=list)
@@ -148,7 +150,8 @@ class Job:
         return self.kind.length(self._next[0])
 
     def add(self, result: Any) -> None:
-        self.results.append(result)
+        if self.keeps_results:
+            self.results.append(result)
         if not self.has_left:
             self.on_result(result)
 

@@ -172,6 +172,7 @@ async def stream(served: Served, make: Callable[[Callable[[Any], None]], Job]) -
     loop, told = asyncio.get_running_loop(), asyncio.Queue[Any]()
     # A thread, for making a job may read a recording.
     job = await asyncio.to_thread(make, lambda piece: _put(loop, told, piece))
+    job.keeps_results = False
     job.future.add_done_callback(lambda _: _put(loop, told, job))
     served.worker.submit(job)
     try:

@@ -141,6 +141,13 @@ def test_a_job_that_came_during_a_batch_is_before_those_of_that_batch(worker):
     assert recorder.batches == [[100], [1], [101], [102]]
 
 
+def test_results_that_are_told_may_not_be_kept(worker):
+    recorder, told = Recorder(), list[int]()
+    recorder.go.set()
+    job = submit(worker(2), recorder.kind, 1, 2, 3, on_result=told.append, keeps_results=False)
+    assert (job.future.result(60), told) == ([], [2, 4, 6])
+
+
 def test_what_would_be_padded_much_is_not_computed_together(worker):
     recorder, found = Recorder(), worker(8)
     kind = replace(recorder.kind, most_padding=4.0)
