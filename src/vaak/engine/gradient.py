@@ -26,11 +26,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from vaak.core.batch import Batch, FirstPass, Term, get_divisor, require_terms
+from vaak.core.batch import Batch, FirstPass, Term, get_divisor, require_terms, send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
-from vaak.core.torch_internals import backward
+from vaak.core.torch_internals import backward, is_fake
 from vaak.data.loader import Microbatch
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.sharding import ShardedModel
@@ -65,7 +65,7 @@ class LossSums:
 
         It is weight x ``scale`` / count. Sums in 16 bits are added up in 32. Raises UserError for an uncounted unit.
         """
-        roots, factors = [], []
+        roots = {}
         for name, term in terms.items():
             # a sum in bfloat16 stops growing at 256 times its summands
             total = term.total.float() if term.total.dtype.itemsize < 4 else term.total
@@ -82,12 +82,10 @@ class LossSums:
                 self.unsplittable = self.unsplittable if term.splittable else name
             if total.requires_grad:
                 # Others are only logged.
-                if name not in self._factors:
-                    factor = self.factor(name, term, scale)
-                    self._factors[name] = torch.full_like(total, factor, requires_grad=False)
-                roots.append(total)
-                factors.append(self._factors[name])
-        return roots, factors
+                roots[name] = total
+        new = {name: self.factor(name, terms[name], scale) for name in roots if name not in self._factors}
+        self._factors |= make_factors(new, roots)
+        return [*roots.values()], [self._factors[name] for name in roots]
 
     def factor(self, name: str, term: Term, scale: float) -> float:
         """Return the derivative of the step's loss by a term."""
@@ -98,6 +96,15 @@ class LossSums:
         """Return the sums so far, and begin new ones."""
         sums, self.sums = self.sums, {}
         return sums
+
+
+def make_factors(factors: dict[str, float], roots: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return each factor as a number of the type of its root, on its device: to a GPU they are sent together."""
+    dtypes = {roots[name].dtype for name in factors}
+    if len(dtypes) == 1 and all(roots[name].is_cuda and not is_fake(roots[name]) for name in factors):
+        sent = send(torch.tensor([*factors.values()], dtype=dtypes.pop()), roots[next(iter(factors))].device)
+        return dict(zip(factors, sent.unbind(), strict=True))
+    return {name: torch.full_like(roots[name], factor, requires_grad=False) for name, factor in factors.items()}
 
 
 @dataclass(frozen=True)
@@ -528,7 +535,12 @@ Copies = list[tuple[torch.Tensor, torch.Tensor]]
 
 def copy_buffers(*modules: nn.Module) -> Copies:
     """Return each buffer of the modules with a copy: a forward pass may leave an infinite mean in it."""
-    return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+    buffers = [buffer for module in modules for buffer in module.buffers()]
+    if len({(buffer.dtype, buffer.is_cuda) for buffer in buffers}) != 1:
+        return [(buffer, buffer.clone()) for buffer in buffers]
+    copies = [torch.empty_like(buffer) for buffer in buffers]
+    torch._foreach_copy_(copies, buffers)
+    return list(zip(buffers, copies, strict=True))
 
 
 @torch.no_grad()

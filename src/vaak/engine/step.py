@@ -25,6 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
+from vaak.core.batch import send
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.engine.callback import StepReport
@@ -105,7 +106,7 @@ class Step:
         state.position.advance(data.size, data.ends_epoch, data.counts)
         losses, norms = [one.losses for one in results], [one.norm for one in results]
         # objectives have different parameters, so their squares add up to that of the whole gradient
-        norm = norms[0] if len(norms) == 1 else torch.stack([one.float() for one in norms]).square().sum().sqrt()
+        norm = norms[0] if len(norms) == 1 else _join_norms(norms)
         names = [objective.name for objective in self.objectives]
         seconds, excluded, gap = self.clock.lap()
         return StepReport(
@@ -187,9 +188,10 @@ class Step:
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():
                     update_weights(state, optimizers, data.step, ahead.found_inf)
-            skipped = reason_to_skip(state.loss_scale, losses.sums, norm, ahead)
+            numbers = read_numbers(losses.sums, norm, ahead)
+            skipped = reason_to_skip(state.loss_scale, numbers)
             if skipped is None and ahead is None:
-                clip_gradients(tensors, norm, self.clipping)
+                clip_gradients(tensors, norm, self.clipping, known_norm=numbers[0])
                 with gradients.updating():
                     update_weights(state, optimizers, data.step)
             # also after a skipped step: the next one must not add to these gradients
@@ -260,6 +262,12 @@ class Step:
         log.warning("%s; the step is skipped (%d of %d)", said, state.position.non_finite_steps, self.max_skipped)
 
 
+def _join_norms(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of all; that of an objective without a gradient is a 0 on the CPU."""
+    device = max((one.device for one in norms), key=lambda device: device.type != "cpu")
+    return torch.stack([send(one.float(), device) for one in norms]).square().sum().sqrt()
+
+
 def copy_sums(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return copies: reports are kept for some steps, and the originals would fragment the memory of the next ones."""
     if len({total.dtype for total in sums.values()}) != 1:
@@ -296,21 +304,28 @@ class NumbersOnDevice:
         return found
 
 
-def reason_to_skip(
-    loss_scale: LossScale, sums: dict[str, torch.Tensor], norm: torch.Tensor, ahead: NumbersOnDevice | None = None
-) -> str | None:
+def read_numbers(
+    sums: dict[str, torch.Tensor], norm: torch.Tensor, ahead: NumbersOnDevice | None = None
+) -> list[float]:
+    """Return the gradient's norm and the sums of the terms, in this order. On a GPU this waits for the gradients.
+
+    The update has already been started where it is ``ahead``.
+    """
+    if ahead is not None:
+        return ahead.wait()
+    if norm.device.type == "cpu":
+        return [float(norm), *(float(total) for total in sums.values())]
+    numbers: list[float] = torch.stack([norm.float(), *(total.float() for total in sums.values())]).tolist()
+    return numbers
+
+
+def reason_to_skip(loss_scale: LossScale, numbers: list[float]) -> str | None:
     """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None where it may.
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
-    or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and sums
-    are those of all. On a GPU this waits for the gradients, with the update already started where it is ``ahead``.
+    or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: the ``numbers``,
+    norm and sums, are those of all.
     """
-    if ahead is not None:
-        numbers = ahead.wait()
-    elif norm.device.type == "cpu":
-        numbers = [float(norm), *(float(total) for total in sums.values())]
-    else:
-        numbers = torch.stack([norm.float(), *(total.float() for total in sums.values())]).tolist()
     finite = [math.isfinite(number) for number in numbers]
     if all(finite):
         return None
@@ -339,14 +354,27 @@ def update_weights(
         ) from error
 
 
-def clip_gradients(gradients: list[torch.Tensor], norm: torch.Tensor, clipping: GradientClippingConfig) -> None:
-    """Bound gradients in place: first their norm together, then each value."""
+def clip_gradients(
+    gradients: list[torch.Tensor],
+    norm: torch.Tensor,
+    clipping: GradientClippingConfig,
+    known_norm: float | None = None,
+) -> None:
+    """Bound gradients in place: first their norm together, then each value.
+
+    ``known_norm`` is the ``norm``, where the program has read it: a GPU then isn't asked for the factor.
+    """
     if not gradients:
         return
     if clipping.norm is not None:
+        if known_norm is not None and norm.is_cuda and norm.dtype.itemsize <= 4:
+            norm = torch.tensor(known_norm, dtype=norm.dtype)
         # a tensor all along, so that a GPU isn't waited for
         factor = (clipping.norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, factor)
+        if factor.device == gradients[0].device:
+            torch._foreach_mul_(gradients, factor)
+        elif (number := float(factor)) != 1:
+            torch._foreach_mul_(gradients, number)
     if clipping.value is not None:
         torch._foreach_clamp_min_(gradients, -clipping.value)
         torch._foreach_clamp_max_(gradients, clipping.value)
