@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import precision
 from vaak.engine.checkpoint.conditions import conditions
+from vaak.engine.optim import muon
 from vaak.engine.optim.muon import muon_precision
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from vaak.engine.optim.optimizers import Lion, check_groups, trained_parameters
@@ -321,6 +323,24 @@ def test_muon_of_stacks_gives_the_bits_of_torchs_one_at_a_time(config, most, mon
     expected = updated_by_muon(lambda model: torchs_muon(model, config))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("pads", "most_added", "groups"), [(True, 2**32, 1), (True, 0, 3), (False, 2**32, 3)])
+def test_matrices_padded_to_one_shape_are_orthogonalised_as_alone(pads, most_added, groups, monkeypatch):
+    """In float64; those of one shape are together whatever padding may cost."""
+    monkeypatch.setattr(muon, "muon_dtype", lambda _: torch.float64)
+    monkeypatch.setattr(muon, "MOST_ADDED", most_added)
+    shapes = [[(24, 8), (24, 8), (8, 24)], [(8, 8)], [(33, 64), (33, 64)]]
+    stacks = [[torch.randn(shape, dtype=torch.float64) for shape in stack] for stack in shapes]
+    options = {"eps": 1e-7, "ns_steps": 5, "ns_coefficients": (3.4445, -4.775, 2.0315)}
+    with unittest.mock.patch.object(muon, "_orthogonalise", wraps=muon._orthogonalise) as products:
+        found = muon._orthogonalise_joined(stacks, stacks, options, pads=pads)
+        assert products.call_count == groups
+    matrices = [one for stack in stacks for one in stack]
+    for one, change in zip(matrices, found, strict=True):
+        (expected,) = muon._orthogonalise_apart([[one]], [[one]], options)
+        torch.testing.assert_close(change, expected, rtol=1e-10, atol=1e-12)
+        assert change.is_contiguous()
 
 
 @pytest.mark.parametrize("fast_bf16", [False, None])
