@@ -6,8 +6,8 @@ Recipes are those of configs/, such as tts/quickstart, with less data. Counted a
 forward, its backward and the update, on the mock device of tests/support, or on the GPU that is there. Views and empty
 memory aren't computed. An operator of several tensors (``_foreach``) counts once, and so do attention, RMSNorm and
 rotary positions, which CUDA has kernels for and the mock device computes in several operators; a kernel of cuDNN or
-cuBLAS may launch others. ``--where`` names the lines of Vaak. Another checkout is counted with
-``PYTHONPATH=CHECKOUT/src``.
+cuBLAS may launch others. ``--where`` names the lines of Vaak, of a backward those of its forward. Another checkout
+is counted with ``PYTHONPATH=CHECKOUT/src``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import argparse
 import contextlib
 import itertools
 import json
+import re
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -58,6 +60,7 @@ NOT_COMPUTED = {
 }
 """Operators that make memory, views or numbers, and nothing on a device."""
 REST = "the rest"
+LINES = re.compile(r'/src/vaak/(\S+)", line (\d+)')
 
 
 class Launches(TorchDispatchMode):
@@ -85,6 +88,12 @@ class Launches(TorchDispatchMode):
 
     @staticmethod
     def _place() -> str:
+        node: Any = torch._C._current_autograd_node()
+        # of a backward, the line whose derivative it is
+        said = "" if node is None else "".join(node.metadata.get("traceback_", ()))
+        lines = [one for one in LINES.findall(said) if one[0] != "core/torch_internals.py"]
+        if lines:
+            return ":".join(lines[-1])
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             _, found, file = frame.f_code.co_filename.rpartition("/src/vaak/")
@@ -146,7 +155,7 @@ class _OneKernel(torch.autograd.Function):
         return None, None, None, *(next(found) if one else None for one in needed)
 
 
-def count_launches(recipe: str, precision: str, folder: Path) -> Counter[tuple[str, str, str]]:
+def count_launches(recipe: str, precision: str, folder: Path, with_places: bool) -> Counter[tuple[str, str, str]]:
     """Return the operators of the third step of a recipe: the first ones also make what later ones have."""
     options = (*SMALL_DATA.get(recipe, ()), "training.gradient_accumulation_steps=1", "training.device=cuda")
     experiment = load([HERE / "configs" / f"{recipe}.yml"], options).experiment
@@ -165,6 +174,9 @@ def count_launches(recipe: str, precision: str, folder: Path) -> Counter[tuple[s
                 (vaak.nn.attention, "rotate"),
             ):
                 stack.enter_context(patch.object(holder, name, launches.as_one(name, getattr(holder, name))))
+        if with_places:
+            stack.enter_context(warnings.catch_warnings(action="ignore"))
+            stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
         training = experiment.training.model_copy(update={"mixed_precision": precision})
         trainer = Trainer(task, training, folder / "run")
         stack.enter_context(patch.object(type(trainer.phases), "measure", lambda _, phase: launches.within(phase)))
@@ -185,7 +197,7 @@ def show_launches(recipes: Sequence[str], precision: str, folder: Path, with_pla
     for recipe in recipes:
         own = folder / recipe.replace("/", "-")
         own.mkdir()
-        counts = count_launches(recipe, precision, own)
+        counts = count_launches(recipe, precision, own, with_places)
         phases = {phase: sum(number for one, number in counts.items() if one[0] == phase) for phase in titles[1:]}
         found[recipe] = {**phases, "sum": sum(phases.values())}
         say(f"| {recipe} | {' | '.join(map(str, found[recipe].values()))} |")

@@ -94,6 +94,16 @@ def test_it_runs(name: str):
 
 
 @pytest.mark.slow
+def test_a_small_model_starts_no_more_operators_in_a_step_than_this():
+    """Half of those that a step had when they were first counted, 827 and 693."""
+    at_most = {"tts/quickstart": 413, "diarization/quickstart": 346}
+    said = run_benchmark("launches", *at_most)
+    for recipe, number in at_most.items():
+        [found] = re.findall(rf"\| {recipe} \|.* (\d+) \|", said)
+        assert int(found) <= number, said
+
+
+@pytest.mark.slow
 def test_muon_together_has_the_bits_of_one_by_one():
     said = run_benchmark("step_parts", "--muon", "2x16", "--rounds", 4)
     assert "12 matrices, 4 updates" in said

@@ -5,7 +5,7 @@ output. What mixes them is a separate kernel: ``softmax_attention``, ``local_att
 
 Source: Vaswani et al. 2017, "Attention Is All You Need", section 3.2.2; Henry et al. 2020, "Query-Key Normalization for
 Transformers" (here as RMSNorm per head, like Qwen3). Query, key and value keep separate matrices: one fused product
-isn't faster on a CPU, and Muon treats each as a matrix.
+isn't faster on a CPU, and Muon treats each as a matrix. On CUDA small ones are joined for it (``project_joined``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vaak.nn.kernels.random_features import RandomFeatures, SquaredNorms
 from vaak.nn.kernels.softmax_attention import attend, attention_weights, local_attention
 from vaak.nn.kernels.variable_length import attend_segments
 from vaak.nn.kernels.visibility import Visibility
-from vaak.nn.norms import RMSNorm, cast_inputs
+from vaak.nn.norms import RMSNorm, project, project_joined
 from vaak.nn.positional_encodings import Rotation, rotate
 
 
@@ -68,16 +68,16 @@ class Attention(nn.Module):
         ``norms`` tally the queries and the keys that enter a feature map, of ``x`` and of the memory.
         """
         if memory is None:
-            x, of_keys, of_values = cast_inputs(x, self.query, self.key, self.value)
-        query = self._queries(x, rotation)
-        if memory is not None and cache is not None and cache.tensors:
+            query, key, value = self._heads(x, rotation)
+        elif cache is not None and cache.tensors:
             # It was read with the first tokens.
+            query = self._queries(self.query(x), rotation)
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
-            if memory is not None:
-                of_keys, of_values = cast_inputs(memory, self.key, self.value)
-            key = self._rotated_heads(self.key, self.key_norm, of_keys, rotation)
-            value = self.value(of_values).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            query = self._queries(self.query(x), rotation)
+            of_keys, of_values = project(memory, self.key, self.value)
+            key = self._rotated_heads(self.key_norm, of_keys, rotation)
+            value = self._split_heads(of_values).transpose(1, 2)
         if norms is not None and self.features is not None:
             norms[0].add(query)
             norms[1].add(key)
@@ -92,8 +92,8 @@ class Attention(nn.Module):
         visibility: Visibility,
     ) -> Float[Tensor, "batch heads time memory_time"]:
         """Return how much of each token of ``memory`` each token of ``x`` takes: to look at."""
-        query = self._queries(x, None)
-        key = self._repeat_heads(self._rotated_heads(self.key, self.key_norm, memory, None), query)
+        query = self._queries(self.query(x), None)
+        key = self._repeat_heads(self._rotated_heads(self.key_norm, self.key(memory), None), query)
         pairs = visibility.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
             products = self.features(query) @ self.features(key).transpose(-1, -2)
@@ -135,18 +135,42 @@ class Attention(nn.Module):
             is_causal = False
         return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 
-    def _queries(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Return the heads of queries; where scores aren't scaled, multiplied by the root that kernels divide by."""
-        query = self._rotated_heads(self.query, self.query_norm, x, rotation)
+    def _heads(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the heads of the queries, keys and values of self-attention, ``(batch, heads, time, head_width)``."""
+        are_normed = not isinstance(self.query_norm, nn.Identity)
+        joined = None if are_normed else project_joined(x, self.query, self.key, self.value)
+        if joined is None:
+            of_queries, of_keys, of_values = project(x, self.query, self.key, self.value)
+            query = self._queries(of_queries, rotation)
+            key = self._rotated_heads(self.key_norm, of_keys, rotation)
+            return query, key, self._split_heads(of_values).transpose(1, 2)
+        # queries and keys are rotated at once; heads are parted before time is put behind them, so that their gradients
+        # are put together as they lie
+        num_heads, num_key_heads = (len(one.weight) // self.head_width for one in (self.query, self.key))
+        turned, value = self._split_heads(joined).split([num_heads + num_key_heads, num_key_heads], 2)
+        if rotation is not None:
+            turned = rotate(turned, rotation, joined.dtype)
+        query, key = turned.to(joined.dtype).split([num_heads, num_key_heads], 2)
+        return self._scaled(query.transpose(1, 2)), key.transpose(1, 2), value.transpose(1, 2)
+
+    def _queries(self, projected: Tensor, rotation: Rotation | None) -> Tensor:
+        """Return the heads of queries."""
+        return self._scaled(self._rotated_heads(self.query_norm, projected, rotation))
+
+    def _scaled(self, query: Tensor) -> Tensor:
+        """Return queries; where scores aren't scaled, multiplied by the root that kernels divide by."""
         return query if self.scale_scores else query * self.head_width**0.5
 
-    def _rotated_heads(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
+    def _rotated_heads(self, norm: nn.Module, projected: Tensor, rotation: Rotation | None) -> Tensor:
         """Return the heads of queries or keys, normalised and rotated to their positions."""
-        projected: Tensor = projection(x)
-        heads: Tensor = norm(projected.unflatten(-1, (-1, self.head_width)))
+        heads: Tensor = norm(self._split_heads(projected))
         if rotation is not None:
             heads = rotate(heads, rotation, projected.dtype)
         return heads.to(projected.dtype).transpose(1, 2)
+
+    def _split_heads(self, projected: Tensor) -> Tensor:
+        heads: Tensor = projected.unflatten(-1, (-1, self.head_width))
+        return heads
 
     @staticmethod
     def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Term
 from vaak.core.torch_internals import is_fake
 from vaak.nn.config import FACTORS_END, MoeConfig
-from vaak.nn.norms import ROUNDED, LayerNorm, cast_inputs
+from vaak.nn.norms import ROUNDED, LayerNorm, can_be_joined, join, project
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -72,10 +72,19 @@ class GatedFeedForward(nn.Module):
         """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
         if mask is not None and isinstance(self.gate, TimeConvolution):
             # once for both
-            x, mask = x.masked_fill(~mask[..., None], 0.0), None
-        of_gate, of_up = cast_inputs(x, self.gate, self.up)
-        out: Tensor = self.down(self.activation(_widened(self.gate, of_gate, mask)) * _widened(self.up, of_up, mask))
+            x = x.masked_fill(~mask[..., None], 0.0)
+        if can_be_joined(x, (self.gate, self.up), TimeConvolution):
+            gate, up = self._convolve_together(x)
+        else:
+            gate, up = project(x, self.gate, self.up)
+        out: Tensor = self.down(self.activation(gate) * up)
         return out
+
+    def _convolve_together(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.gate, TimeConvolution)
+        wide = F.conv1d(x.transpose(1, 2), *join((self.gate, self.up)), padding=self.gate.padding)
+        gate, up = wide.transpose(1, 2).chunk(2, -1)
+        return gate, up
 
 
 def _widening(width: int, inner_width: int, bias: bool, kernel_size: int) -> nn.Module:

@@ -120,8 +120,12 @@ class Loss:
             return Term(self.module(outputs, targets, valid), unit)  # type: ignore[call-arg]
         if valid is None:
             valid = targets != IGNORED
-        each = self.each_target
-        outputs, targets = _without_others(outputs, targets, valid) if each else (outputs[valid], targets[valid])
+        each, others = self.each_target, torch.empty(0)
+        if each:
+            others = ~valid.flatten()
+            outputs, targets = _without_others(outputs, targets, others, valid.ndim)
+        else:
+            outputs, targets = outputs[valid], targets[valid]
         num_targets = len(targets)
         if num_targets == 0:
             # A zero of the graph, not a constant: backward then runs here as on the ranks that have targets.
@@ -132,7 +136,7 @@ class Loss:
             raise UserError(f"{self.key}: {self.name}: {error}") from error
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         if shape == (num_targets,):
-            return Term((torch.where(valid.flatten(), result, 0.0) if each else result).sum(), unit)
+            return Term((result.masked_fill(others, 0) if each else result).sum(), unit)
         # A mean becomes a sum here, which is divided once, by the targets of the whole step.
         if shape == () and unit == per and not each:
             return Term(result * num_targets, unit)
@@ -150,11 +154,10 @@ class Loss:
         return {name: _term(name, one(outputs, targets, valid, per)) for name, one in self.auxiliary.items()}
 
 
-def _without_others(outputs: Tensor, targets: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and targets with one dimension in place of those of ``valid``, and 0 where it is False."""
-    flat = valid.flatten()
-    both = (one.flatten(0, valid.ndim - 1) for one in (outputs, targets))
-    outputs, targets = (one.masked_fill(~flat.view(-1, *(1,) * (one.ndim - 1)), 0) for one in both)
+def _without_others(outputs: Tensor, targets: Tensor, others: Tensor, ndim: int) -> tuple[Tensor, Tensor]:
+    """Outputs and targets with one dimension in place of the first ``ndim``, and 0 where ``others`` (target,)."""
+    both = (one.flatten(0, ndim - 1) for one in (outputs, targets))
+    outputs, targets = (one.masked_fill(others.view(-1, *(1,) * (one.ndim - 1)), 0) for one in both)
     return outputs, targets
 
 
@@ -399,7 +402,8 @@ class BinaryCrossEntropy(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         logits, answers = _alike(outputs, targets)
-        answers = answers * (1 - self.label_smoothing) + 0.5 * self.label_smoothing
+        if self.label_smoothing:
+            answers = answers * (1 - self.label_smoothing) + 0.5 * self.label_smoothing
         return _per_target(F.binary_cross_entropy_with_logits(logits, answers, reduction="none"))
 
 

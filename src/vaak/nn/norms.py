@@ -14,8 +14,9 @@ Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated as Float
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vaak.core.torch_internals import is_fake
+from vaak.nn.kernels.device_paths import paths_on
 
 
 class LayerNorm(nn.Module):
@@ -100,6 +102,106 @@ def cast_inputs(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
     return inputs
 
 
+def unit_length(x: Tensor, eps: float = 1e-12) -> Tensor:
+    """Return ``x / max(|x|, eps)`` over the last dimension, as ``F.normalize`` does, on CUDA by half the operators."""
+    if not paths_on(x.device).fewer_operators or torch.compiler.is_compiling():
+        normalised: Tensor = F.normalize(x, dim=-1, eps=eps)
+        return normalised
+    scaled: Tensor = _UnitLength.apply(x, eps)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+class _UnitLength(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
+        scaled: Tensor = x / length
+        ctx.eps = eps
+        ctx.save_for_backward(scaled, length)
+        return scaled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        scaled, length = ctx.saved_tensors
+        # what would change the length is lost, unless it is eps whatever changes
+        along = (gradient * scaled).sum(-1, keepdim=True).masked_fill_(length <= ctx.eps, 0.0)
+        return torch.addcmul(gradient, scaled, along, value=-1) / length, None
+
+
+MOST_JOINED = 2**20
+"""Weights of layers that are joined for one product: their copy is kept for the backward pass."""
+
+
+def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
+    """Return what each of several layers makes of ``x``; see ``project_joined``."""
+    joined = project_joined(x, *layers)
+    if joined is not None:
+        return tuple(joined.split([len(layer.weight) for layer in layers], -1))  # type: ignore[arg-type]
+    return tuple(layer(one) for layer, one in zip(layers, cast_inputs(x, *layers), strict=True))
+
+
+def project_joined(x: Tensor, *layers: nn.Module) -> Tensor | None:
+    """Return what linear layers make of ``x``, side by side, by one product; None where each is to be called.
+
+    It is for small ones, in training on CUDA: there are a third of the products, forward and backward, and nothing has
+    to be added up for ``x``.
+    """
+    if not can_be_joined(x, layers, nn.Linear):
+        return None
+    return F.linear(x, *join(layers))
+
+
+def can_be_joined(x: Tensor, layers: Sequence[nn.Module], kind: type[nn.Module]) -> bool:
+    """Return whether layers of one ``kind`` are computed together: small, in training on CUDA, without hooks."""
+    if not (paths_on(x.device).fewer_operators and layers[0].training and torch.is_grad_enabled()):
+        return False
+    if torch.compiler.is_compiling() or any(type(layer) is not kind or _has_hooks(layer) for layer in layers):
+        return False
+    weights: list[Tensor] = [layer.weight for layer in layers]  # type: ignore[misc]
+    alike = {(type(one), one.dtype, one.device, layer.bias is None) for one, layer in zip(weights, layers, strict=True)}
+    is_plain = type(weights[0]) in (Tensor, nn.Parameter)
+    return is_plain and len(alike) == 1 and sum(one.numel() for one in weights) <= MOST_JOINED
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    of_forward = layer._forward_pre_hooks or layer._forward_hooks
+    return bool(of_forward or layer._backward_pre_hooks or layer._backward_hooks)
+
+
+def join(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of layers one after another, and their biases, if they have any."""
+    weights: list[Tensor] = [layer.weight for layer in layers]  # type: ignore[misc]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]  # type: ignore[misc]
+    return _join(weights), _join(biases) if biases else None
+
+
+def _join(weights: list[Tensor]) -> Tensor:
+    """Return tensors one after another; without a copy where they lie so in memory, as ``cast_weights`` puts them."""
+    if type(weights[0]) is Tensor and all(_follows(other, one) for one, other in pairwise(weights)):
+        joined: Tensor = _Joined.apply(*weights)  # type: ignore[no-untyped-call]
+        return joined
+    return torch.cat(weights)
+
+
+def _follows(other: Tensor, one: Tensor) -> bool:
+    same = other.untyped_storage().data_ptr() == one.untyped_storage().data_ptr()
+    return same and other.storage_offset() == one.storage_offset() + one.numel()
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *weights: Tensor) -> Tensor:
+        ctx.sizes, first = [len(one) for one in weights], weights[0]
+        return first.data.as_strided((sum(ctx.sizes), *first.shape[1:]), first.stride())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        parts: tuple[Tensor, ...] = gradient.split(ctx.sizes)
+        return parts
+
+
 class _RoundedOnce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype, number: int) -> tuple[Tensor, ...]:
@@ -120,16 +222,21 @@ ROUNDED: set[type[nn.Module]] = {nn.Linear, nn.Conv1d, nn.Conv2d}
 """Layers that use their weights in nothing but a product that autocast rounds for; subclasses of theirs are added."""
 
 
+MOST_CAST = 2**24
+"""Weights of a model that are rounded together."""
+
+
 @contextmanager
-def cast_weights(*modules: nn.Module) -> Iterator[None]:
+def cast_weights(*modules: nn.Module, at_most: int | None = None) -> Iterator[None]:
     """Within this context, in training under autocast, the layers of these modules have weights that are rounded.
 
     Autocast would round each by an operator, and its gradient by another: here these are one operator each, with the
-    same bits. Gradients of all of them are kept in 16 bits until the last is known, so use it for a block, not a model.
+    same bits. Gradients of all of them are kept in 16 bits until the last is known, so use it for a block, and for a
+    model only where it has ``at_most`` so many weights.
     """
     places = _list_rounded(modules)
     weights = list(dict.fromkeys(layer._parameters[name] for layer, name in places))
-    if len(weights) < 2:
+    if len(weights) < 2 or (at_most is not None and _count(weights) > at_most):
         yield
         return
     dtype = torch.get_autocast_dtype(weights[0].device.type)  # type: ignore[union-attr]
@@ -143,6 +250,10 @@ def cast_weights(*modules: nn.Module) -> Iterator[None]:
     finally:
         for layer, name, weight in kept:
             layer._parameters[name] = weight
+
+
+def _count(weights: Sequence[Tensor | None]) -> int:
+    return sum(one.numel() for one in weights if one is not None)
 
 
 def _list_rounded(modules: tuple[nn.Module, ...]) -> list[tuple[nn.Module, str]]:
@@ -179,17 +290,23 @@ class _CastTogether(torch.autograd.Function):
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
         # what no example has reached has no gradient, rather than one of 0
         ctx.set_materialize_grads(False)
-        return _converted(weights, dtype)
+        # one after another, the matrices first, so that those of one input can be a single matrix
+        order = sorted(range(len(weights)), key=lambda number: weights[number].ndim < 2)
+        # each at a multiple of 64 bytes
+        sizes = [-(-weights[number].numel() // 32) * 32 for number in order]
+        flat = torch.empty(sum(sizes), dtype=dtype, device=weights[0].device)
+        rounded = list(weights)
+        for number, part in zip(order, flat.split(sizes), strict=True):
+            rounded[number] = part[: weights[number].numel()].view(weights[number].shape).data
+        torch._foreach_copy_(rounded, weights)
+        return tuple(rounded)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        converted = iter(_converted([one for one in gradients if one is not None], torch.float32))
+        given = [one for one in gradients if one is not None]
+        exact = [torch.empty_like(one, dtype=torch.float32) for one in given]
+        if given:
+            torch._foreach_copy_(exact, given)
+        converted = iter(exact)
         return None, *(None if one is None else next(converted) for one in gradients)
-
-
-def _converted(tensors: tuple[Tensor, ...] | list[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    found = tuple(torch.empty_like(one, dtype=dtype) for one in tensors)
-    if found:
-        torch._foreach_copy_(found, tensors)
-    return found

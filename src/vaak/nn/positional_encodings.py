@@ -17,6 +17,7 @@ depthwise, over time, without weight normalisation, and begins as noise that kee
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Annotated as Float
 from typing import Annotated as Int
 from typing import Literal, NamedTuple
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.errors import UserError
+from vaak.core.torch_internals import is_fake, unwatched
 from vaak.nn.config import StackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.kernels.device_paths import paths_on
@@ -244,6 +246,29 @@ def rotation(
     return Rotation(torch.cat((cosine, cosine), -1).unsqueeze(-2), torch.cat((-sine, sine), -1).unsqueeze(-2))
 
 
+LONGEST_KEPT = 8192
+"""Rotations of longer rows are made for each batch."""
+
+
+def rotation_from_start(x: Tensor, head_width: int, theta: float, scaling: Scaling) -> Rotation:
+    """Return the rotation of the positions 0, 1, … of ``x`` ``(batch, time, width)``; on CUDA it was made before.
+
+    It is a slice of the rotation of as many positions or more, which is never given back: a CUDA graph may read it.
+    """
+    time = x.shape[1]
+    is_kept = x.is_cuda and not (torch.compiler.is_compiling() or is_fake(x)) and time <= LONGEST_KEPT
+    if is_kept and not torch.cuda.is_current_stream_capturing():
+        longest = max(64, 1 << (time - 1).bit_length())
+        return Rotation(*(one[:, :time] for one in _kept_rotation(longest, head_width, theta, scaling, x.device)))
+    return rotation(torch.arange(time, device=x.device)[None], head_width, theta, scaling)
+
+
+@cache
+def _kept_rotation(time: int, head_width: int, theta: float, scaling: Scaling, device: torch.device) -> Rotation:
+    with torch.inference_mode(False), unwatched():
+        return rotation(torch.arange(time, device=device)[None], head_width, theta, scaling)
+
+
 def _slowed(frequencies: Tensor, theta: float, scaling: Scaling) -> Tensor:
     """Return how much of the factor each pair is slowed down by, from 0 to 1, ``(pair,)``."""
     (low, high), length, width = scaling.turns, scaling.original_length, 2 * len(frequencies)
@@ -377,23 +402,28 @@ class Positions(nn.Module):
     def add(
         self,
         x: Float[Tensor, "batch time width"],
-        positions: Int[Tensor, "#batch time"],
+        positions: Int[Tensor, "#batch time"] | None,
         documents: Int[Tensor, "batch all_time"] | None,
         cache: LayerCache | None,
     ) -> Float[Tensor, "batch time width"]:
-        """Return ``x``, with the positions added if they are of a kind that is."""
+        """Return ``x``, with the positions added if they are of a kind that is; without any, these are 0, 1, …"""
         if self.added is None:
             return x
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)[None]
         around = (documents, cache) if isinstance(self.added, ConvolutionalPositions) else (positions,)
         placed: Tensor = self.added(x, *around)
         return placed
 
     def rotation(self, positions: Int[Tensor, "#batch time"]) -> Rotation | None:
         """Return the rotation of queries and keys at these positions; None where they aren't rotated."""
-        config = self.config
-        if config.position_type != "rotary":
+        return None if self.config.position_type != "rotary" else self._rotate_at(positions)
+
+    def rotation_from_start(self, x: Float[Tensor, "batch time width"]) -> Rotation | None:
+        """Return the rotation of queries and keys at the positions 0, 1, …; None where they aren't rotated."""
+        if self.config.position_type != "rotary":
             return None
-        return self._rotate_at(positions)
+        return rotation_from_start(x, self.config.head_width, self.config.rope_theta, self._scaling)
 
     def continued_rotation(
         self, positions: Int[Tensor, "#batch time"], cache: StackCache, *, in_order: bool
@@ -407,15 +437,14 @@ class Positions(nn.Module):
         return Rotation(*cache.read_rotation(self._rotate_at, positions, in_order=in_order))
 
     def _rotate_at(self, positions: Tensor) -> Rotation:
+        return rotation(positions, self.config.head_width, self.config.rope_theta, self._scaling)
+
+    @property
+    def _scaling(self) -> Scaling:
         config = self.config
-        return rotation(
-            positions,
-            config.head_width,
-            config.rope_theta,
-            Scaling(
-                config.rope_scaling_type,
-                config.rope_scaling_factor,
-                config.rope_original_length,
-                config.rope_scaling_bounds,
-            ),
+        return Scaling(
+            config.rope_scaling_type,
+            config.rope_scaling_factor,
+            config.rope_original_length,
+            config.rope_scaling_bounds,
         )

@@ -36,7 +36,7 @@ from vaak.nn.feed_forward import MixtureOfExperts, inner_width, make_feed_forwar
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.kernels.variable_length import has_kernels
 from vaak.nn.kernels.visibility import Visibility, find_segments, positions_in_documents
-from vaak.nn.norms import cast_weights, make_norm
+from vaak.nn.norms import MOST_CAST, cast_weights, make_norm
 from vaak.nn.positional_encodings import SINUSOIDAL, Positions, Rotation
 
 
@@ -133,9 +133,7 @@ class TransformerStack(nn.Module):
             mask = documents >= 0
         around = AttentionInputs(
             visibility,
-            self.positions.rotation(positions)
-            if cache is None or not are_own or isinstance(cache, StaticCache)
-            else self.positions.continued_rotation(positions, cache, in_order=documents is None),
+            self._rotation(x, positions, cache if are_own else None, in_order=documents is None),
             memory,
             of_memory,
             own_norms,
@@ -146,7 +144,7 @@ class TransformerStack(nn.Module):
         if isinstance(cache, StaticCache):
             cache.end_token()
         elif cache is not None:
-            cache.length += positions.shape[1]
+            cache.length += x.shape[1]
         normed: Tensor = self.norm(x)
         return normed
 
@@ -162,11 +160,12 @@ class TransformerStack(nn.Module):
         if recompute is True:
             return _recompute_blocks(self.blocks, x, around)
         around = around._replace(recompute_attention=recompute == "attention")
-        for layer, block in enumerate(self.blocks):
-            if cache is None:
-                x = _run_block(block, x, around)
-            else:
-                x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
+        with cast_weights(self, at_most=MOST_CAST):
+            for layer, block in enumerate(self.blocks):
+                if cache is None:
+                    x = _run_block(block, x, around)
+                else:
+                    x = block(x, around, cache.self_attention[layer], cache.cross_attention[layer])
         return x
 
     def new_cache(self) -> StackCache:
@@ -192,15 +191,17 @@ class TransformerStack(nn.Module):
         mask: Tensor | None,
         cache: StackCache | None,
         num_documents: int | None,
-    ) -> tuple[Visibility, Tensor]:
-        """Return what each token sees, and the positions of the tokens."""
+    ) -> tuple[Visibility, Tensor | None]:
+        """Return what each token sees, and the positions of the tokens, None where they are 0, 1, …"""
         if isinstance(cache, StaticCache):
             # One token a row; a tensor on the device holds what it sees, so that a graph can be replayed.
             return Visibility(self.causal, pairs=cache.see_token()), cache.next_positions
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
+            positions = None if cache is None else torch.arange(past, past + time, device=x.device)[None]
+            if mask is not None and not self.causal and self._sees_by_mask(x):
+                return Visibility(self.causal, pairs=mask[:, None, None, :]), positions
             key_documents = None if mask is None or self.causal else mask.long() - 1
-            positions = torch.arange(past, past + time, device=x.device)[None]
         else:
             key_documents = documents if cache is None else cache.append_documents(documents)
             positions = positions_in_documents(key_documents)[:, -time:]
@@ -215,6 +216,21 @@ class TransformerStack(nn.Module):
                 return replace(visibility, segments=segments), positions
             visibility = visibility.of_pairs(time, past + time, x)
         return visibility, positions
+
+    def _rotation(
+        self, x: Tensor, positions: Tensor | None, cache: StackCache | None, *, in_order: bool
+    ) -> Rotation | None:
+        """Return the rotation of the tokens; ``in_order`` says that they follow all those that the cache has read."""
+        if positions is None:
+            return self.positions.rotation_from_start(x)
+        if cache is None or isinstance(cache, StaticCache):
+            return self.positions.rotation(positions)
+        return self.positions.continued_rotation(positions, cache, in_order=in_order)
+
+    def _sees_by_mask(self, x: Tensor) -> bool:
+        """Return whether the mask of a row's real tokens is all that attention needs to know."""
+        is_softmax = self.config.attention_type == "softmax" and self.positions.bias is None
+        return is_softmax and self.config.position_type != "convolutional" and not self._has_kernels(x)
 
     def _has_kernels(self, x: Tensor) -> bool:
         """Return whether attention can tell documents apart without a mask of pairs; its kernels drop no weights."""

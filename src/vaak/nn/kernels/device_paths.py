@@ -9,6 +9,7 @@ torch's own kernels are the quick ones on CUDA. On a CPU some are slow, and prod
     several documents in a row       softmax attention with a mask         kernels of variable length, in 16 bits
     cross-entropy of many classes    some rows at a time, in its cache     a kernel of ours, row by row
     rotation to positions            torch's operators                     a kernel of ours, row by row
+    layers of one input, lengths     an operator each                      fewer operators, where they are small
 
 Every example is computed alike in any company, up to rounding: this changes nothing but time and memory.
 """
@@ -29,7 +30,8 @@ class DevicePaths:
 
     ``features_at_once`` are those of linear attention that are computed together, over all heads.
     ``variable_length_attention`` are torch's kernels for documents of different lengths, where they fit;
-    ``row_kernels`` are ours.
+    ``row_kernels`` are ours. ``fewer_operators`` compute the same, rounded otherwise: a small model waits for each to
+    be started.
     """
 
     toeplitz_convolution: bool
@@ -37,6 +39,7 @@ class DevicePaths:
     features_at_once: int
     variable_length_attention: bool = False
     row_kernels: bool = False
+    fewer_operators: bool = False
 
 
 PATHS: dict[str, DevicePaths] = {
@@ -47,6 +50,7 @@ PATHS: dict[str, DevicePaths] = {
         features_at_once=2**26,
         variable_length_attention=True,
         row_kernels=True,
+        fewer_operators=True,
     ),
 }
 PATHS_OF_OTHER_DEVICES = DevicePaths(

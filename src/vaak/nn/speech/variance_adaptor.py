@@ -53,12 +53,7 @@ def symbol_means(values: Tensor, durations: Tensor, counted: Tensor) -> Tensor:
     >>> symbol_means(values, torch.tensor([[2, 0, 2]]), values > 0)
     tensor([[3., 0., 5.]])
     """
-    return _means(values, _belongs(durations, values.shape[1]), counted)
-
-
-def _belongs(durations: Tensor, num_frames: int) -> Tensor:
-    """1 where a frame belongs to a symbol, ``(batch, frame, symbol)``."""
-    return F.one_hot(symbol_of_frame(durations, num_frames), durations.shape[1])
+    return _means(values, F.one_hot(symbol_of_frame(durations, values.shape[1]), durations.shape[1]), counted)
 
 
 def _means(values: Tensor, belongs: Tensor, counted: Tensor) -> Tensor:
@@ -105,23 +100,26 @@ class VarianceAdaptor(nn.Module):
         self.pitch = None if pitch is None else Variance(width, 2, pitch, predictor)
         self.energy = None if energy is None else Variance(width, 1, energy, predictor)
 
-    def targets(self, frames: Tensor, durations: Tensor, frame_mask: Tensor) -> Prosody:
+    def targets(self, frames: Tensor, durations: Tensor, frame_mask: Tensor, symbols: Tensor | None = None) -> Prosody:
         """Return the prosody of recordings.
 
         ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced; they
         are real where ``frame_mask`` is True. ``durations`` are ``(batch, symbol)``. A symbol without frames has no
-        pitch, and a mean energy. Values that aren't predicted are 0.
+        pitch, and a mean energy. Values that aren't predicted are 0. ``symbols`` are those of frames
+        (``symbol_of_frame``), where they are known.
         """
         energy, f0 = exact(frames).unbind(-1)
-        belongs, nothing = _belongs(durations, frames.shape[1]), energy.new_zeros(durations.shape)
-        found = Prosody(nothing, nothing > 0, nothing)
-        if self.pitch is not None:
+        symbols = symbol_of_frame(durations, frames.shape[1]) if symbols is None else symbols
+        belongs, nothing = F.one_hot(symbols, durations.shape[1]), energy.new_zeros(durations.shape)
+        if self.pitch is None:
+            pitch, voiced = nothing, nothing > 0
+        else:
             f0 = _means(f0, belongs, frame_mask & (f0 > 0))
-            found = found._replace(pitch=self.pitch.normalised(f0.clamp(min=1.0)), voiced=f0 > 0)
-        if self.energy is not None:
-            energy = self.energy.normalised(_means(energy, belongs, frame_mask).clamp(min=LEAST_ENERGY))
-            found = found._replace(energy=energy.masked_fill(durations == 0, 0.0))
-        return found
+            pitch, voiced = self.pitch.normalised(f0.clamp(min=1.0)), f0 > 0
+        if self.energy is None:
+            return Prosody(pitch, voiced, nothing)
+        energy = self.energy.normalised(_means(energy, belongs, frame_mask).clamp(min=LEAST_ENERGY))
+        return Prosody(pitch, voiced, energy.masked_fill(durations == 0, 0.0))
 
     def forward(
         self,
@@ -137,8 +135,12 @@ class VarianceAdaptor(nn.Module):
         ``doublings``. Symbols are real where ``mask`` ``(batch, symbol)`` is True.
         """
         terms: dict[str, Term] = {}
-        pitch = energy = encoded.new_zeros(encoded.shape[:2])
-        voiced = torch.zeros_like(mask)
+        if targets is None:
+            pitch = energy = encoded.new_zeros(encoded.shape[:2])
+            voiced = torch.zeros_like(mask)
+        else:
+            # of what isn't predicted they are 0
+            pitch, voiced, energy = targets
         if self.pitch is not None:
             found, voicing = self.pitch.predictor(encoded, mask).unbind(-1)
             if targets is None:
@@ -178,16 +180,24 @@ def symbol_of_frame(durations: Tensor, num_frames: int) -> Tensor:
     return (frames[None, :, None] >= ends[:, None, :]).sum(-1).clamp(max=durations.shape[1] - 1)
 
 
-def regulate(x: Tensor, durations: Tensor, num_frames: int | None = None) -> Tensor:
+def regulate(
+    x: Tensor,
+    durations: Tensor,
+    num_frames: int | None = None,
+    symbols: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
     """Each symbol's vector repeated by its duration, ``(batch, frame, width)``, then 0.
 
     ``x`` is ``(batch, symbol, width)``, ``durations`` ``(batch, symbol)`` in frames, 0 at padded symbols. There are
-    ``num_frames``, or as many as the longest row has.
+    ``num_frames``, or as many as the longest row has. ``symbols`` are those of frames, and ``mask`` ``(batch, frame)``
+    is True where a row has one, where they are known.
     """
-    lengths = durations.sum(1)
-    longest = int(lengths.max()) if num_frames is None else num_frames
-    index = symbol_of_frame(durations, longest)[..., None].expand(-1, -1, x.shape[2])
-    return masked(x.gather(1, index), length_mask(lengths, longest))
+    if num_frames is None:
+        num_frames = int(durations.sum(1).max())
+    symbols = symbol_of_frame(durations, num_frames) if symbols is None else symbols
+    mask = length_mask(durations.sum(1), num_frames) if mask is None else mask
+    return masked(x.gather(1, symbols[..., None].expand(-1, -1, x.shape[2])), mask)
 
 
 def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0) -> Tensor:
@@ -266,7 +276,7 @@ def to_frames(log_durations: Tensor) -> Tensor:
 
 def duration_loss(log_durations: Tensor, durations: Tensor, mask: Tensor) -> Term:
     """Squared error of ``log(1 + frames)``, summed over phonemes; all ``(batch, symbol)``."""
-    return Term(masked_sum((exact(log_durations) - exact(durations).log1p()).square(), mask), per="phoneme")
+    return Term(masked_sum(_squared_error(log_durations, durations.log1p()), mask), per="phoneme")
 
 
 def pitch_loss(pitch: Tensor, targets: Tensor, voiced: Tensor) -> Term:
@@ -274,7 +284,7 @@ def pitch_loss(pitch: Tensor, targets: Tensor, voiced: Tensor) -> Term:
 
     It counts all phonemes: how many are voiced isn't known before they are aligned.
     """
-    return Term(masked_sum((exact(pitch) - targets).square(), voiced), per="phoneme")
+    return Term(masked_sum(_squared_error(pitch, targets), voiced), per="phoneme")
 
 
 def voicing_loss(logits: Tensor, voiced: Tensor, mask: Tensor) -> Term:
@@ -286,4 +296,9 @@ def voicing_loss(logits: Tensor, voiced: Tensor, mask: Tensor) -> Term:
 
 def energy_loss(energy: Tensor, targets: Tensor, mask: Tensor) -> Term:
     """Squared error, summed over phonemes; all ``(batch, symbol)``."""
-    return Term(masked_sum((exact(energy) - targets).square(), mask), per="phoneme")
+    return Term(masked_sum(_squared_error(energy, targets), mask), per="phoneme")
+
+
+def _squared_error(predicted: Tensor, targets: Tensor) -> Tensor:
+    # one kernel forward and one backward, with the bits of a difference and its square
+    return F.mse_loss(exact(predicted), targets, reduction="none")

@@ -27,8 +27,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from vaak.core.batch import Term, send_constant
 from vaak.nn.initialisation import initialise
+from vaak.nn.kernels.device_paths import paths_on
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.norms import cast_weights
+from vaak.nn.norms import MOST_CAST, cast_weights, unit_length
 from vaak.nn.own_network import make_stack
 from vaak.nn.speech.masks import exact
 from vaak.tasks.diarization.config import DiarizationModelConfig
@@ -99,6 +100,11 @@ class DiarizationModel(nn.Module):
 
         ``norms`` collect the norms of the inputs of feature maps.
         """
+        parts = [one for one in (self.front_end, self.encoder, self.expand, self.head) if one is not None]
+        with cast_weights(*parts, at_most=MOST_CAST):
+            return self._compute(features, feature_mask, norms)
+
+    def _compute(self, features: Tensor, feature_mask: Tensor, norms: SquaredNorms | None) -> DiarizationOutputs:
         with cast_weights(self.front_end):
             x, fine = self.front_end(features.to(self.clusters.bias.dtype), feature_mask)
         hidden = self.encoder(
@@ -116,11 +122,16 @@ class DiarizationModel(nn.Module):
 
     def cluster_vectors(self, outputs: DiarizationOutputs) -> Tensor:
         """``(row, frames, dim)`` of unit length, for deep clustering."""
-        return F.normalize(exact(self.clusters(outputs.hidden)), dim=-1)
+        with cast_weights(self.clusters):
+            return unit_length(exact(self.clusters(outputs.hidden)))
 
     def embeddings(self, outputs: DiarizationOutputs, weights: Tensor) -> Tensor | None:
         """Return a vector of unit length of each speaker, by the weights of its frames ``(row, frames, speakers)``."""
-        return None if self.embedding is None else speaker_embeddings(self.embedding(outputs.hidden), weights)
+        if self.embedding is None:
+            return None
+        with cast_weights(self.embedding):
+            frames = self.embedding(outputs.hidden)
+        return speaker_embeddings(frames, weights)
 
     def infer(self, features: Tensor, feature_mask: Tensor) -> Inferred:
         """Who speaks, and as whom; in padding nobody does."""
@@ -184,7 +195,8 @@ def centred(features: Tensor, mask: Tensor) -> Tensor:
 
 def padded_to(x: Tensor, multiple: int) -> Tensor:
     """``(row, time, width)`` with zeros appended up to a multiple of frames."""
-    return F.pad(x, (0, 0, 0, -x.shape[1] % multiple))
+    missing = -x.shape[1] % multiple
+    return F.pad(x, (0, 0, 0, missing)) if missing else x
 
 
 class StackedFrames(nn.Module):
@@ -337,15 +349,28 @@ def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
     it is |V Vᵀ - L Lᵀ|² / frames, computed without forming the matrices. Source: Hershey et al. 2016, "Deep
     Clustering", equation 3.
     """
-    v = exact(vectors) * mask[..., None]
-    classes = labels.to(v.dtype) * mask[..., None]
-    with torch.autocast(v.device.type, enabled=False):
-        # |V Vᵀ - L Lᵀ|² = |Vᵀ V|² + |Lᵀ L|² - 2 |Vᵀ L|²: these are as small as vectors are long, not as windows
-        own, theirs, crossed = (
-            (first.transpose(1, 2) @ second).square().sum((1, 2))
-            for first, second in ((v, v), (classes, classes), (v, classes))
-        )
-    return Term(((own + theirs - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
+    real = mask[..., None]
+    with torch.autocast(vectors.device.type, enabled=False):
+        if paths_on(vectors.device).fewer_operators:
+            each = _compare_by_one_product(exact(vectors), labels, real)
+        else:
+            v, classes = exact(vectors) * real, labels.to(exact(vectors).dtype) * real
+            # |V Vᵀ - L Lᵀ|² = |Vᵀ V|² + |Lᵀ L|² - 2 |Vᵀ L|²: these are as small as vectors are long, not as windows
+            own, theirs, crossed = (
+                (first.transpose(1, 2) @ second).square().sum((1, 2))
+                for first, second in ((v, v), (classes, classes), (v, classes))
+            )
+            each = own + theirs - 2 * crossed
+    return Term((each / mask.sum(1).clamp(min=1)).sum(), per="frame")
+
+
+def _compare_by_one_product(vectors: Tensor, labels: Tensor, real: Tensor) -> Tensor:
+    """Return |V Vᵀ - L Lᵀ|² of each row, by the product of both side by side, whose crossed parts count below 0."""
+    both = torch.cat((vectors, labels.to(vectors.dtype)), -1) * real
+    signs = (1.0,) * vectors.shape[-1] + (-1.0,) * labels.shape[-1]
+    weights = send_constant(tuple(tuple(one * other for other in signs) for one in signs), both.dtype, both)
+    product = both.transpose(1, 2) @ both
+    return (product * weights * product).sum((1, 2))
 
 
 def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
@@ -353,7 +378,7 @@ def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
     frames = exact(frames)
     with torch.autocast(frames.device.type, enabled=False):
         summed = torch.einsum("rtd,rts->rsd", frames, weights.to(frames.dtype))
-    return F.normalize(summed, dim=-1)
+    return unit_length(summed)
 
 
 def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
@@ -363,7 +388,7 @@ def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
     Source: Kinoshita et al. 2021, equation 5. Differs: cosines, not distances.
     """
     with torch.autocast(table.device.type, enabled=False):
-        scores = SCALE * exact(embeddings).flatten(0, 1) @ F.normalize(exact(table), dim=-1).T
+        scores = SCALE * exact(embeddings).flatten(0, 1) @ unit_length(exact(table)).T
     return Term(F.cross_entropy(scores, numbers.flatten(), ignore_index=-1, reduction="sum"), per="speaker")
 
 

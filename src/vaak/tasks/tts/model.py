@@ -26,11 +26,19 @@ from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.norms import MOST_CAST, cast_weights, project
 from vaak.nn.own_network import make_stack
 from vaak.nn.speech.alignment import Aligner, beta_binomial_prior, monotonic_alignment
 from vaak.nn.speech.flow_matching import Draws, TransformerField, UNetField, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import exact, length_mask
-from vaak.nn.speech.variance_adaptor import SymbolPredictor, VarianceAdaptor, regulate, to_frames, whole_durations
+from vaak.nn.speech.variance_adaptor import (
+    SymbolPredictor,
+    VarianceAdaptor,
+    regulate,
+    symbol_of_frame,
+    to_frames,
+    whole_durations,
+)
 from vaak.tasks.tts.config import TtsModelConfig
 from vaak.tasks.tts.data import Normalisation
 
@@ -174,6 +182,20 @@ class TtsModel(nn.Module):
 
         ``norms`` tally what enters feature maps, of symbols and of frames.
         """
+        parts: list[nn.Module | None] = [
+            self.encoder,
+            self.duration_predictor,
+            self.adaptor,
+            self.bridge,
+            self.mel,
+            self.stop,
+        ]
+        # a field looks at the type of its weights
+        known = [one for one in (*parts, None if self.config.matches_flows else self.decoder) if one is not None]
+        with cast_weights(*known, at_most=MOST_CAST):
+            return self._compute(text, recording, norms)
+
+    def _compute(self, text: Text, recording: Recording, norms: tuple[SquaredNorms, SquaredNorms] | None) -> TtsOutputs:
         masks = symbol_mask, frame_mask = text.mask, length_mask(recording.lengths, recording.mel.shape[1])
         embedded = self.embedded(text)
         alignment, durations = None, recording.durations
@@ -189,12 +211,13 @@ class TtsModel(nn.Module):
         encoded = self.encoder(self.dropout(embedded), mask=symbol_mask, norms=of_symbols and (of_symbols, of_symbols))
         log_durations = self.duration_predictor(encoded, symbol_mask)[..., 0]
         terms: dict[str, Term] = {}
+        symbols = symbol_of_frame(durations, frame_mask.shape[1])
         if self.adaptor is not None:
             assert recording.prosody is not None, "a model of pitch and energy learns from those of recordings"
             # in training the decoder reads true pitch and energy, so that it learns before the predictors do
-            targets = self.adaptor.targets(recording.prosody, durations, frame_mask)
+            targets = self.adaptor.targets(recording.prosody, durations, frame_mask, symbols)
             encoded, _, terms = self.adaptor(encoded, symbol_mask, targets)
-        frames = regulate(self.bridge(encoded), durations, frame_mask.shape[1])
+        frames = regulate(self.bridge(encoded), durations, frame_mask.shape[1], symbols, frame_mask)
         if self.stop is None:
             assert recording.draws is not None, "flow matching learns from noise"
             terms["flow"] = flow_matching_loss(
@@ -206,8 +229,8 @@ class TtsModel(nn.Module):
             )
             return TtsOutputs(self.mel(frames), None, log_durations, durations, *masks, terms, alignment)
         decoded = self.decoder(frames, mask=frame_mask, norms=of_frames and (of_frames, of_frames))
-        stop = self.stop(decoded)[..., 0]
-        return TtsOutputs(self.mel(decoded), stop, log_durations, durations, *masks, terms, alignment)
+        stop, mel = project(decoded, self.stop, self.mel)
+        return TtsOutputs(mel, stop[..., 0], log_durations, durations, *masks, terms, alignment)
 
     def embedded(self, text: Text) -> Tensor:
         """``(row, symbol, width)``."""
