@@ -173,7 +173,7 @@ def measure_model(options: argparse.Namespace) -> Iterator[Arm]:
     Path("base/config.json").write_text(json.dumps(BASE))
     write_texts(Path("texts.txt"), 20_000)
     write_texts(Path("valid.txt"), 2_000, seed=1)
-    text = LANGUAGE_MODEL.replace("{d_model: 32, num_layers: 1, num_heads: 2}", "{base: base}")
+    text = LANGUAGE_MODEL.replace("{d_model: 32, num_layers: 1, num_heads: 2}", "{pretrained: base}")
     Path("base.yml").write_text(text.replace("device: cpu", "device: cuda"))
     yield "model show", "8B, device: cuda", vaak("model", "show", "base.yml", "--gpus", "8", "--memory", "80")
 

@@ -192,6 +192,7 @@ def uploading(trainer: Trainer, url: str | None) -> Iterator[None]:
             f"{remote.shown} has another run than {directory}, from {there['directory']}: give another {OPTION}"
         )
     remote.store.write(IDENTITY, (directory / IDENTITY).read_bytes())
+    remote.claim()
     remote.look()
     for step in sorted(remote.whole):
         if step > trainer.position.step:

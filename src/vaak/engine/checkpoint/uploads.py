@@ -1,13 +1,15 @@
 """The checkpoints of a run at a URL: uploaded in the background, removed as those here are, and downloaded to resume.
 
     URL/run.json  config.yml  metrics.jsonl  …      the run's own small files, as they are now
+        writer.json                                 the process that writes here
         checkpoints/step-00001000/…  MANIFEST.json  sent last, once every other file was compared with its hash
                     best  last  owner.json
         set-aside/step-00001000/…                   what a resume at an earlier step left behind, or is damaged
 
 A checkpoint without its manifest counts for nothing, so an upload may be killed at any moment. What is the same file in
 two checkpoints (frozen weights, a tokenizer) is copied by the service rather than sent again. One process writes to a
-URL: nothing there is locked, and ``run.json`` tells another run's from this one's.
+URL. Nothing there can be locked: ``run.json`` tells another run's from this one's, and ``writer.json`` names the
+process that began last, so that one before it, on a machine that was given up for lost, stops.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
+import platform
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +43,14 @@ from vaak.engine.checkpoint.names import (
 )
 
 log = logging.getLogger("vaak")
-FOLDER, SET_ASIDE, IDENTITY = "checkpoints", "set-aside", "run.json"
+FOLDER, SET_ASIDE, IDENTITY, WRITER = "checkpoints", "set-aside", "run.json", "writer.json"
 WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between tries of an upload, before it counts as failed."""
 SAY_AGAIN_SECONDS = 60.0
+
+
+class TakenOverError(Exception):
+    """Another process writes to the URL now."""
 
 
 class RemoteCheckpoint(NamedTuple):
@@ -58,11 +68,30 @@ class RemoteCheckpoints:
         self.store = RemoteFolder(url)
         self.whole: dict[int, RemoteCheckpoint] = {}
         """Those that are whole, by step, as ``look`` found them or this process sent them."""
+        self._claim: bytes | None = None
 
     @property
     def shown(self) -> str:
         """The URL, for messages."""
         return self.store.shown
+
+    def claim(self) -> None:
+        """Say there that this process writes from now on: one that did so before stops at its next upload."""
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        who = {"host": platform.node(), "process": os.getpid(), "since": since, "id": secrets.token_hex(8)}
+        self._claim = json.dumps(who).encode()
+        self.store.write(WRITER, self._claim)
+
+    def require_claim(self) -> None:
+        """Raise TakenOverError where another process has begun to write there since this one's ``claim``."""
+        if self._claim is None or (found := self.store.read(WRITER)) in (None, self._claim):
+            return
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            who = json.loads(found or b"")
+            raise TakenOverError(
+                f"process {who['process']} on {who['host']} writes to {self.shown} since {who['since']}"
+            )
+        raise TakenOverError(f"another process writes to {self.shown}")
 
     def look(self) -> None:
         """Find the checkpoints that are whole; one whose files have other sizes than its manifest says isn't."""
@@ -90,6 +119,7 @@ class RemoteCheckpoints:
         step, listed = parse_step(path), listed_files(path)
         assert step is not None
         manifest, place = (path / MANIFEST).read_bytes(), f"{FOLDER}/{path.name}"
+        self.require_claim()
         # Without its manifest, the one before is gone before its files change.
         if self.whole.pop(step, None) is not None:
             self.store.remove([f"{place}/{MANIFEST}"])
@@ -98,6 +128,7 @@ class RemoteCheckpoints:
             self._send_file(path / name, f"{place}/{name}", entry, known=there.get(f"{place}/{name}"))
         # Of an earlier checkpoint of this step: a completed.json belongs to the state whose hash it has.
         self.store.remove([name for name in there if name.removeprefix(f"{place}/") not in listed])
+        self.require_claim()
         self.store.write(f"{place}/{MANIFEST}", manifest)
         if self.store.read(f"{place}/{MANIFEST}") != manifest:
             raise StorageError(f"{self.shown}/{place}/{MANIFEST} differs from what was sent")
@@ -176,6 +207,7 @@ class Uploads:
     ) -> None:
         self.remote, self.writer, self.list_run_files = remote, writer, list_run_files
         self.sent = self.failures = 0
+        self._is_taken_over = False
         self._awake, self._is_closing = threading.Event(), False
         self._sending: Path | None = None
         self._begun: set[Path] = set()
@@ -213,7 +245,9 @@ class Uploads:
         newest = list_checkpoints(self.writer.folder)[-1:]
         lacking = [path for path in newest if not self._is_there(path)]
         said = f"{self.sent} checkpoint(s) uploaded to {self.remote.shown}, {self.failures} upload(s) failed"
-        if lacking:
+        if self._is_taken_over:
+            log.warning("%s; later ones stay here, since another process writes there", said)
+        elif lacking:
             log.warning("%s; %s, the newest, is not there: the next start of this run uploads it", said, lacking[0])
         else:
             log.log(logging.WARNING if self.failures else logging.INFO, said)
@@ -229,6 +263,10 @@ class Uploads:
             except (StorageError, CheckpointError) as error:
                 self.failures += 1
                 log.warning("upload failed after %d tries: %s; training continues", len(WAITS) + 1, error)
+            except TakenOverError as error:
+                self._is_taken_over = True
+                log.error("%s: nothing more is uploaded from here; end this run, or the other one", error)
+                return
             except Exception:
                 # A bug of ours must not end hours of training.
                 self.failures += 1
@@ -247,6 +285,7 @@ class Uploads:
         return self._synchronise()
 
     def _synchronise(self) -> None:
+        self.remote.require_claim()
         failed: set[Path] = set()
         while (path := self._choose_next(failed)) is not None:
             try:
@@ -323,5 +362,8 @@ class Uploads:
         periodic = {step: one.about.get("periodic") is not False for step, one in self.remote.whole.items()}
         named = {parse_step(path) for name in ("best", "last") if (path := pointed(self.writer.folder, name))}
         kept = choose_kept(periodic, self.writer.total_limit, self.writer.keep_every, named)
-        for step in sorted(self.remote.whole.keys() - kept):
+        superfluous = sorted(self.remote.whole.keys() - kept)
+        if superfluous:
+            self.remote.require_claim()
+        for step in superfluous:
             self.remote.remove(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -236,3 +237,32 @@ def test_what_was_completed_later_is_sent_too(remote: RemoteCheckpoints, writer:
     back = remote.fetch(1, tmp_path / "there")
     assert (back / "completed.json").read_bytes() == (writer.folder / back.name / "completed.json").read_bytes()
     assert remote.find_pointed("best") == 1
+
+
+def test_of_two_processes_the_one_that_began_last_writes_and_the_other_says_so(
+    remote: RemoteCheckpoints, writer: CheckpointWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """A machine that was given up for lost went on, and removed files of the one that had resumed its run."""
+    remote.claim()
+    uploads = Uploads(remote, writer, dict)
+    uploads.start()
+    writer.write(snapshot(1), is_best=False)
+    writer.finish()
+    while look_again(remote) != [1]:
+        time.sleep(0.01)
+    other = RemoteCheckpoints(remote.store.url)
+    other.claim()
+    other.look()
+    other.send(saved(tmp_path / "other", 2))
+    theirs = other.whole[2].manifest
+    for step in (2, 3, 4):
+        writer.write(snapshot(step, 9.0), is_best=False)
+        writer.finish()
+    uploads.close()
+    assert look_again(remote) == [1, 2]
+    assert other.store.read(f"checkpoints/{step_folder(2)}/{MANIFEST}") == theirs
+    [error] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"writes to {remote.shown} since " in error.message
+    assert "nothing more is uploaded from here" in error.message
+    assert "1 checkpoint(s) uploaded" in caplog.text
+    other.require_claim()
