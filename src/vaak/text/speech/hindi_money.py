@@ -32,14 +32,14 @@ _SCALE = nfc("(?:हज़ार|हजार|लाख|करोड़|अर�
 _SIGN = f"[₹{''.join(SIGNS)}]"
 _END = r"(?![\d.,]*\d|\s?%)"
 _RUPEES = nfc("रुपये|रुपए")
+_SAID_SCALES = ")(?<!".join(read_table("हज़ार_= हजार_= लाख_= लाखों_= करोड़_= करोड़ों_= अरब_= सौ_="))
 _PER, _TO = nfc(" प्रति "), nfc(" से ")
 
 MONEY: tuple[Rule, ...] = (
     (re.compile(nfc(rf"(?<!\d )(?<!\d){BEGINS}(?:रु|रू|Rs|Re|INR)(?:\.|:)?\s?(?=\d)|₨\s?(?=\d)")), "₹"),
-    (  # not of "lakhs of rupees 2020 in"
+    (  # not of "5 करोड़ रुपये 45 लोगों", or of a year
         re.compile(
-            rf"(?:^|(?<=[:(] ))(?:{_RUPEES})\s(?=\d)"
-            rf"|(?<!\d ){BEGINS}(?:{_RUPEES})\s(?=\d{{1,3}},\d|\d{{5}}|\d+/-)"
+            rf"(?<!\d )(?<!{_SAID_SCALES}){BEGINS}(?:{_RUPEES})\s(?=\d{{2}}|\d(?:\.\d+)?\s?{_SCALE})(?!(?:1[5-9]|20)\d\d(?![\d,/]))"
         ),
         "₹",
     ),
