@@ -195,7 +195,6 @@ WORDS: tuple[Rule, ...] = (
     (re.compile(nfc(rf"{BEGINS}डॉ(?=\s[\u0904-\u0939])")), nfc("डॉक्टर")),
     (re.compile(nfc(rf"{BEGINS}और/या{ENDED}")), nfc("और या")),
     (re.compile(r"\bN/A\b"), "N A"),
-    (re.compile(r"(?<=[A-Z])&(?=[A-Z])"), nfc(" ऐंड ")),
     (re.compile(r"\bC#"), nfc("C शार्प")),
     (re.compile(r"\b(A|B|AB|O)\s?\+(?:ve\b|(?=\s(?:ब्लड|रक्त|खून|ख़ून)))"), nfc(r"\1 पॉज़िटिव")),
     (re.compile(r"\b(A|B|AB|O)\s?[-−](?:ve\b|(?=\s(?:ब्लड|रक्त|खून|ख़ून)))"), nfc(r"\1 नेगेटिव")),

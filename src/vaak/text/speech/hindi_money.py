@@ -39,7 +39,8 @@ MONEY: tuple[Rule, ...] = (
     (re.compile(nfc(rf"(?<!\d )(?<!\d){BEGINS}(?:रु|रू|Rs|Re|INR)(?:\.|:)?\s?(?=\d)|₨\s?(?=\d)")), "₹"),
     (  # not of "5 करोड़ रुपये 45 लोगों", or of a year
         re.compile(
-            rf"(?<!\d )(?<!{_SAID_SCALES}){BEGINS}(?:{_RUPEES})\s(?=\d{{2}}|\d(?:\.\d+)?\s?{_SCALE})(?!(?:1[5-9]|20)\d\d(?![\d,/]))"
+            rf"(?<!\d )(?<!{_SAID_SCALES}){BEGINS}(?:{_RUPEES})\s(?=\d{{2}}|\d(?:\.\d+)?\s?{_SCALE})"
+            r"(?!(?:1[5-9]|20)\d\d(?![\d,/]))"
         ),
         "₹",
     ),
