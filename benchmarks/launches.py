@@ -3,7 +3,7 @@
     python benchmarks/launches.py RECIPE ... [--precision bf16|no] [--where] [--json FILE]
 
 Recipes are those of configs/, such as tts/quickstart, with less data. Counted are the operators of one microbatch's
-forward, its backward and the update, on the mock device of tests/support, or on the GPU that is there. Views and empty
+forward, its backward and the update, on the mock device of the tests, or on the GPU that is there. Views and empty
 memory aren't computed. An operator of several tensors (``_foreach``) counts once, and so do attention, RMSNorm and
 rotary positions, which CUDA has kernels for and the mock device computes in several operators; a kernel of cuDNN or
 cuBLAS may launch others. ``--where`` names the lines of Vaak, of a backward those of its forward. Another checkout
@@ -38,7 +38,7 @@ from vaak.config.load import load
 from vaak.config.tasks import TASKS, load_name
 from vaak.engine.trainer import Trainer
 
-sys.path.append(str(HERE / "tests" / "support"))
+sys.path.append(str(HERE / "tests" / "support" / "devices"))
 import mock_cuda
 
 SMALL_DATA = {

@@ -29,7 +29,7 @@ from vaak.audio.espeak import speak
 from vaak.config.training import TrainingConfig
 from vaak.core.task import Dataset
 from vaak.data.batching import training_planner
-from vaak.data.read_ahead import AT_ONCE, join_stretches
+from vaak.data.read_ahead import READ_BYTES, join_stretches
 
 RATE = 16000
 CLIP_SECONDS = 5
@@ -116,7 +116,7 @@ def shards(number: int) -> None:
             reads = count_reads(dataset, [index for batch in batches for index in batch])
         else:
             pieces = (sorted(piece.make().indices.tolist()) for piece in plan.pieces)
-            reads = sum(-(-one.size // AT_ONCE)
+            reads = sum(-(-one.size // READ_BYTES)
                         for piece in pieces for one in join_stretches(dataset.list_bytes(piece)))  # fmt: skip
         in_a_batch = np.mean([len({index // 1000 for index in batch}) for batch in batches])
         files = [np.bincount(np.concatenate(batches[first : first + 1000]) // dataset.IN_A_FILE,

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/support"))
+sys.path.insert(0, str(ROOT / "tests/support/corpora"))
 from spreadsheets import write_spreadsheet  # noqa: E402
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"

@@ -158,11 +158,13 @@ def wrong_names() -> Iterator[str]:
 
 
 def tests_elsewhere() -> Iterator[str]:
-    """Yield a line for each folder of tests that isn't where the package has one."""
+    """Yield a line for each folder of tests that the package lacks, and each file of their support in no folder."""
     unit = ROOT / "tests" / "unit"
     for folder in sorted({path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}):
         if not (SRC / "vaak" / folder).is_dir():
             yield f"tests/unit/{folder}: src/vaak has no such folder; its tests belong to where their modules are"
+    for path in sorted((ROOT / "tests" / "support").glob("*.py")):
+        yield f"tests/support/{path.name}: belongs in one of the folders there"
 
 
 def functions(path: Path) -> Iterator[Function]:

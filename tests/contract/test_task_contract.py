@@ -1,4 +1,4 @@
-"""What every task keeps, whatever it trains. A new task adds one entry to tests/support/contract_cases.py."""
+"""What every task keeps, whatever it trains. A new task adds one entry to tests/support/tasks/contract_cases.py."""
 
 from __future__ import annotations
 

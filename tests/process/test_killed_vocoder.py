@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import tiny_vocoder
+import killed_vocoder
 from commands import stat_records, state_of
 
-PROGRAM = Path(tiny_vocoder.__file__).with_name("killed_vocoder.py")
+PROGRAM = killed_vocoder.__file__
 
 
 @pytest.mark.slow
 def test_killed_between_its_objectives_it_ends_with_the_same_bits(tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)],
+        [sys.executable, PROGRAM, str(tmp_path)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

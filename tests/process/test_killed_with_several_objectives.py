@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import toy
+import killed_duel
 from commands import stat_records, state_of
 
-PROGRAM = Path(toy.__file__).with_name("killed_duel.py")
+PROGRAM = killed_duel.__file__
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [5, 20])
 def test_killed_again_and_again_it_ends_with_the_same_bits(kills: int, tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path), str(kills)],
+        [sys.executable, PROGRAM, str(tmp_path), str(kills)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import functools
 import importlib
 import importlib.util
 import itertools
@@ -30,6 +31,7 @@ import readers_data
 from served_runs import serving
 from vaak.cli import arguments, table
 from vaak.config import tasks
+from vaak.config.changes import get_rule
 from vaak.config.components import USER_MODULE_PREFIX
 from vaak.config.load import load
 from vaak.config.yaml.aliases import ELSEWHERE, LOOP_OPTIONS
@@ -228,6 +230,24 @@ def test_every_command_is_one(document, monkeypatch):
                 load([words[2]], [word for word in words[3:] if re.match(r"[\w.]+=", word)])
 
 
+@documents
+def test_every_option_that_is_named_exists(document):
+    """Names of files (``data.py``) and those of other systems, which the pages on coming from them have, look alike."""
+    named = re.compile(r"`((?:training|data|model|global_config)(?:\.[a-z_0-9]+)+)(?:[:=][^`]*)?`")
+    other = "migration" in document.parts or document.name == "coming-from.md"
+    keys = set() if other else {*named.findall(document.read_text(encoding="utf-8"))} - {*LOOP_OPTIONS, *ELSEWHERE}
+    keys = {key for key in keys if not key.endswith(".py")}
+    assert not [key for key in keys if not any(is_option(task, key) for task in tasks.TASKS)]
+
+
+@functools.cache
+def is_option(task: str, key: str) -> bool:
+    try:
+        return bool(get_rule(task, key))
+    except KeyError:
+        return False
+
+
 def parse(words: list[str]) -> None:
     """Parse the words of a command; raises what the command line raises for a mistake in them."""
     context = get_command(table.app).make_context("vaak", words)
@@ -334,7 +354,7 @@ def forms(cell):
 
 def test_every_example_of_a_docstring_is_true():
     failed, number = [], 0
-    for root in (ROOT / "src", ROOT / "scripts", ROOT / "tests" / "support"):
+    for root in (ROOT / "src", ROOT / "scripts", *(ROOT / "tests" / "support").iterdir()):
         for path in root.rglob("*.py"):
             if re.search(r"^ +>>> ", path.read_text(encoding="utf-8"), re.MULTILINE):
                 name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")

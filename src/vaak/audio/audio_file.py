@@ -40,7 +40,7 @@ MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
 MOST_SAMPLES = 1e12
 """Samples; libsndfile returns more if a header doesn't contain the length."""
-TOLERATED_SECONDS = 0.025
+TOLERATED_LOSS_SECONDS = 0.025
 """Share of a header's length that may be missing, as in Lhotse; it is reported. Where more is, a file is truncated."""
 SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
 """Codings of which samples are the same after a seek; those of FLAC are PCM."""
@@ -273,7 +273,7 @@ def _read_header(file: Any, path: Path | Part) -> Header:
     # After FFmpeg, ``file`` is a decoded copy with a correct header; the original's length was recorded when decoding.
     said = read_said(path) if contents.said is None and isinstance(path, Path) else contents.said
     header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", said, contents.note)
-    if said is not None and held < said - TOLERATED_SECONDS * file.samplerate:
+    if said is not None and held < said - TOLERATED_LOSS_SECONDS * file.samplerate:
         numbers = header._replace(note="").difference
         raise DataError(f"{path}: {numbers}: it is truncated; download it again or remove it")
     return header

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import torch
 
+from vaak.core.machine import GIB
 from vaak.engine.callback import Callback, Run, StepReport
 from vaak.engine.memory import (
     Band,
@@ -36,7 +37,6 @@ from vaak.engine.memory import (
 
 log = logging.getLogger("vaak")
 
-GIBIBYTE = 2**30
 # How much a split must lower the pressure to be worth another.
 LEAST_EFFECT = 0.01
 
@@ -123,7 +123,7 @@ class AdaptiveMemoryManager(Callback):
         if self.looks:
             log.info(
                 "memory: %.2f GiB by this process at most, %.0f %% full at worst; watching it took %.2f %% of the time",
-                self.peak / GIBIBYTE,
+                self.peak / GIB,
                 100 * self.highest,
                 100 * self.measured_overhead,
             )
@@ -181,5 +181,5 @@ class AdaptiveMemoryManager(Callback):
 
 
 def _usage_in_words(reading: MemoryReading) -> str:
-    parts = f"{reading.used / GIBIBYTE:.1f} of {reading.limit / GIBIBYTE:.1f} GiB"
-    return f"memory is {100 * reading.pressure:.0f} % full ({parts}, {reading.own / GIBIBYTE:.1f} GiB by this process)"
+    parts = f"{reading.used / GIB:.1f} of {reading.limit / GIB:.1f} GiB"
+    return f"memory is {100 * reading.pressure:.0f} % full ({parts}, {reading.own / GIB:.1f} GiB by this process)"

@@ -18,7 +18,7 @@ FALLEN = 0.8
 """A share of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
 WORSE = 0.02
 """The share of the best metric by which validation is worse by more than chance."""
-REMEDY = (
+COLLAPSE_REMEDY = (
     "lower the gate's learning rate (training.optimizer.groups: [{match: ^gate, lr_scale: 0.02}]), or raise "
     "training.loss.auxiliary.load_balancing or model.experts.balancing_bias (such as 0.001); in a pipeline: "
     "--gate-lr-scale, --load-balancing, --balancing-bias"
@@ -49,7 +49,7 @@ class RoutingCallback(Callback):
         shares = [use / sum(uses) for use in uses]
         findings = [*self._unused(shares), *self._fallen_entropy(shares, metrics), *self._worse(metrics)]
         if findings:
-            log.warning("%s. Remedy: %s", "; ".join(findings), REMEDY)
+            log.warning("%s. Remedy: %s", "; ".join(findings), COLLAPSE_REMEDY)
 
     def _unused(self, shares: Sequence[float]) -> list[str]:
         """Experts that (almost) no validation utterance chooses, if there are more of them than before."""

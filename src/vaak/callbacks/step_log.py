@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from vaak.callbacks.trackers import describe_error
-from vaak.core.machine import host_memory
+from vaak.core.machine import GIB, host_memory
 from vaak.engine.callback import Callback, Run, StepReport, rate_name
 from vaak.engine.memory import read_memory
 from vaak.nn.nf4 import num_weights
@@ -191,7 +191,6 @@ class Smoothed:
 
 
 log = logging.getLogger("vaak")
-GIBIBYTE = 1 << 30
 CHECKPOINTS_OF_SPACE = 2
 
 
@@ -224,7 +223,7 @@ class SystemMetricsCallback(Callback):
         processor_seconds, seconds = time.process_time(), time.monotonic()
         gone = max(seconds - self.seconds, 1e-9)
         values = {
-            "process_memory_gib": host_memory().read()[2] / GIBIBYTE,
+            "process_memory_gib": host_memory().read()[2] / GIB,
             "cpu_percent": 100 * (processor_seconds - self.processor_seconds) / gone,
         }
         self.processor_seconds, self.seconds = processor_seconds, seconds
@@ -235,10 +234,10 @@ class SystemMetricsCallback(Callback):
     def _device(self, device: torch.device) -> dict[str, float]:
         """Return the pressure on the memory that training uses; for a GPU, also the memory used and its utilisation."""
         reading = read_memory(device)
-        values = {"memory_pressure": reading.pressure, "memory_limit_gib": reading.limit / GIBIBYTE}
+        values = {"memory_pressure": reading.pressure, "memory_limit_gib": reading.limit / GIB}
         if device.type == "cpu":
             return values
-        values |= {"device_memory_gib": reading.own / GIBIBYTE}
+        values |= {"device_memory_gib": reading.own / GIB}
         if device.type == "cuda" and self.can_tell_utilisation:
             try:
                 values["device_utilisation_percent"] = float(torch.cuda.utilization(device))
@@ -258,10 +257,10 @@ class SystemMetricsCallback(Callback):
             log.warning(
                 "%s has %.1f GiB left, too little for %d checkpoints; make space, or lower checkpoint.save_total_limit",
                 folder,
-                free / GIBIBYTE,
+                free / GIB,
                 CHECKPOINTS_OF_SPACE,
             )
-        return {"disk_free_gib": free / GIBIBYTE}
+        return {"disk_free_gib": free / GIB}
 
 
 class LRMonitorCallback(Callback):

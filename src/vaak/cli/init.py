@@ -18,8 +18,8 @@ from vaak.cli.arguments import AsJson, Delimiter, Encoding, Quotes, complete_tas
 from vaak.config.components import did_you_mean
 from vaak.config.yaml.recipes import about, bundled_files, recipe_named, recipes
 from vaak.core.errors import UserError
+from vaak.core.machine import GIB
 
-GIB = 1 << 30
 INDENTED: Any = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
 
 

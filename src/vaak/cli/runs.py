@@ -42,7 +42,7 @@ COLUMNS: dict[str, Callable[[RunSummary], str]] = {
     "best": lambda run: run.best,
     "time": lambda run: _time(run.seconds),
 }
-LEFT_OUT = ("checkpoint", "time", "parameters", "step", "date", "task")
+COLUMNS_LEFT_OUT = ("checkpoint", "time", "parameters", "step", "date", "task")
 """Columns that a terminal that is too narrow doesn't show, the first to go first."""
 SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "date": lambda run: -run.changed,
@@ -130,7 +130,7 @@ def list_(
         # Only a terminal is narrow: a file gets all columns.
         if sys.stdout.isatty():
             width_there = shutil.get_terminal_size().columns
-            for name in LEFT_OUT:
+            for name in COLUMNS_LEFT_OUT:
                 if sum(max(map(len, cells)) for cells in columns.values()) + 2 * (len(columns) - 1) > width_there:
                     del columns[name]
         print("\n".join(aligned(list(zip(*columns.values(), strict=True)))))

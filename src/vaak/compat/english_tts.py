@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-ALWAYS: dict[str, Any] = {"task": "tts", "name": "english-tts"}
+OPTIONS_OF_EVERY_RUN: dict[str, Any] = {"task": "tts", "name": "english-tts"}
 ALIGNED: dict[str, Any] = {
     "model": {"durations": "given"},
     "data": {"front_end": {"alphabet": "arpabet", "punctuation": "pause", "word_boundaries": False}},
@@ -207,7 +207,7 @@ class EnglishTrainingConfig:
             corpus["alignments"] = str(self.alignment_dir)
         is_aligned = "alignments" in corpus or (Path(self.data_dir).expanduser() / TEXTGRIDS).is_dir()
         durations = ALIGNED if is_aligned else {"model": {"durations": "learned"}}
-        return load_layers([ALWAYS, durations, {"datasets": [corpus], **self._sections()}, self.options])
+        return load_layers([OPTIONS_OF_EVERY_RUN, durations, {"datasets": [corpus], **self._sections()}, self.options])
 
     def _sections(self) -> dict[str, Any]:
         """The fields as sections of a YAML; those that are None, where None is not a value, are left out."""

@@ -25,7 +25,7 @@ from vaak.engine.snapshot import Snapshot, copy_to_cpu, load_weights, model_tens
 
 DEFAULT_FOLDER = "checkpoints"
 """Where checkpoints go if neither a folder nor a configuration with ``checkpoint_dir`` says it."""
-PARTS = "parts"
+PARTS_KEY = "parts"
 
 
 class Stateful(Protocol):
@@ -72,7 +72,7 @@ def save_checkpoint(  # noqa: PLR0913 (the original's)
         "epoch": int(epoch),
         "loss": None if loss is None else float(loss),
         "config": options,
-        PARTS: packed,
+        PARTS_KEY: packed,
     }
     folder = output_dir or (options or {}).get("checkpoint_dir") or DEFAULT_FOLDER
     weights = copy_to_cpu(model_tensors(model))
@@ -95,11 +95,13 @@ def load_checkpoint(
     """
     place = files.resolve_checkpoint(Path(path))
     snapshot = files.load_checkpoint(place, **how)
-    packed = snapshot.state.get(PARTS, {})
+    packed = snapshot.state.get(PARTS_KEY, {})
     wanted = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
     missing = [name for name, part in wanted.items() if part is not None and name not in packed]
     if missing:
-        reason = "it was saved without" if PARTS in snapshot.state else "a run's checkpoint is resumed by --resume auto"
+        reason = (
+            "it was saved without" if PARTS_KEY in snapshot.state else "a run's checkpoint is resumed by --resume auto"
+        )
         raise CheckpointError(f"{place} has no {' and '.join(missing)} for a loop of your own: {reason}")
     if model is not None:
         load_weights(model, snapshot.model, place)

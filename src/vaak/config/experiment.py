@@ -41,7 +41,7 @@ class DistillationConfig(Section):
     )
 
 
-MOST_BYTES = 255
+LONGEST_NAME_BYTES = 255
 """The longest name of a folder on every common file system."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 Model = TypeVar("Model")
@@ -106,9 +106,9 @@ class Experiment(Section, Generic[Model, Data, Audio, Corpus, Training]):
         if name in (".", ".."):
             raise ValueError(f"is {name}, which can't name a new folder; give another name=")
         size = len(name.encode())
-        if size > MOST_BYTES:
+        if size > LONGEST_NAME_BYTES:
             raise ValueError(
-                f"takes {size} bytes in UTF-8, and a folder name may have at most {MOST_BYTES}; shorten it"
+                f"takes {size} bytes in UTF-8, and a folder name may have at most {LONGEST_NAME_BYTES}; shorten it"
             )
         return name
 

@@ -33,7 +33,7 @@ LOCK = ".lock"
 SIZES_KEY, HASHES = "sizes", "sha256"
 # Listing runs holds the lock for a moment, too.
 ASKING_SECONDS = 0.5
-MOST_SHOWN = 200
+CHARACTERS_SHOWN = 200
 """Characters of a value in a message; one of some options is a whole section."""
 
 
@@ -204,7 +204,7 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
 
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return text if len(text) <= CHARACTERS_SHOWN else f"{text[: CHARACTERS_SHOWN - 1]}…"
 
 
 def list_sizes(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:

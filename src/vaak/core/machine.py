@@ -25,6 +25,7 @@ import vaak
 
 log = logging.getLogger("vaak")
 
+GIB = 1 << 30
 FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 
 Thresholds = tuple[float, float, float]

@@ -19,7 +19,7 @@ OWN_PREFIX = "VAAK_SECRET_"
 SHORTEST_IN_TEXT = 6
 """Characters of a secret that is looked for in messages; shorter ones would be found in any word."""
 
-ALWAYS = {
+SECRET_NAMES = {
     *("password", "passwd", "passphrase", "passcode", "pwd", "secret", "credential", "credentials", "authorization"),
     *("apikey", "accesskey", "secretkey", "privatekey", "bearer", "webhook", "cookie", "dsn"),
 }
@@ -54,9 +54,9 @@ def is_secret_key(name: str) -> bool:
     [False, False, False, False, False, False]
     """
     words = [word.lower() for word in _WORD.findall(name)]
-    if not ALWAYS.isdisjoint(word for word in words) or "".join(words) in ALONE | ALWAYS:
+    if not SECRET_NAMES.isdisjoint(word for word in words) or "".join(words) in ALONE | SECRET_NAMES:
         return True
-    if any(word.rstrip("s") in ALWAYS for word in words):
+    if any(word.rstrip("s") in SECRET_NAMES for word in words):
         return True
     last = words[-1].removesuffix("s") if words else ""
     return last in ("key", "token") and not OWNERS.isdisjoint(words[:-1])

@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Dataset
 from vaak.data.plan import Plan
 
-AT_ONCE = 2**23
+READ_BYTES = 2**23
 """Bytes of one read."""
 LARGEST_GAP = 2**18
 """Bytes between two stretches that are read along with them: as soon read as jumped over."""
@@ -59,8 +59,8 @@ def read_through(stretches: Iterable[ByteStretch]) -> None:
         with open(path, "rb", buffering=0) as file:
             for _, first, size in of_file:
                 file.seek(first)
-                for begin in range(0, size, AT_ONCE):
-                    file.read(min(AT_ONCE, size - begin))
+                for begin in range(0, size, READ_BYTES):
+                    file.read(min(READ_BYTES, size - begin))
 
 
 class ReadAhead:

@@ -144,7 +144,7 @@ def _add_field(batch: Batch, name: str, values: list[Tensor]) -> None:
         batch.counts[name] = (stacked != IGNORED).reshape(len(stacked), -1).sum(1)
 
 
-OTHER_NAMES = {"val": "valid", "validation": "valid", "dev": "valid", "eval": "valid", "training": "train"}
+USUAL_SPLIT_NAMES = {"val": "valid", "validation": "valid", "dev": "valid", "eval": "valid", "training": "train"}
 
 
 class SimpleTask(Task):
@@ -189,8 +189,8 @@ class SimpleTask(Task):
         self._predict, self._length = predict, length
         self._datasets: dict[str, Dataset] = {}
         for split in self._data:
-            if split in OTHER_NAMES:
-                raise UserError(f"SimpleTask: data has a split {split}; it is called {OTHER_NAMES[split]}")
+            if split in USUAL_SPLIT_NAMES:
+                raise UserError(f"SimpleTask: data has a split {split}; it is called {USUAL_SPLIT_NAMES[split]}")
         if "train" not in self._data:
             raise UserError(f"SimpleTask: data has no split train; it has {', '.join(self._data) or 'none'}")
         for part, function in {"loss": loss, "collate": collate, "model": model, **self._metrics}.items():

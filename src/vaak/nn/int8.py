@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.nn.lora import HEAD_NAMES
 
-LARGEST = 127
+LARGEST_INT8 = 127
 
 
 def require_int8(device: torch.device) -> None:
@@ -35,7 +35,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         weight = layer.weight.detach().float()
-        scales = (weight.abs().amax(1) / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
+        scales = (weight.abs().amax(1) / LARGEST_INT8).clamp(min=torch.finfo(torch.float32).tiny)
         with warnings.catch_warnings():
             # torch means to replace its quantized tensors by those of torchao, which the products here don't take yet.
             warnings.simplefilter("ignore")

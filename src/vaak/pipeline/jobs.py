@@ -133,7 +133,7 @@ def _has_ended(file: Path) -> bool:
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-REMEDY = "--resume continues with what is missing, perhaps with fewer --num-jobs"
+RESUME_REMEDY = "--resume continues with what is missing, perhaps with fewer --num-jobs"
 
 
 @dataclass(frozen=True)
@@ -154,11 +154,11 @@ class Jobs:
         Raises what a task raises, and UserError where a process is lost.
         """
         if self.executor == "local" and min(self.num_jobs, len(tasks)) < 2:
-            return in_processes(begin, tasks, 1, REMEDY)
+            return in_processes(begin, tasks, 1, RESUME_REMEDY)
         carried = _Carried(_UsersFiles(users_files()), begin)
         if self.executor == "ray":
             return _map_on_ray(carried, tasks, self.num_jobs)
-        return in_processes(carried, tasks, self.num_jobs, REMEDY)
+        return in_processes(carried, tasks, self.num_jobs, RESUME_REMEDY)
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def _ray(num_cpus: int) -> Iterator[Any]:
     try:
         yield ray
     except ray.exceptions.RayActorError as error:
-        raise UserError(f"a process on Ray was lost, often because memory ran out; {REMEDY}") from error
+        raise UserError(f"a process on Ray was lost, often because memory ran out; {RESUME_REMEDY}") from error
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:

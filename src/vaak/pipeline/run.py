@@ -44,7 +44,7 @@ from vaak.runs.folder.logs import logging_to
 
 log = logging.getLogger("vaak")
 PIPELINE_FILE, LOG, RESULTS = "pipeline.json", "pipeline.log", "results.md"
-SAID = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
+ACTIONS_IN_WORDS = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
 STATE_NAMES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
 
@@ -249,7 +249,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
     if standing.verdict == "done":
         log.info("%s: up to date", stage.name)
         return PipelineRow.of(stage.name, "up to date", standing.manifest, _read_report(stage, directory))
-    log.info("%s: %s (%s)", stage.name, SAID[standing.verdict], standing.why)
+    log.info("%s: %s (%s)", stage.name, ACTIONS_IN_WORDS[standing.verdict], standing.why)
     job = Job(
         stage=stage.name,
         directory=directory,

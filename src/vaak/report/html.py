@@ -27,7 +27,7 @@ from vaak.report.curves import Curve, Event, Panel, drawn
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
 MOST_TEXT = 100_000
-FOLDED = 12
+ROWS_UNFOLDED = 12
 """A table with more rows is folded up."""
 
 
@@ -65,7 +65,7 @@ def section(title: str, *children: object, identity: str) -> Html:
     return element("section", element("h2", title, id=identity), *children, aria_labelledby=identity)
 
 
-def data_table(rows: Sequence[Sequence[object]], caption: str, folded: int = FOLDED) -> Html:
+def data_table(rows: Sequence[Sequence[object]], caption: str, folded: int = ROWS_UNFOLDED) -> Html:
     """A table whose first row is its head; one with more rows than ``folded`` is folded up."""
     head = element("thead", element("tr", *(element("th", cell, scope="col") for cell in rows[0])))
     body = (element("tr", *(element("td", cell) for cell in row)) for row in rows[1:])

@@ -35,7 +35,7 @@ STOP_SECONDS = 120
 RESUMING = "training.checkpoint.resume=auto"
 
 
-STOPPED = r'"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"'
+STOPPED_BY_SIGNAL = r'"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"'
 """What status.json has of a run that a scheduler asked to stop, and which is to go on."""
 SCRIPT = """\
 #!/bin/bash
@@ -88,7 +88,7 @@ def slurm_script(experiment: Experiment[Any, Any], arguments: Sequence[str], req
         folder=shlex.quote(os.getcwd()),
         command=shlex.join(train_command([*arguments, RESUMING])),
         status=shlex.quote(str(status)),
-        stopped=STOPPED,
+        stopped=STOPPED_BY_SIGNAL,
     )
 
 
@@ -170,7 +170,7 @@ def sky_file(experiment: Experiment[Any, Any], arguments: Sequence[str], request
         secrets="".join(["secrets:\n", *secrets]) if secrets else "",
         setup=textwrap.indent(request.setup.strip(), "  "),
         arguments=shlex.join([*arguments, RESUMING]),
-        stopped=STOPPED,
+        stopped=STOPPED_BY_SIGNAL,
         status=shlex.quote(str(experiment.run_dir / "status.json")),
         again=TRY_AGAIN,
     )

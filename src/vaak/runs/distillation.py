@@ -29,6 +29,7 @@ from vaak.config.experiment import DistillationConfig, Experiment, HiddenConfig
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.machine import GIB
 from vaak.core.names import list_names, require_known
 from vaak.core.progress import track
 from vaak.core.random_keys import Purpose
@@ -44,7 +45,6 @@ from vaak.nn.losses import divergence, hidden_difference
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import Recipe, artifact_in, prepare_folder
 
-GIBIBYTE = 2**30
 TERM, HIDDEN_TERM = "distillation", "hidden"
 
 
@@ -113,7 +113,7 @@ class DistilledTask(TaskWrapper):
         dataset = self.task.dataset("train")
         if self.options.hidden or not dataset.is_constant:
             return False
-        return estimate_size(dataset, self.outputs) <= self.options.stored_gib * GIBIBYTE
+        return estimate_size(dataset, self.outputs) <= self.options.stored_gib * GIB
 
     @cached_property
     def _folder(self) -> Path:

@@ -17,6 +17,7 @@ from vaak.config.tasks import load_name, spec_by_name
 from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
 from vaak.core.left_out import files_to_json, noting_files
+from vaak.core.machine import GIB
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.task import Baselines, Meters
@@ -30,7 +31,7 @@ from vaak.runs.open_run import OpenedRun, list_layers, open_run, resolve_run
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import survey_folder
 from vaak.runs.start import prepare
-from vaak.runs.starter import GIB, Choice, add_up_amounts, select_corpora, select_usable
+from vaak.runs.starter import Choice, add_up_amounts, select_corpora, select_usable
 
 
 def evaluate_run(

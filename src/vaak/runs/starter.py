@@ -22,14 +22,13 @@ from vaak.config.base import from_options
 from vaak.config.tasks import TASKS, StarterData, built_in, load_name, spec_by_name
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
-from vaak.core.machine import format_bytes
+from vaak.core.machine import GIB, format_bytes
 from vaak.core.storage.text_lines import split_lines
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
 from vaak.runs.preflight.doctor.text_layouts import recognize_texts
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
-GIB = 1 << 30
 CHARACTERS_PER_TOKEN = 4
 WIDTH = 80
 NONE_LEFT = "none can be spared to evaluate on: give more, or a split called valid"

@@ -38,7 +38,7 @@ from vaak.runs.folder.directory import (
 )
 
 log = logging.getLogger("vaak")
-OPTION = "training.checkpoint.upload_to"
+UPLOAD_KEY = "training.checkpoint.upload_to"
 OWN_FILES = (
     *(IDENTITY, "config.yml", "environment.json", "sessions.jsonl", "metrics.jsonl", "totals.jsonl"),
     *("train.log", "status.json", "samples.json"),
@@ -84,7 +84,7 @@ def fetch_run(experiment: Experiment[Any, Any]) -> list[Remark]:
     there = _read_identity(remote)
     if there is None:
         if remote.store.list_files().keys() - {PROBE}:
-            raise UserError(f"{remote.shown} has files, and no run: give another {OPTION}")
+            raise UserError(f"{remote.shown} has files, and no run: give another {UPLOAD_KEY}")
         return remarks
     own = read_identity(directory)
     if own.get("id") != there["id"]:
@@ -109,7 +109,7 @@ def _read_identity(remote: RemoteCheckpoints) -> dict[str, Any] | None:
         found = json.loads(content)
         if isinstance(found, dict) and all(isinstance(found.get(key), str) for key in ("id", "directory")):
             return found
-    raise UserError(f"{remote.shown}/{IDENTITY} is damaged, or not a run's: give another {OPTION}")
+    raise UserError(f"{remote.shown}/{IDENTITY} is damaged, or not a run's: give another {UPLOAD_KEY}")
 
 
 def _require_writable(remote: RemoteCheckpoints) -> list[Remark]:
@@ -117,17 +117,17 @@ def _require_writable(remote: RemoteCheckpoints) -> list[Remark]:
     try:
         remote.store.write(PROBE, b"vaak")
     except StorageError as error:
-        raise StorageError(f"{OPTION}: {error}; correct it, or train without ({OPTION}=null)") from error
+        raise StorageError(f"{UPLOAD_KEY}: {error}; correct it, or train without ({UPLOAD_KEY}=null)") from error
     try:
         remote.store.remove([PROBE])
     except StorageError as error:
-        return [(logging.WARNING, f"{OPTION}: {error}: superfluous checkpoints will stay there")]
+        return [(logging.WARNING, f"{UPLOAD_KEY}: {error}: superfluous checkpoints will stay there")]
     return []
 
 
 def _require_adoptable(experiment: Experiment[Any, Any], remote: RemoteCheckpoints, there: dict[str, Any]) -> None:
     """Raise UserError where the run at a URL isn't the one that is to resume here."""
-    advice = f"give another {OPTION}"
+    advice = f"give another {UPLOAD_KEY}"
     if holds_a_run(experiment.run_dir):
         raise UserError(
             f"{remote.shown} has another run than {experiment.run_dir}, from {there['directory']}: {advice}"
@@ -172,7 +172,7 @@ def _fetch_newest(remote: RemoteCheckpoints, directory: Path, *, is_new: bool) -
                 remote.fetch(best, checkpoints)
         return remarks
     if remarks and not here:
-        raise CheckpointError(f"no checkpoint at {remote.shown} is whole: {remarks[0][1]}; give another {OPTION}")
+        raise CheckpointError(f"no checkpoint at {remote.shown} is whole: {remarks[0][1]}; give another {UPLOAD_KEY}")
     return remarks
 
 
@@ -189,7 +189,7 @@ def uploading(trainer: Trainer, url: str | None) -> Iterator[None]:
     there, own = _read_identity(remote), read_identity(directory)
     if there is not None and there["id"] != own["id"]:
         raise UserError(
-            f"{remote.shown} has another run than {directory}, from {there['directory']}: give another {OPTION}"
+            f"{remote.shown} has another run than {directory}, from {there['directory']}: give another {UPLOAD_KEY}"
         )
     remote.store.write(IDENTITY, (directory / IDENTITY).read_bytes())
     remote.claim()

@@ -37,7 +37,7 @@ BODY_SECONDS = 60.0
 """How long a client may be silent while it sends a body, or take for it in all, but for ``LEAST_RATE``."""
 LEAST_RATE = 4096
 """Bytes in a second that a body has at least, after its first ``BODY_SECONDS``: a byte a minute would never end."""
-READING_SECONDS = 60.0
+UNREAD_SECONDS = 60.0
 """How long a client may leave what it is sent unread, once the buffers of its connection are full."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
 """Seconds and bytes for which a refused body is read and thrown away, so that the client gets to read the answer."""
@@ -123,6 +123,7 @@ class Gate:
         """Raise ApiError for a request that isn't to be answered, by its head."""
         host = headers.get(b"host", b"").decode("latin-1").rpartition("@")[2]
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        # A web page may have its own name point to 127.0.0.1 (DNS rebinding); the Host header still has that name.
         if self.hosts and name not in self.hosts:
             raise ApiError(403, "this server is for this machine alone: call it by 127.0.0.1 or localhost")
         origin = headers.get(b"origin")
@@ -164,7 +165,7 @@ class Gate:
 
 async def send_in_time(send: Send, message: Message) -> None:
     """Send a message. Raises TimeoutError for a client that reads nothing: it would keep its place for ever."""
-    async with asyncio.timeout(READING_SECONDS):
+    async with asyncio.timeout(UNREAD_SECONDS):
         await send(message)
 
 

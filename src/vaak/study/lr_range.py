@@ -27,7 +27,7 @@ WINDOW = 3.0
 # Weight of the past in the running average that decides when to stop.
 PAST = 0.9
 # Steps without which a curve says nothing.
-FEWEST = 10
+FEWEST_STEPS = 10
 # In standard deviations of the noise: one in twenty curves of noise alone falls as far.
 CLEAR_FALL = 1.5
 
@@ -50,8 +50,8 @@ class RateRange:
                 f"learning rates must be above 0 and grow, not go from {self.start_lr:g} to {self.end_lr:g}; "
                 "give other values of --start-lr and --end-lr"
             )
-        if self.num_iter < FEWEST:
-            raise UserError(f"a range test needs at least {FEWEST} steps, not {self.num_iter}; raise --num-iter")
+        if self.num_iter < FEWEST_STEPS:
+            raise UserError(f"a range test needs at least {FEWEST_STEPS} steps, not {self.num_iter}; raise --num-iter")
         if self.spacing not in ("exponential", "linear"):
             raise UserError(f"spacing must be exponential or linear, not {self.spacing!r}")
 
@@ -107,13 +107,16 @@ class Curve:
         is the standard deviation of the smoothing window, in steps.
         """
         losses = np.array(self._smoothed_by(window))
-        if len(losses) < FEWEST:
+        if len(losses) < FEWEST_STEPS:
             return None
         until_lowest = slice(int(np.argmin(losses)) + 1)
         falling, rates = losses[until_lowest], np.array(self.rates)[until_lowest]
         before = np.array(self.losses)[until_lowest]
         noise = np.std(before - falling) + 1e-9 * abs(falling[-1])
-        if len(falling) < FEWEST // 2 or np.mean(before[: 1 + len(before) // 4]) - falling[-1] <= CLEAR_FALL * noise:
+        if (
+            len(falling) < FEWEST_STEPS // 2
+            or np.mean(before[: 1 + len(before) // 4]) - falling[-1] <= CLEAR_FALL * noise
+        ):
             return None
         return float(rates[np.argmin(np.gradient(falling, np.log(rates)))])
 
@@ -174,7 +177,7 @@ def assess_certainty(curve: Curve) -> Certainty:
     # Every other step has half the steps, and so half the window.
     halves = [Curve(curve.rates[first::2], curve.losses[first::2]) for first in (0, 1)]
     alternatives = [curve.suggestion(window) for window in OTHER_WINDOWS]
-    alternatives += [half.suggestion(WINDOW / 2) for half in halves if len(half.losses) >= FEWEST]
+    alternatives += [half.suggestion(WINDOW / 2) for half in halves if len(half.losses) >= FEWEST_STEPS]
     sure = None if None in alternatives else suggestion
     # the rates from which the smoothed loss falls for good, and of its lowest point
     losses = np.array(curve.smoothed)

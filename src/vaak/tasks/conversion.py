@@ -55,7 +55,7 @@ ABANDONED_SECONDS = 60.0
 
 A process that has made its folder takes the lock at once.
 """
-AT_ONCE = 1 << 24
+NUMBERS_AT_ONCE = 1 << 24
 """Numbers that are dequantized at once."""
 _EXPERT_WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -251,7 +251,7 @@ def _dequantize(gguf: Any, reader: Any, tensor: Any) -> np.ndarray:
     """Return the numbers of a tensor, some rows of which are read at a time."""
     rows = tensor.data.reshape(-1, tensor.data.shape[-1])
     found = np.empty((len(rows), int(tensor.shape[0])), np.float32)
-    step = max(1, AT_ONCE // found.shape[1])
+    step = max(1, NUMBERS_AT_ONCE // found.shape[1])
     for first in range(0, len(rows), step):
         found[first : first + step] = gguf.dequantize(rows[first : first + step], tensor.tensor_type)
         # Pages of the file that were read count as this process's memory until the kernel needs them.

@@ -22,7 +22,7 @@ from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 
 Losses = Callable[[nn.Module, Batch], dict[str, Term]]
-SMALL: dict[str, Any] = {
+SMALL_TRAINING: dict[str, Any] = {
     "device": "cpu",
     "batch_size": 4,
     "gradient_accumulation_steps": 2,
@@ -43,7 +43,8 @@ class Case:
     """A task as the checks need it.
 
     ``make_task`` makes a new task, prepared, each time it is called: small enough that a step takes milliseconds,
-    with examples of different lengths where it can have them, and at least 16 of them. ``training`` goes over SMALL.
+    with examples of different lengths where it can have them, and at least 16 of them. ``training`` overrides
+    SMALL_TRAINING.
 
     ``counted`` counts a batch's units in another way than the task does; ``row_length`` gives the length of a batch's
     longest row in the unit of the dataset's ``lengths``, where that isn't the second dimension of its first tensor;
@@ -64,7 +65,7 @@ class Case:
 
     def config(self, **options: Any) -> TrainingConfig:
         """The training section, with ``options`` over the case's own."""
-        return TrainingConfig(**{**SMALL, "optimizer": {"lr": self.learning_rate}, **self.training, **options})
+        return TrainingConfig(**{**SMALL_TRAINING, "optimizer": {"lr": self.learning_rate}, **self.training, **options})
 
     def trainer(self, directory: Path, *callbacks: Callback, task: Task | None = None, **options: Any) -> Trainer:
         """A trainer of the case, or of ``task`` in its place, at its first step; its evaluations draw no pictures."""

@@ -20,7 +20,7 @@ from vaak.engine.snapshot import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, open_trainer, require, require_close, require_same
 
-BATCH_SIZES = (1, 5, 64)
+CHECKED_BATCH_SIZES = (1, 5, 64)
 
 
 class _BrokenError(Exception):
@@ -30,7 +30,7 @@ class _BrokenError(Exception):
 def check_metrics(case: Case) -> None:
     """Figures don't depend on the batch size, and carry the conditions they were made under (at least the split)."""
     metrics: list[dict[str, float]] = []
-    for size in BATCH_SIZES:
+    for size in CHECKED_BATCH_SIZES:
         with open_trainer(case, validation={"interval": 4, "batch_size": size}) as trainer:
             metrics.append(_metrics(trainer))
             require_close(metrics[-1], metrics[0], f"metrics in batches of {size} against batches of 1", 1e-5)

@@ -38,7 +38,7 @@ Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 Span = tuple[int, int]
 
-OPTION = "data.chat_template"
+CHAT_KEY = "data.chat_template"
 _KEY = "chat_template"
 
 BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -130,7 +130,7 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(content)
         except TemplateError as error:
-            raise UserError(f"{OPTION}: this is not a template in Jinja: {error}") from error
+            raise UserError(f"{CHAT_KEY}: this is not a template in Jinja: {error}") from error
         self._given: dict[str, Any] = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
         self._given |= {"documents": None}
         added = tokenizer.backend.get_added_tokens_decoder().values()
@@ -140,9 +140,9 @@ class ChatTemplate:
         self.options = self._break_special(dict(options))
         for name in options:
             if reason := reserved_option(name):
-                raise UserError(f"{OPTION}_kwargs: {reason}")
+                raise UserError(f"{CHAT_KEY}_kwargs: {reason}")
             if not self.names(name):
-                raise UserError(f"{OPTION}_kwargs: {OPTION} doesn't name {name}, so it would change nothing")
+                raise UserError(f"{CHAT_KEY}_kwargs: {CHAT_KEY} doesn't name {name}, so it would change nothing")
 
     def encoded(
         self,
@@ -166,13 +166,13 @@ class ChatTemplate:
         written, spans = self._write_messages(messages, where, self._give(tools, options))
         answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if answering and not spans and "assistant" in self.learned.roles:
-            raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
-        spans = _leave_out(spans, answering, unlearned, f"{where}: {OPTION} marks")[num_earlier:]
+            raise DataError(f"{where}: {CHAT_KEY} marks no answer by {{% generation %}}")
+        spans = _leave_out(spans, answering, unlearned, f"{where}: {CHAT_KEY} marks")[num_earlier:]
         written, spans, thoughts, said = _take_out_marks(written, spans)
         self.num_unwritten_thoughts += max(0, sum("reasoning_content" in one for one in messages) - len(thoughts))
         self.num_unwritten_words += sum(_lacks_words(written, one) for one in messages)
         others = [place for place, message in enumerate(messages) if self._is_marked(message)]
-        said = [self._with_end(written, one) for one in _leave_out(said, others, unlearned, f"{where}: {OPTION} has")]
+        said = [self._with_end(written, one) for one in _leave_out(said, others, unlearned, f"{where}: {CHAT_KEY} has")]
         learned = sorted([*(spans if "assistant" in self.learned.roles else ()), *said])
         learned = learned[-1:] if self.learned.only_last else learned
         if not learned:
@@ -222,7 +222,7 @@ class ChatTemplate:
         options: Options = NO_OPTIONS,
     ) -> str:
         """The text of a conversation, with the prompt for an answer if asked. Raises DataError as ``encoded``."""
-        rendered = self._rendered(self._protected(messages), OPTION, self._give(tools, options), prompt=prompt)
+        rendered = self._rendered(self._protected(messages), CHAT_KEY, self._give(tools, options), prompt=prompt)
         return _AROUND.sub("", rendered.replace(BEGIN, "").replace(END, "")).replace(BROKEN, "")
 
     def names(self, option: str) -> bool:
@@ -247,12 +247,12 @@ class ChatTemplate:
     def _require_written(self, messages: Messages, tools: Tools, where: str) -> None:
         """Raise DataError for tools, calls or thoughts that a template knows nothing of: they would be lost."""
         if tools and "tools" not in self.content:
-            raise DataError(f"{where}: {OPTION} doesn't write tools; name one that does, such as chatml")
+            raise DataError(f"{where}: {CHAT_KEY} doesn't write tools; name one that does, such as chatml")
         if any("tool_calls" in one for one in messages) and "tool_calls" not in self.content:
-            raise DataError(f"{where}: {OPTION} doesn't write tool_calls; name one that does, such as chatml")
+            raise DataError(f"{where}: {CHAT_KEY} doesn't write tool_calls; name one that does, such as chatml")
         thinks = any("reasoning_content" in one for one in messages)
         if thinks and not any(name in self.content for name in _THOUGHT_NAMES):
-            raise DataError(f"{where}: {OPTION} doesn't write reasoning_content; data.reasoning: drop leaves it out")
+            raise DataError(f"{where}: {CHAT_KEY} doesn't write reasoning_content; data.reasoning: drop leaves it out")
 
     def _is_marked(self, message: Mapping[str, Any]) -> bool:
         """Whether a message isn't an answer, but is learned."""
@@ -275,15 +275,15 @@ class ChatTemplate:
     def doubt(self) -> str | None:
         """Why answers that are learned don't say where they end; None where each has a special token for that."""
         if not self._ends:
-            return f"{OPTION} refuses a question and its answer, so it can't be told what ends one"
+            return f"{CHAT_KEY} refuses a question and its answer, so it can't be told what ends one"
         if all(end.is_learned for end in self._ends):
             return None
         outside = next((end.token for end in self._ends if end.token and not end.is_learned), None)
         if outside is None:
-            return f"{OPTION} writes no special token after an answer, such as {{{{ eos_token }}}}"
+            return f"{CHAT_KEY} writes no special token after an answer, such as {{{{ eos_token }}}}"
         if GENERATION_MARK.search(self.content):
-            return f"{OPTION} has {outside} after {{% endgeneration %}}; put it before, so that it is learned"
-        return f"{OPTION} has {outside} after an answer, but as a part of what comes next"
+            return f"{CHAT_KEY} has {outside} after {{% endgeneration %}}; put it before, so that it is learned"
+        return f"{CHAT_KEY} has {outside} after an answer, but as a part of what comes next"
 
     @cached_property
     def _ends(self) -> list[_End]:
@@ -298,7 +298,7 @@ class ChatTemplate:
         if calls and "tool_calls" not in self.content:
             return []
         try:
-            written, spans = self._write_messages(messages, OPTION, given)
+            written, spans = self._write_messages(messages, CHAT_KEY, given)
         except DataError:
             return []
         found = list[_End]()
@@ -336,7 +336,7 @@ class ChatTemplate:
             after = self._rendered(messages[: number + 1], where, given)
             if not after.startswith(before) or not whole.startswith(after):
                 raise DataError(
-                    f"{where}: {OPTION}: the first {number + 1} messages alone are written otherwise than as part of "
+                    f"{where}: {CHAT_KEY}: the first {number + 1} messages alone are written otherwise than as part of "
                     "all, so the answers can't be found; mark them by {% generation %} in a template of your own"
                 )
             answer = after[len(before) :].rstrip()
@@ -376,7 +376,7 @@ class ChatTemplate:
         except Exception as error:
             # Whatever the code of a template raises.
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise DataError(f"{where}: {OPTION} refuses this conversation: {said}") from error
+            raise DataError(f"{where}: {CHAT_KEY} refuses this conversation: {said}") from error
 
     def _tokens(self, written: str) -> tuple[list[int], list[Span]]:
         """The ids, and the characters that each stands for, without ``BROKEN``."""

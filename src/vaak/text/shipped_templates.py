@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.chat_template import GENERATION_MARK, OPTION, ChatTemplate, Messages, Tools
+from vaak.text.chat_template import CHAT_KEY, GENERATION_MARK, ChatTemplate, Messages, Tools
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
@@ -41,7 +41,7 @@ def given_template(given: str | None, folder: Path) -> str | None:
     for path in (Path(given).expanduser(), folder / given):
         if path.is_file():
             return path.read_text(encoding="utf-8")
-    raise UserError(f"{OPTION}: no such file: {given}; expected one, a template in Jinja, or {', '.join(SHIPPED)}")
+    raise UserError(f"{CHAT_KEY}: no such file: {given}; expected one, a template in Jinja, or {', '.join(SHIPPED)}")
 
 
 def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> str:
@@ -55,14 +55,14 @@ def template_for(tokenizer: Tokenizer, given: str | None, own: str | None) -> st
     if own is None:
         name = next(fitting)
         if name != CHATML:
-            log.info("%s: %s, chosen by the tokens of the base, which has no template", OPTION, name)
+            log.info("%s: %s, chosen by the tokens of the base, which has no template", CHAT_KEY, name)
         return _shipped(name, tokenizer)
     if not GENERATION_MARK.search(own):
         theirs = ChatTemplate(own, tokenizer)
         for name in fitting:
             ours = _shipped(name, tokenizer)
             if name != CHATML and _writes_the_same(ChatTemplate(ours, tokenizer), theirs):
-                log.info("%s: %s, which writes what the base's own does, and marks answers", OPTION, name)
+                log.info("%s: %s, which writes what the base's own does, and marks answers", CHAT_KEY, name)
                 return ours
     return own
 

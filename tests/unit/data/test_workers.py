@@ -29,7 +29,7 @@ from vaak.data.workers import NotSendableError, Sent
 from vaak.testing.case import same
 
 METHODS = ("fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow))
-SUPPORT = str(Path(__file__).parents[2] / "support")
+SUPPORT = [str(room) for room in (Path(__file__).parents[2] / "support").iterdir()]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -157,7 +157,7 @@ except UserError as error:
 
 def script(tmp_path: Path, text: str, **words: Any) -> list[str]:
     file = tmp_path / "train.py"
-    for word, value in {"PATHS": [SUPPORT], **words}.items():
+    for word, value in {"PATHS": SUPPORT, **words}.items():
         text = text.replace(word, repr(value))
     file.write_text(text)
     return [sys.executable, "-W", "error::UserWarning", str(file)]

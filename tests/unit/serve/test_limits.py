@@ -110,7 +110,7 @@ def test_a_body_that_never_comes_frees_its_place(live, run_of, monkeypatch):
 
 def test_a_client_that_never_reads_its_answer_frees_its_place(live, run_of, monkeypatch):
     """It kept its place for ever."""
-    monkeypatch.setattr(gates, "READING_SECONDS", 0.5)
+    monkeypatch.setattr(gates, "UNREAD_SECONDS", 0.5)
     server = live(run_of("lm").folder, limits=Limits(max_requests=1))
     body = json.dumps({"prompt": "ल " * 50_000, "max_tokens": 50, "echo": True, "stream": True}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -199,7 +199,7 @@ def frame(content: bytes, opcode: int = 2) -> bytes:
 
 def test_a_client_that_never_reads_holds_up_nobody_and_frees_its_place(live, run_of, talk, monkeypatch):
     """It kept its place until it left: what it was told waited to be read for ever."""
-    monkeypatch.setattr(gate, "READING_SECONDS", 0.5)
+    monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.5)
     run = run_of("asr").folder
     server = live(run)
     asked = update(RATE).encode()

@@ -13,7 +13,7 @@ from vaak.audio.containers.contents import Contents, Piece, measure
 
 STREAMED = 2**31 - 4096
 """Bytes; programs that write WAV to a pipe put this or more into the header."""
-LARGEST = 2**32 - 2**12
+LARGEST_CHUNK_BYTES = 2**32 - 2**12
 """Bytes that a chunk of WAV may have."""
 AFTER = "{:,} bytes follow after the samples that its header counts, and aren't read"
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
@@ -99,7 +99,7 @@ def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: byt
     """The samples of a file that was written to a pipe: all that follows. The header says nothing."""
     whole = held // samples.frame * samples.frame
     # No header of WAV can say this; libsndfile then reads to the end of the file.
-    if whole > LARGEST:
+    if whole > LARGEST_CHUNK_BYTES:
         return Contents(held=held // samples.frame * samples.per_frame)
     return Contents(held=whole // samples.frame * samples.per_frame, pieces=_with_length(file, samples, whole, order))
 
@@ -113,7 +113,7 @@ def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Conten
         is_plain = rest <= 0 or _are_chunks(file, behind, order)
         return Contents(said=said, held=said, note="" if is_plain else AFTER.format(rest))
     whole = held // samples.frame * samples.frame
-    pieces = _with_length(file, samples, whole, order) if whole <= LARGEST else ()
+    pieces = _with_length(file, samples, whole, order) if whole <= LARGEST_CHUNK_BYTES else ()
     return Contents(said=said, held=whole // samples.frame * samples.per_frame, pieces=pieces)
 
 

@@ -79,7 +79,12 @@ PLACE, PROBLEM = "\0where", "\0problem"
 """Keys of a segment's file and line, where a reader knows them, and why its times can't be used; no file has them."""
 DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
-SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
+SPLIT_NAMES = {
+    "train": "train",
+    "test": "test",
+    # A folder whose name begins with the first one is meant by it: development.
+    **dict.fromkeys(("dev", "valid", "validation", "val"), "valid"),
+}
 NOTHING_SAID = "lines without speaker, text, segments or rttm"
 TEXT_COLUMNS = frozenset({"text", *ALIGNMENTS})
 """Columns of a table from which texts come."""
@@ -410,7 +415,6 @@ def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
     return str(value)
 
 
-FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
 SPLIT_FOLDERS = {"train": "Train", "valid": "Dev", "test": "Test"}
 """Usual names of the folders of splits."""
 MANIFESTS = (".jsonl", *ENDINGS)
@@ -429,7 +433,8 @@ class SplitFolderReader(JsonReader):
         root = Path(dataset.corpus_dir or dataset.name).expanduser()
         if not root.is_dir():
             raise DataError(f"datasets, {dataset.name}: corpus_dir: no such folder: {root}")
-        self._splits = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
+        names = {one: SPLIT_NAMES.get(one.name.lower()) for one in sorted(root.iterdir())}
+        self._splits = {split: one for one, split in names.items() if split is not None}
         self.folders_there = list_contents(root)
         others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._splits.values())
         for split in ("train", "valid"):
@@ -490,7 +495,7 @@ class SplitFolderReader(JsonReader):
 
 def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
     """The first folder with data whose name is nearly one of a split's, such as Deev or development."""
-    known = [name for name, own in FOLDERS.items() if own == split]
+    known = [name for name, own in SPLIT_NAMES.items() if own == split]
     for name in names:
         is_alike = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILARITY) or name.lower().startswith(
             known[0]

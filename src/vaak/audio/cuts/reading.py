@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaak.audio.audio_file import TOLERATED_SECONDS, AudioFile, Header, read_header, report_once, samples_in
+from vaak.audio.audio_file import TOLERATED_LOSS_SECONDS, AudioFile, Header, read_header, report_once, samples_in
 from vaak.audio.config import AudioConfig
 from vaak.audio.embedded import EMBEDDED_TYPE, place_of_source
 from vaak.audio.segments import Alignment, Interval, LabelledAudio, Segment, merged
@@ -39,7 +39,7 @@ EMPTY_TEXT = "complete it or remove the utterance, or set data.on_bad_example to
 """Advice about an empty transcript."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
-FILE_TOO_SHORT_SECONDS = TOLERATED_SECONDS
+FILE_TOO_SHORT_SECONDS = TOLERATED_LOSS_SECONDS
 """Seconds by which a file may be shorter than its manifest says. They are filled with silence."""
 
 MOST_SECONDS = 60

@@ -165,7 +165,7 @@ MOMENTUM = 0.99
 """How far each estimate continues the last change; 0 is the algorithm of 1984."""
 NUM_UPDATES = 30
 """Steps of least squares; more of them change the waveform's mel spectrogram by less than Griffin–Lim's own error."""
-SMALLEST = 1e-12
+SMALLEST_DIVISOR = 1e-12
 
 
 @torch.no_grad()
@@ -194,7 +194,7 @@ def griffin_lim(
         rebuilt = layer.stft(layer.inverse(estimate, num_samples))
         # Perraudin et al. 2013: move each estimate further in the direction of its last change.
         direction = rebuilt if before is None else rebuilt + MOMENTUM * (rebuilt - before)
-        estimate = magnitudes * direction / direction.abs().clamp(min=SMALLEST)
+        estimate = magnitudes * direction / direction.abs().clamp(min=SMALLEST_DIVISOR)
         before = rebuilt
     return layer.inverse(estimate, num_samples)
 
@@ -208,9 +208,9 @@ def invert_mel(mel: Tensor, layer: MelSpectrogram) -> Tensor:
     with torch.autocast(mel.device.type, enabled=False):
         filters, target = layer.filters, layer.without_log(mel.to(layer.filters))
         # Keep it above 0: the updates are multiplicative, so a zero would stay zero.
-        linear = (target @ layer.inverse_filters().T).clamp(min=SMALLEST)
+        linear = (target @ layer.inverse_filters().T).clamp(min=SMALLEST_DIVISOR)
         for _ in range(NUM_UPDATES):
-            linear = linear * (target @ filters) / (linear @ filters.T @ filters).clamp(min=SMALLEST)
+            linear = linear * (target @ filters) / (linear @ filters.T @ filters).clamp(min=SMALLEST_DIVISOR)
     magnitudes: Tensor = linear.sqrt() if layer.config.spectrum == "power" else linear
     return magnitudes
 
@@ -244,7 +244,7 @@ def excite(f0: np.ndarray, config: MelConfig, seed: int = 0) -> Tensor:
     number = np.maximum(np.floor(config.sampling_rate / 2 / frequency), 1)
     # The sum of cos(k * phase) over all harmonics k in closed form; it is their number where the phase is 0.
     sine = np.sin(half_phase)
-    is_peak = np.abs(sine) < SMALLEST
+    is_peak = np.abs(sine) < SMALLEST_DIVISOR
     ratio = np.sin((2 * number + 1) * half_phase) / np.where(is_peak, 1.0, 2 * sine)
     pulses = np.where(is_peak, number, ratio - 0.5) * np.sqrt(2 / number)
     share = torch.from_numpy(np.interp(places, frames, voiced.astype(np.float64))).float()
@@ -262,4 +262,4 @@ def reconstruct_voice(mel: Tensor, layer: MelSpectrogram, f0: np.ndarray, seed: 
     spectrum = layer.stft(excite(f0, layer.config, seed).to(magnitudes))
     if not spectrum.shape[-2]:
         return magnitudes.new_zeros(0)
-    return layer.inverse(magnitudes * spectrum / spectrum.abs().clamp(min=SMALLEST))
+    return layer.inverse(magnitudes * spectrum / spectrum.abs().clamp(min=SMALLEST_DIVISOR))

@@ -32,7 +32,7 @@ from vaak.text.corpora.statistics import SplitStatistics
 from vaak.text.corpora.stores import write_tokens
 from vaak.text.tokenizer import Tokenizer, normalise
 
-SPLIT_NAMES = {"val": "valid", "validation": "valid"}
+SPLIT_NAMES_OF_LOADER = {"val": "valid", "validation": "valid"}
 
 
 class CorpusBuilder(corpus.CorpusBuilder):
@@ -45,7 +45,7 @@ class CorpusBuilder(corpus.CorpusBuilder):
 
     def create_dataloader(self, texts: Iterable[str], tokenizer: Tokenizer, split: str) -> TextLoader:
         """Batches of ``texts`` for ``split`` (train, val, test), in which each text is a document."""
-        return TextLoader(self.config.experiment, texts, tokenizer, SPLIT_NAMES.get(split, split))
+        return TextLoader(self.config.experiment, texts, tokenizer, SPLIT_NAMES_OF_LOADER.get(split, split))
 
 
 class TextLoader:

@@ -30,7 +30,7 @@ log = logging.getLogger("vaak")
 METADATA = ".metadata"
 OF_TRAINERS = ("optimizer", "optim", "optimizers", "lr_scheduler", "scheduler", "dataloader", "train_state")
 """First parts of the names under which trainers keep what isn't of the model."""
-MOST_BYTES = 1 << 30
+LARGEST_METADATA_BYTES = 1 << 30
 """Bytes of the largest ``.metadata`` that is read; that of a tensor's part takes about a hundred."""
 
 
@@ -61,8 +61,8 @@ def read_dcp(folder: Path) -> dict[str, Tensor]:
     that is damaged, compressed, or holds anything else than tensors.
     """
     try:
-        if (folder / METADATA).stat().st_size > MOST_BYTES:
-            raise CheckpointError(f"{folder / METADATA} is larger than {MOST_BYTES} bytes: it isn't read")
+        if (folder / METADATA).stat().st_size > LARGEST_METADATA_BYTES:
+            raise CheckpointError(f"{folder / METADATA} is larger than {LARGEST_METADATA_BYTES} bytes: it isn't read")
         about = parse_pickle((folder / METADATA).read_bytes()).state
         parts = {
             (key.state["fqn"], tuple(key.state["offset"].arguments[0] if key.state.get("offset") else ())): place.state

@@ -30,8 +30,8 @@ INSIDE, BEGIN = 0, 1
 """States: within a word of no hotword, and where a word may begin."""
 SPACE, NOTHING = ord(" "), 0
 """Symbols: the separator of words, and the end of a token, which changes no state."""
-FORMS: Final = ("NFC", "NFD")
-MOST_KEPT = 1 << 24
+UNICODE_FORMS: Final = ("NFC", "NFD")
+MOST_STORED = 1 << 24
 """Numbers that are kept of what tokens add."""
 
 
@@ -71,7 +71,7 @@ class Hotwords:
         patterns: dict[bytes, float] = {}
         for text, weight in weights.items():
             # Tokens may be of letters that are composed with their marks, or not.
-            for form in FORMS:
+            for form in UNICODE_FORMS:
                 pattern = to_symbols(f" {unicodedata.normalize(form, text)} ")
                 patterns[pattern] = max(weight, patterns.get(pattern, 0.0))
         for pattern, weight in patterns.items():
@@ -137,7 +137,7 @@ class Hotwords:
     def find_gains(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what tokens add, ``(kept state, vocab)``, and the place in it of each of ``states``."""
         unknown = np.unique(states[self._places[states] < 0])
-        if len(self._gains) + len(unknown) > max(len(unknown), MOST_KEPT // self.symbols.shape[1]):
+        if len(self._gains) + len(unknown) > max(len(unknown), MOST_STORED // self.symbols.shape[1]):
             self._forget()
             unknown = np.unique(states)
         if len(unknown):

@@ -139,7 +139,7 @@ def _agrees(name: str, device: str, dtype: torch.dtype) -> bool:
     fault: object = "it computes something else"
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(torch.device(device).type, enabled=False):
-            if EXAMPLES[name](torch.device(device), dtype):
+            if EXAMPLES_BY_KERNEL[name](torch.device(device), dtype):
                 return True
     except Exception as error:
         # Triton's, a compiler's or the driver's.
@@ -174,7 +174,7 @@ def _near(found: Tensor, expected: Tensor) -> bool:
     return torch.allclose(found.float(), expected, rtol=0.02, atol=0.01)
 
 
-EXAMPLES: dict[str, Callable[[torch.device, torch.dtype], bool]] = {
+EXAMPLES_BY_KERNEL: dict[str, Callable[[torch.device, torch.dtype], bool]] = {
     "cross-entropy": _cross_entropy_example,
     "rotation": _rotation_example,
 }

@@ -28,7 +28,7 @@ from vaak.runs.start import Outcome, train
 
 STEPS = 4
 HALF = STEPS // 2
-EXAMPLES = 4
+EXAMPLES_EVALUATED = 4
 """How many examples of each part of a split are evaluated at most."""
 LIMITS = {
     # For an average of the weights, and discriminators.
@@ -45,7 +45,7 @@ GRAMMAR_SENTENCES = 2000
 """The most sentences that the built-in grammar makes up."""
 VOICES, VOICE_SENTENCES = 30, 40
 """The most built-in voices, and the most sentences of each."""
-CONVERSATIONS = {"train": 64, "valid": EXAMPLES, "test": EXAMPLES}
+CONVERSATIONS = {"train": 64, "valid": EXAMPLES_EVALUATED, "test": EXAMPLES_EVALUATED}
 """The most conversations that are simulated."""
 NEW_TOKENS = 16
 """The most tokens of a text that is written: a model that has learned nothing doesn't end it."""
@@ -145,7 +145,7 @@ def _limited(value: Any) -> Any:
         }
         if given["split_by"] != "speaker":
             # A fraction of so few may be none.
-            changed |= {"valid_examples": EXAMPLES, "test_examples": EXAMPLES}
+            changed |= {"valid_examples": EXAMPLES_EVALUATED, "test_examples": EXAMPLES_EVALUATED}
     if given.get("until_epoch") is not None:
         changed |= {"until_step": HALF, "until_epoch": None}
     return value.model_copy(update=changed)
@@ -173,7 +173,7 @@ class _FirstOfEachPart:
     def __init__(self, dataset: Dataset) -> None:
         lengths, parts, strata = dataset.lengths, dataset.parts, dataset.strata
         of_parts = [np.arange(len(lengths))] if parts is None else [np.flatnonzero(parts == one) for one in set(parts)]
-        kept = np.sort(np.concatenate([one[:EXAMPLES] for one in of_parts]))
+        kept = np.sort(np.concatenate([one[:EXAMPLES_EVALUATED] for one in of_parts]))
         self.dataset, self.kept = dataset, kept
         self.lengths = lengths[kept]
         self.parts = None if parts is None else parts[kept]

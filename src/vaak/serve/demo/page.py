@@ -36,7 +36,7 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
-AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 """Requests of pages that are processed at once; their computations are batched by the models' workers."""
 
 
@@ -73,7 +73,7 @@ def make_page(page: Page) -> gr.Blocks:
             if not one.endpoints:
                 with gr.Tab(one.name):
                     text_panels.predict_panel(page, [one])
-    blocks.queue(default_concurrency_limit=AT_ONCE, max_size=page.limits.max_requests, api_open=False)
+    blocks.queue(default_concurrency_limit=REQUESTS_AT_ONCE, max_size=page.limits.max_requests, api_open=False)
     return blocks
 
 

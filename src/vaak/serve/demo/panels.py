@@ -24,7 +24,7 @@ from vaak.serve.uploads import naming_files, require_limits
 log = logging.getLogger("vaak")
 WORKING = Html('<p class="note" aria-busy="true">…</p>')
 NO_RECORDING = "no recording yet: record one, or choose a file"
-NO_TEXT = "no text yet: write one"
+ASK_FOR_TEXT = "no text yet: write one"
 Show = Callable[[Served], Iterator[Html]]
 """Yields the output of one model; each replaces the one before."""
 
@@ -117,7 +117,7 @@ def require_recording(page: Page, recording: str | None) -> Path:
 def require_text(page: Page, text: str | None) -> str:
     """Return a text that was sent. Raises UserError for none, and for one that is too long."""
     if not text or not text.strip():
-        raise UserError(NO_TEXT)
+        raise UserError(ASK_FOR_TEXT)
     if len(text) > page.limits.max_characters:
         raise UserError(f"the text has {len(text):,} characters; at most {page.limits.max_characters:,} are read")
     return text

@@ -35,7 +35,7 @@ from vaak.serve.uploads import naming_files
 if TYPE_CHECKING:
     from vaak.tasks.asr.transcripts import Segment, SpeakerTranscript, Transcript
 
-NOBODY = "not asked"
+NOT_ASKED = "not asked"
 
 
 def make_recorder() -> gr.Audio:
@@ -49,7 +49,7 @@ def transcribe_panel(page: Page, models: Sequence[Served]) -> None:
     recording = make_recorder()
     with gr.Row():
         words = gr.Checkbox(True, label="Times and confidence of words")
-        speakers = gr.Dropdown([NOBODY, *diarizers], value=NOBODY, label="Who speaks", visible=bool(diarizers))
+        speakers = gr.Dropdown([NOT_ASKED, *diarizers], value=NOT_ASKED, label="Who speaks", visible=bool(diarizers))
     button = gr.Button("Transcribe", variant="primary")
     shown = columns(models)
     text = gr.Textbox(label="Transcript", info="A reference, or the model's transcript with your corrections.", lines=2)

@@ -4,8 +4,8 @@ Of architecture ctc (CTC_BASES), and of architecture decoder (DECODER_BASES):
 
     samples ──(feature extractor: steps)──▶ features ──(network: strides)──▶ frames ──head──▶ logits
 
-To add a kind, add its row, and a case of it in tests/support/tiny_bases.py: the tests of every kind then compare it
-with transformers, train it, resume it and export it, and write its line in docs/pretrained.md.
+To add a kind, add its row, and a case of it in tests/support/models/tiny_bases.py: the tests of every kind then compare
+it with transformers, train it, resume it and export it, and write its line in docs/pretrained.md.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class LiveTranscriber:
         return round(self._start * seconds, 3), round(last * seconds, 3)
 
 
-READ = np.zeros(0, np.float32)
+FRAME_READ = np.zeros(0, np.float32)
 """Stands for a frame of audio that was read and isn't needed again."""
 
 
@@ -207,17 +207,17 @@ class ChunkedTranscriber(LiveTranscriber):
         begin = self.heard - len(self._frames) * self._frame / self.rate
         text, (start, end) = self._read(is_last=True), self._times(frames)
         if text or self._shown:
-            found = self._stream.segment(Window(begin, start, end, READ, 0))
+            found = self._stream.segment(Window(begin, start, end, FRAME_READ, 0))
             yield Event("final", start, end, text, round(self.heard, 3), (found,) if text else ())
 
     def _read(self, *, is_last: bool) -> str:
         """The text after all that was heard of the utterance."""
         new = self._frames[self._num_read :]
-        text = self._stream.read(np.concatenate([READ, *new]), is_last=is_last)
+        text = self._stream.read(np.concatenate([FRAME_READ, *new]), is_last=is_last)
         self._tried = self._num_read = len(self._frames)
         # The last frames may be those before the next utterance.
         for place in range(self._num_freed, self._num_read - self._before):
-            self._frames[place] = READ
+            self._frames[place] = FRAME_READ
         self._num_freed = max(self._num_freed, self._num_read - self._before)
         return text
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vaak.core.machine import format_bytes
+from vaak.core.machine import GIB, format_bytes
 from vaak.runs import example_data
 from vaak.runs.example_data import utter_voices, write_audio, write_table
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import GIB, Amounts, Choice, choose_seconds, choose_steps, make_datasets
+from vaak.runs.starter import Amounts, Choice, choose_seconds, choose_steps, make_datasets
 from vaak.tasks.asr.checks import RATES
 from vaak.tasks.asr.config import CONTEXT_SECONDS
 

@@ -337,7 +337,7 @@ def ece(bins: np.ndarray) -> float:
 
 FIGURES = ("accuracy", "micro_f1", "macro_f1", "weighted_f1")
 MOST_ROWS_SEEN = 256
-EMBEDDED = "embeddings + logistic regression"
+EMBEDDING_BASELINE = "embeddings + logistic regression"
 EMBEDDED_AT_ONCE = 32
 
 
@@ -391,7 +391,7 @@ def baseline_scores(
     known, asked = vectorizer.fit_transform([row.text for row in train.texts]), vectorizer.transform(evaluated)
     yield "TF-IDF + linear SVM", _score_each_class(LinearSVC(random_state=0), known, asked, decisions)
     if embeddings is not None:
-        yield EMBEDDED, _score_each_class(LogisticRegression(max_iter=1000), *embeddings, decisions)
+        yield EMBEDDING_BASELINE, _score_each_class(LogisticRegression(max_iter=1000), *embeddings, decisions)
 
 
 @torch.inference_mode()

@@ -18,7 +18,7 @@ from vaak.tasks.classification.metrics import by_column
 from vaak.tasks.classification.model import TextClassifier
 from vaak.text.tokenizer import normalise
 
-TOGETHER = 64
+TEXTS_TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Labeller:
 
         There are ``batch_size`` texts in a batch; with None, as many as memory allows.
         """
-        batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
+        batches = Batches(next(self.model.parameters()).device, batch_size, TEXTS_TOGETHER)
         return batches.results(texts, len, self._predictions)
 
     def embed(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[tuple[str, list[float]]]:
         """Each text with what its classes are computed from, in their order: pooled, and of no fixed length."""
-        batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
+        batches = Batches(next(self.model.parameters()).device, batch_size, TEXTS_TOGETHER)
         return batches.results(texts, len, self._embeddings)
 
     def embed_batch(self, texts: list[str]) -> list[Embedded]:

@@ -53,7 +53,7 @@ from vaak.tasks.classification.data import (
 )
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
 from vaak.tasks.classification.metrics import (
-    EMBEDDED,
+    EMBEDDING_BASELINE,
     ClassMeters,
     ScopeMeters,
     baseline_scores,
@@ -363,7 +363,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         try:
             base = Pretrained.load(self._base_source(), self.prepared.tokenizer.vocab_size, self.options)
         except UserError as error:
-            log.warning("%s is left out: %s", EMBEDDED, error)
+            log.warning("%s is left out: %s", EMBEDDING_BASELINE, error)
             return None
         base.to(pick_device(self.experiment.training.device))
         # The texts are read without augmentation.

@@ -289,7 +289,7 @@ def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
 
 FRAME, WINDOW, HOP = 0.01, 1.5, 0.25  # seconds
 SHORTEST_PAUSE, SHORTEST_SPEECH = 0.3, 0.2  # seconds
-SPEECH_LEVEL = 0.2  # where speech begins, between the quietest frames (0) and the loudest (1), in decibels
+SPEECH_SHARE = 0.2  # where speech begins, between the quietest frames (0) and the loudest (1), in decibels
 AUDIO = AudioConfig(feature_type="mfcc", num_ceps=24, num_mel_bins=40, frame_shift=FRAME)
 
 
@@ -334,7 +334,7 @@ def loud_regions(samples: np.ndarray) -> list[tuple[int, int]]:
     if not len(levels):
         return []
     quiet, loud = np.percentile(levels, (5, 95))
-    regions = joined_over_gaps(find_runs(levels > quiet + SPEECH_LEVEL * (loud - quiet)), round(SHORTEST_PAUSE / FRAME))
+    regions = joined_over_gaps(find_runs(levels > quiet + SPEECH_SHARE * (loud - quiet)), round(SHORTEST_PAUSE / FRAME))
     return [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.core.machine import GIB
 from vaak.runs import example_data
 from vaak.runs.example_data import utter_voices, write_audio
 from vaak.runs.preflight.doctor.devices import Device
 from vaak.runs.preflight.doctor.folder import CorpusSurvey
-from vaak.runs.starter import GIB, Amounts, Choice, choose_steps, floor_power_of_two, make_datasets
+from vaak.runs.starter import Amounts, Choice, choose_steps, floor_power_of_two, make_datasets
 
 
 def fill_options(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base, NewTokens
 from vaak.text.chat_template import (
     ANSWERS_ALONE,
-    OPTION,
+    CHAT_KEY,
     ChatTemplate,
     Learned,
     keep_template,
@@ -188,7 +188,7 @@ def _make(
             pieces = _conversations(documents, template, skipped if skip_bad else None)
             store = write_encoded(folder / split, pieces, tokenizer)
             if skipped:
-                log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
+                log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", CHAT_KEY)
             _tell_unwritten(split, template)
             if swapped.number:
                 log.warning(
@@ -197,7 +197,7 @@ def _make(
                     f"{swapped.number:,}",
                 )
             if not len(store):
-                raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
+                raise DataError(f"{split} is empty: {CHAT_KEY} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
         written[split] = coverage.report(split, limit)
     statistics = {split: corpus.statistics[split] for split in splits}
@@ -258,11 +258,11 @@ class SwappedPairs:
 def _tell_unwritten(split: str, template: ChatTemplate) -> None:
     """Warn of texts and options that the template left out of a split's conversations, and reset the counts."""
     if number := template.num_unwritten_thoughts:
-        log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", OPTION)
+        log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", CHAT_KEY)
     if number := template.num_unwritten_words:
-        log.warning("%s: %s answers say something, and call: %s writes the call alone", split, f"{number:,}", OPTION)
+        log.warning("%s: %s answers say something, and call: %s writes the call alone", split, f"{number:,}", CHAT_KEY)
     for name, number in template.unused_options.items():
-        log.warning("%s: %s conversations give %s, which %s doesn't name", split, f"{number:,}", name, OPTION)
+        log.warning("%s: %s conversations give %s, which %s doesn't name", split, f"{number:,}", name, CHAT_KEY)
     template.num_unwritten_thoughts = template.num_unwritten_words = 0
     template.unused_options.clear()
 
@@ -315,7 +315,7 @@ def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
         for messages in (one.messages, one.rejected)
     )
     if chosen.ids == rejected.ids:
-        raise DataError(f"{one.where}: {OPTION} writes chosen and rejected alike; leave the pair out")
+        raise DataError(f"{one.where}: {CHAT_KEY} writes chosen and rejected alike; leave the pair out")
     return [chosen, rejected]
 
 

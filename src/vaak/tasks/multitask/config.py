@@ -28,17 +28,21 @@ ALIASES: dict[str, str] = {
     "loss_weights": "model.loss_weights",
 }
 
-SENTENCES = {"type": "grammar", "num_sentences": 2000}
+GRAMMAR_SENTENCES = {"type": "grammar", "num_sentences": 2000}
 EMBEDDED: dict[str, dict[str, Any]] = {
     "rules": {
         "task": "classification",
         "model": {"d_model": 128, "num_layers": 2, "num_heads": 4},
-        "data": {"corpus": SENTENCES, "max_length": 32},
+        "data": {"corpus": GRAMMAR_SENTENCES, "max_length": 32},
     },
     "words": {
         "task": "lm",
         "model": {"model_type": "encoder", "d_model": 128, "num_layers": 2, "num_heads": 4},
-        "data": {"corpus": SENTENCES, "tokenizer": {"type": "byte_level", "vocab_size": 1000}, "max_length": 32},
+        "data": {
+            "corpus": GRAMMAR_SENTENCES,
+            "tokenizer": {"type": "byte_level", "vocab_size": 1000},
+            "max_length": 32,
+        },
     },
 }
 """The tasks where none are given: the rule of grammar that a sentence shows, and its masked words."""

@@ -15,7 +15,7 @@ from vaak.text.speech.config import FrontEndConfig
 
 SIDES_OF_SPEECH = ("model.encoder", "model.decoder")
 
-SMALL: dict[str, Any] = {"d_model": 256, "num_layers": 4, "num_heads": 4}
+SMALL_STACK: dict[str, Any] = {"d_model": 256, "num_layers": 4, "num_heads": 4}
 """A small stack; the default is that of StackConfig."""
 
 DEFAULTS: dict[str, Any] = {
@@ -131,7 +131,10 @@ class TtsModelConfig(Section):
             return values
         sides = {side: values.get(side, {}) for side in ("encoder", "decoder")}
         preset = ConvolutionalStackConfig.with_preset
-        return {**values, **{side: preset(SMALL, given) for side, given in sides.items() if isinstance(given, dict)}}
+        return {
+            **values,
+            **{side: preset(SMALL_STACK, given) for side, given in sides.items() if isinstance(given, dict)},
+        }
 
     @property
     def draws_features(self) -> bool:

@@ -229,7 +229,7 @@ def _is_usable(store: CutStore, features: FeatureStore, index: int, audio: Audio
     return False
 
 
-SMALLEST = 1e-3
+LEAST_DEVIATION = 1e-3
 """A deviation that a constant gets, so that dividing by it does nothing wild; and the least energy."""
 
 
@@ -252,7 +252,7 @@ class Normalisation:
             mel.add(frames)
             if store.features.has_pitch:
                 loudness, f0 = prosody.T
-                energy.add(np.log2(loudness.clip(min=SMALLEST)))
+                energy.add(np.log2(loudness.clip(min=LEAST_DEVIATION)))
                 pitch.add(np.log2(f0[f0 > 0]))
         mean, deviation = mel.result()
         return cls(mean.tolist(), deviation.tolist(), _numbers(pitch), _numbers(energy))
@@ -284,7 +284,7 @@ class _Moments:
     def result(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each value."""
         mean = self.total / self.count
-        return mean, np.sqrt((self.squares / self.count - np.square(mean)).clip(min=0)).clip(min=SMALLEST)
+        return mean, np.sqrt((self.squares / self.count - np.square(mean)).clip(min=0)).clip(min=LEAST_DEVIATION)
 
 
 def _numbers(moments: _Moments) -> tuple[float, float]:

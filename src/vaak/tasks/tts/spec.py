@@ -31,7 +31,7 @@ from vaak.tasks.tts.config import (
     ALIASES,
     DEFAULTS,
     SHARED,
-    SMALL,
+    SMALL_STACK,
     FlowMatchingConfig,
     SpeakingConfig,
     TtsDataConfig,
@@ -64,7 +64,7 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
     if model.has_decoder_stack:
         yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
     stacks = (model.encoder, model.decoder) if model.has_decoder_stack else (model.encoder,)
-    overridden = [list(preset_findings(model.preset, {"small": SMALL}, stack)) for stack in stacks]
+    overridden = [list(preset_findings(model.preset, {"small": SMALL_STACK}, stack)) for stack in stacks]
     if all(overridden):
         yield from overridden[0]
     yield from lora_findings(experiment, model.lora, is_pretrained=False)

@@ -31,7 +31,7 @@ from vaak.text.corpora.tool_calls import (
 )
 from vaak.text.tokenizer import normalise
 
-FORMS = "messages, conversations, prompt and completion, instruction and output, or query, answers and tools"
+KNOWN_KEYS = "messages, conversations, prompt and completion, instruction and output, or query, answers and tools"
 ANSWERS = "assistant"
 ROLES = ("system", "user", ANSWERS, "tool")
 CALLS = "function_call"
@@ -209,7 +209,7 @@ def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
 def read_conversation(row: Any, where: str) -> Conversation:
     """The conversation of a row. Raises DataError where it has none, and for keys that can't be obeyed."""
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
+        raise DataError(f"{where}: expected an object with {KNOWN_KEYS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
     # Refuse before reading: a row with images or token ids would else be learned without them.
     _refuse_keys(row, ROW_KEYS, where)
@@ -249,7 +249,7 @@ def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int
     if row.keys() >= XLAM:
         calls = {"role": ANSWERS, "content": "", "tool_calls": row["answers"]}
         return OPENAI, [{"role": "user", "content": row["query"]}, calls], set()
-    raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
+    raise DataError(f"{where}: no messages; expected {KNOWN_KEYS}; the keys are: {', '.join(row) or 'none'}")
 
 
 def _join_instruction(row: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ from vaak.text.grammar.morphology import (
 # Tenses in which one word alone shows the subject's gender.
 GENDERED = ("habitual_present", "future")
 IMPERFECTIVE = ("habitual_present", "habitual_past", "progressive_present", "future")
-PEOPLE = ("human", "name")
+KINDS_OF_PEOPLE = ("human", "name")
 
 
 class Marked(NamedTuple):
@@ -85,7 +85,7 @@ def person(composer: Composer) -> Twins:
     """मैं मेज़ पर सोता हूँ; वह मेज़ पर सोता है; तुम सोते हो; वे सोते हैं."""
     verb = _distractible(composer, ("intransitive", "transitive"))
     tense, offset = composer.one((("habitual_present", 1), ("progressive_present", 2), ("future", 0)))
-    sex, distractor = composer.one("mf"), composer.noun((*NOUNS_OF_PLACE, *PEOPLE), new_to=(verb.lemma,))
+    sex, distractor = composer.one("mf"), composer.noun((*NOUNS_OF_PLACE, *KINDS_OF_PEOPLE), new_to=(verb.lemma,))
     predicate, _ = _distracted(composer, verb, tense, distractor)
     speakers = composer.one(((0, 4), (2, 5)))
     first, second = (_mark(predicate.of(Personal(PRONOUNS[each], sex)), offset) for each in speakers)
@@ -278,7 +278,7 @@ def _distracted(composer: Composer, verb: Verb, tense: str, distractor: Noun | N
     """A predicate with a postpositional phrase before the verb or its object, and the noun in that phrase."""
     if distractor is None:
         adjunct, distractor = composer.adjunct(verb)
-    elif "with" in verb.adjuncts and distractor.classes & set(PEOPLE):
+    elif "with" in verb.adjuncts and distractor.classes & set(KINDS_OF_PEOPLE):
         adjunct = Nominal(distractor).words("के", "साथ")
     elif "place" in verb.adjuncts and distractor.classes & set(NOUNS_OF_PLACE):
         adjunct = composer.place(distractor)
@@ -299,7 +299,7 @@ def _genders_differ(composer: Composer, verb: Verb, tense: str, offset: int) -> 
     many = composer.one(("sg", "sg", "pl"))
     found = []
     for sex in "mf":
-        noun = _certain(composer, PEOPLE if many == "sg" else ("human",), sex, (verb.lemma, distractor.lemma))
+        noun = _certain(composer, KINDS_OF_PEOPLE if many == "sg" else ("human",), sex, (verb.lemma, distractor.lemma))
         found.append(_mark(predicate.of(Nominal(noun, many, composer.modifiers(noun, 0.35))), offset))
     return found[0], found[1]
 

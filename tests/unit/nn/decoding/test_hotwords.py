@@ -96,7 +96,7 @@ def test_files_and_words_have_their_weights(tmp_path: Path):
 
 
 def test_what_is_kept_of_gains_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("vaak.nn.decoding.hotwords.MOST_KEPT", 3 * len(PIECES))
+    monkeypatch.setattr("vaak.nn.decoding.hotwords.MOST_STORED", 3 * len(PIECES))
     rng = np.random.default_rng(2)
     rows = [np.log(rng.dirichlet(np.ones(len(PIECES)), 20)) for _ in range(3)]
     small = search_rows(rows, CtcBeam(PIECES, 0, 4, hotwords=Hotwords(WEIGHTS, PIECES)))

@@ -388,7 +388,7 @@ def test_a_step_that_never_ends_is_stopped(resumed: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_of_many_single_changes_each_is_noticed_or_not_covered(resumed: Path):
-    """``python tests/support/single_changes.py RUN 150 SEED`` tries more."""
+    """``python tests/support/runs/single_changes.py RUN 150 SEED`` tries more."""
     for change in every_change(resumed, seed=1)[:40]:
         noticed, said = is_noticed(resumed, change, steps=2)
         assert noticed, (str(change), said)

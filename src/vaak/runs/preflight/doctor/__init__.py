@@ -51,7 +51,6 @@ def examine(
 
 
 Mark = Literal["ok", "warning", "problem"]
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ NAMES_BY_ROLE: Mapping[str, str] = {
     "id": "id utt_id utterance_id key uid index row no number nr क्रमांक",
 }
 """The usual names of a column, of each role: the first one counts most."""
-SENTENCES = 12
+LEAST_TEXT_LENGTH = 12
 """Characters that a text has, on average, where no name tells it."""
 
 
@@ -157,7 +157,7 @@ def _by_content(role: str, looks: Mapping[str, Contents], num_rows: int) -> str 
         return best if best is not None and looks[best].audio > 0.5 else None
     if role == "text":
         texts = {name: look for name, look in looks.items() if look.may_be("text") and look.filled}
-        sentences = [name for name in texts if texts[name].words >= 2 or texts[name].length >= SENTENCES]
+        sentences = [name for name in texts if texts[name].words >= 2 or texts[name].length >= LEAST_TEXT_LENGTH]
         return max(sentences, key=lambda name: texts[name].length, default=None)
     # A label comes back: by this limit, each value has three rows on average.
     few = [

@@ -45,13 +45,13 @@ from vaak.runs.preflight.doctor.texts import Dialect, FoundTexts, find_texts, re
 from vaak.runs.preflight.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
-READING_SECONDS = 45.0
+SURVEY_SECONDS = 45.0
 """How long a folder is looked at."""
 SAMPLE = 2000
 """Recordings of a split whose headers are read."""
 MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
-EXAMPLES = 3
+EXAMPLES_SHOWN = 3
 LAYOUT_KINDS = {"texts": "text", "labelled texts": "labelled text", "pairs": "pairs", "chat": "conversations",
          "preferences": "pairs of answers"}  # fmt: skip
 """Names of texts by what they are, or by type."""
@@ -128,7 +128,7 @@ class SplitSurvey:
         if len(self.lengths) < MOST_TEXTS:
             self.lengths.append(len(text))
             self.characters.update(text)
-        if len(self.examples) < EXAMPLES:
+        if len(self.examples) < EXAMPLES_SHOWN:
             self.examples.append(text)
 
     def add_reading(self, reading: ReadRecording) -> None:
@@ -186,7 +186,7 @@ class _PlainCharacters(dict[int, int | None]):
 _PLAIN = _PlainCharacters()
 
 
-def survey_folder(folder: Path, seconds: float = READING_SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
+def survey_folder(folder: Path, seconds: float = SURVEY_SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """Find the corpora in a folder, or the one that a file is. The ``dialect`` applies to all tables.
 
     Raises UserError where none are found, with a list of the contents.

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
-from vaak.core.machine import UNKNOWN_LIMIT, allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
-from vaak.runs.preflight.doctor import GIB, DoctorFinding, Mark
+from vaak.core.machine import GIB, UNKNOWN_LIMIT, allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
+from vaak.runs.preflight.doctor import DoctorFinding, Mark
 
 MACHINE = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10

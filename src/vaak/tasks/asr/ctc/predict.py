@@ -218,18 +218,18 @@ class CtcTextStream:
 
 
 def search_best(log_probs: Sequence[np.ndarray], beam: CtcBeam) -> list[list[int]]:
-    """Return the tokens that a search finds in each row of log-probabilities ``(frame, vocab)``, TOGETHER at once."""
+    """Return the tokens that a search finds in each row of log-probabilities ``(frame, vocab)``."""
     # Rows of about one length end together; which rows those are changes no text.
     order = sorted(range(len(log_probs)), key=lambda row: len(log_probs[row]))
     found: dict[int, list[int]] = {}
-    for first in range(0, len(order), TOGETHER):
-        some = order[first : first + TOGETHER]
+    for first in range(0, len(order), ROWS_TOGETHER):
+        some = order[first : first + ROWS_TOGETHER]
         texts = search_rows([log_probs[row] for row in some], beam)
         found |= {row: list(best[0][1]) for row, best in zip(some, texts, strict=True)}
     return [found[row] for row in range(len(order))]
 
 
-TOGETHER = 32
+ROWS_TOGETHER = 32
 """Rows that are searched together."""
 ALPHAS, BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 MOST_ROUNDS = 4

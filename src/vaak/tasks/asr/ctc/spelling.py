@@ -22,8 +22,8 @@ from typing import Any, Literal
 from vaak.tasks.asr.vocabulary import Vocabulary
 
 log = logging.getLogger("vaak")
-FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
-SIGNS = ("'’‘ʼ´`′＇", "-‐‑−﹣－")
+NORMAL_FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
+EQUIVALENT_SIGNS = ("'’‘ʼ´`′＇", "-‐‑−﹣－")
 """Signs that are one: apostrophes, and hyphens."""
 TURKIC = {"upper": {"i": "İ", "ı": "I"}, "lower": {"İ": "i", "I": "ı"}}
 """How letters change their case where there is an i with a dot and one without."""
@@ -106,7 +106,7 @@ def _in_a_form(
 ) -> Vocabulary:
     """The vocabulary for texts in the Unicode form of which fewest characters are unknown."""
     fewest, best = sum(_unknown(vocabulary, counts).values()), None
-    for form in FORMS if fewest else ():
+    for form in NORMAL_FORMS if fewest else ():
         formed = _count(unicodedata.normalize(form, text) for text in texts())
         unknown = sum(_unknown(vocabulary, formed).values())
         if unknown < fewest:
@@ -127,7 +127,7 @@ def _replacements(vocabulary: Vocabulary, counts: Mapping[str, int], said: list[
         others = {_changed_case(one, "lower" if case == "upper" else "upper", is_turkic) for one in letters}
         candidates = {one for one in {*others, *counts} if len(one) == 1}
         changes |= {one: _changed_case(one, case, is_turkic) for one in candidates}
-    for signs in SIGNS:
+    for signs in EQUIVALENT_SIGNS:
         there = [one for one in signs if not vocabulary.find_unwritable([one])[0]]
         changes |= dict.fromkeys(signs, there[0]) if len(there) == 1 else {}
     changes |= {one: " " for one in counts if one.isspace() and one != " "}

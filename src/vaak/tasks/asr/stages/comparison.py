@@ -41,7 +41,7 @@ RESULTS, TABLE = "comparison.json", "comparison.md"
 MIXTURE = "mixture"
 SYSTEMS = {"base": "the base", "one_lora": "one LoRA", "random": "random clusters", MIXTURE: "the mixture"}
 """Names of systems in stages, and for readers; the mixture is compared with the others."""
-FEWEST = 6
+FEWEST_SPEAKERS = 6
 """Fewest speakers for a claim about others: five all differ in one direction by chance in 2/2⁵ of cases."""
 ALL = ""
 """All utterances, where a name of a group would be."""
@@ -199,10 +199,10 @@ def judge(differences: Mapping[str, RateDifference], number: int, over: str) -> 
     same = [shown[name] for name, one in differences.items() if not one.is_above and not one.is_below]
     measure = f"in points of WER with 95 % intervals over {number:,} {over}"
     # Before anything else: over so few speakers, all may differ in one direction by chance, whatever the interval says.
-    if number < FEWEST:
+    if number < FEWEST_SPEAKERS:
         return UNKNOWN, (
             f"The mixture can't be told apart from {_list_names(shown.values())}: {measure}, of which at least "
-            f"{FEWEST} are needed to judge others."
+            f"{FEWEST_SPEAKERS} are needed to judge others."
         )
     if worse:
         return DONT, f"The experts don't help: the mixture is worse than {_list_names(worse)}, {measure}."

@@ -29,7 +29,7 @@ from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 from vaak.tasks.asr.stages.runs import (
     ADAPTED_ACCENTS,
     BASE_ACCENTS,
-    VOICES,
+    DIGIT_VOICES,
     base_values,
     get_base,
     get_seconds,
@@ -101,7 +101,7 @@ def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
         return Forecast(certainty=found)
     training = experiment.training
     read = (training.max_steps or 0) * training.batch_size
-    spoken = VOICES["num_voices"] * VOICES["num_sentences"]
+    spoken = DIGIT_VOICES["num_voices"] * DIGIT_VOICES["num_sentences"]
     seconds = STARTING + PASSES * found.seconds * read + READING_SECONDS * spoken
     return Forecast(seconds, 3 * KEPT_CHECKPOINTS * found.weights, found.memory + 3 * found.weights, found.certainty)
 
@@ -291,7 +291,7 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
         dataset = DatasetConfig(**values)
         if dataset.type == "voices":
             spoken = dataset.num_voices * dataset.num_sentences
-            if values == VOICES:
+            if values == DIGIT_VOICES:
                 # Only the accents that are adapted to count.
                 spoken = spoken * len(ADAPTED_ACCENTS) // (len(ADAPTED_ACCENTS) + len(BASE_ACCENTS))
             counts["train"] += round(spoken * dataset.train_fraction)

@@ -29,7 +29,7 @@ Values = dict[str, Any]
 DATASET_ROOT = Path("Data/extracted_data")
 BASE_ACCENTS = ("en", "en-029", "en-gb-x-rp", "en-us")
 ADAPTED_ACCENTS = ("en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-us-nyc")
-VOICES: Values = {
+DIGIT_VOICES: Values = {
     "name": "voices", "type": "voices", "say": "digits", "num_voices": 32, "num_sentences": 12,
     "train_fraction": 0.8, "valid_fraction": 0.1,
 }  # fmt: skip
@@ -63,7 +63,7 @@ def make_datasets(options: MoeOptions) -> list[Values]:
             f"no data: give --dataset-root, a folder with Train and Dev ({DATASET_ROOT} isn't there), or "
             "datasets in --config; mode quick needs none"
         )
-    return [VOICES]
+    return [DIGIT_VOICES]
 
 
 def _as_given(dataset: DatasetConfig) -> Values:
@@ -124,7 +124,7 @@ def make_architecture(options: MoeOptions) -> Values:
 
 def warn_fallbacks(options: MoeOptions) -> None:
     """Warn of the stand-ins for missing data and weights."""
-    if make_datasets(options) == [VOICES]:
+    if make_datasets(options) == [DIGIT_VOICES]:
         log.warning("no data (--dataset-root): built-in voices say digits; their accents are the groups")
     if options.whisper_model is None and wants_base(options):
         log.warning("no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
@@ -136,7 +136,7 @@ def make_data_section(options: MoeOptions, stage: str) -> Values:
     data: Values = {"sampling_seed": options.seed, "percent": part.percent, "max_samples": part.most}
     if options.mode == "quick":
         data |= {"max_valid_samples": QUICK_VALID}
-    if datasets == [VOICES]:
+    if datasets == [DIGIT_VOICES]:
         data |= {"group": "accent", "groups": ADAPTED_ACCENTS}
     return {
         "task": "asr", "datasets": datasets, "data": {**data, "max_duration": get_seconds(options), **options.data},
@@ -145,7 +145,7 @@ def make_data_section(options: MoeOptions, stage: str) -> Values:
 
 def get_seconds(options: MoeOptions) -> float:
     """Return the seconds that the encoder reads at once."""
-    default = VOICES_SECONDS if make_datasets(options) == [VOICES] else WHISPER_SECONDS
+    default = VOICES_SECONDS if make_datasets(options) == [DIGIT_VOICES] else WHISPER_SECONDS
     if options.mode == "quick" and wants_base(options):
         default = min(default, QUICK_SECONDS)
     default = min(default, seconds_read_by(get_base(options)) or default)
@@ -266,7 +266,7 @@ def _digest_of_data(datasets: list[Values]) -> str:
         digest.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
 
     for one in datasets:
-        if one == VOICES:
+        if one == DIGIT_VOICES:
             add("voices", compute_fingerprint(one))
         corpus = AudioCorpus(DatasetConfig(**one), AudioConfig())
         files = corpus.files
@@ -307,7 +307,7 @@ def base_values(options: MoeOptions) -> Values:
                 "dropout": 0.0,
             }
         },
-        "datasets": [VOICES],
+        "datasets": [DIGIT_VOICES],
         "data": {
             "group": "accent",
             "groups": BASE_ACCENTS,

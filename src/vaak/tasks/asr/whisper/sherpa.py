@@ -29,7 +29,7 @@ from vaak.tasks.asr.vocabulary import NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.text.tokenizer import BYTES
 
-SILENCE = 2.0
+SILENCE_BELOW_MAXIMUM = 2.0
 """How far the silence of Whisper's features is below their maximum: 8 in the logarithm, divided by 4."""
 CACHES = ("in_n_layer_self_k_cache", "in_n_layer_self_v_cache")
 CROSS = ("n_layer_cross_k", "n_layer_cross_v")
@@ -40,7 +40,7 @@ def encoded(whisper: Any, mel: Tensor) -> tuple[Tensor, Tensor]:
     encoder = whisper.model.encoder
     length = 2 * encoder.embed_positions.weight.shape[0]
     padding = mel.new_zeros(1, mel.shape[1], length)
-    mel, silence = torch.cat([mel, padding], 2)[:, :, :length], mel.flatten().amax(0) - SILENCE
+    mel, silence = torch.cat([mel, padding], 2)[:, :, :length], mel.flatten().amax(0) - SILENCE_BELOW_MAXIMUM
     # Frames of zeros in every bin are padding, by sherpa-onnx or by the line above.
     mel = torch.where((mel == 0).all(1, keepdim=True), silence, mel)
     hidden = torch.nn.functional.gelu(encoder.conv1(mel))

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.core.machine import cpu_quota
-from vaak.runs.preflight.doctor import GIB, DoctorFinding, devices, machine, packages, training
+from vaak.core.machine import GIB, cpu_quota
+from vaak.runs.preflight.doctor import DoctorFinding, devices, machine, packages, training
 from vaak.runs.preflight.doctor.packages import Import, examine_packages, find_module, look_up, try_imports
 
 CUDA = torch.device("cuda")

@@ -21,7 +21,7 @@ from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE, translate_options
 from vaak.tasks.asr.stages.runs import (
-    VOICES,
+    DIGIT_VOICES,
     base_values,
     get_precision,
     make_data_section,
@@ -261,9 +261,11 @@ def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(tmp_
     for base, seconds in ((short, 4.0), (usual, 30.0)):
         options = MoeOptions(dataset_root=tmp_path, whisper_model=str(base))
         assert make_data_section(options, "joint")["data"]["max_duration"] == seconds
-        loaded: Any = load_layers([{"task": "asr", "name": "x", "model": {"base": str(base)}, "datasets": [VOICES]}])
+        loaded: Any = load_layers(
+            [{"task": "asr", "name": "x", "model": {"base": str(base)}, "datasets": [DIGIT_VOICES]}]
+        )
         assert loaded.experiment.data.max_duration == seconds
         said = [one for one in loaded.warnings if "max_duration" in one]
         assert said == ([f"data.max_duration: 4, which is what {base} reads at most"] if base == short else [])
-    given = {"task": "asr", "model": {"base": str(short)}, "datasets": [VOICES], "data": {"max_duration": 2}}
+    given = {"task": "asr", "model": {"base": str(short)}, "datasets": [DIGIT_VOICES], "data": {"max_duration": 2}}
     assert load_layers([given]).experiment.data.max_duration == 2

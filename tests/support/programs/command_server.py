@@ -25,6 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import all_rooms  # noqa: F401 # a script that is run may import from them
 from vaak.cli.main import main
 
 IMPORTED = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))[
+PROJECT: dict[str, Any] = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
 ]
 

@@ -1,6 +1,6 @@
 """A pipeline of numbers, and what it does written down: ``$DONE`` gets a line for each piece of work that is begun.
 
-``$PAUSE`` is how many seconds a piece takes. Run it by ``vaak pipeline tests/support/tiny_pipeline.py:PIPELINE``.
+``$PAUSE`` is how many seconds a piece takes. Run it by ``vaak pipeline tests/support/runs/tiny_pipeline.py:PIPELINE``.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+import all_rooms  # noqa: F401 # before those that it finds
 from toy import ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig

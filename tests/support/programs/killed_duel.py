@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+import all_rooms  # noqa: F401 # before those that it finds
 from toy_duel import DuelTask
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import all_rooms  # noqa: F401 # before those that it finds
 import tiny_vocoder
 import tiny_voice
 from vaak.tasks.vocoder import task

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-DURATIONS = Path(__file__).parents[1] / "durations.json"
+DURATIONS = Path(__file__).parents[2] / "durations.json"
 SHORT = 1.0
 """Seconds below which what runs together isn't recorded; it comes last."""
 

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import torch.distributed.fsdp  # once, rather than by each process that divides a model
 
+import all_rooms  # noqa: F401 # before those that it finds
 import mock_cuda
 from commands import Commands
 from contract_cases import CASES

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+import all_rooms  # noqa: F401 # before those that it finds
 import ptrace
 from toy import toy_trainer
 from vaak.cli.main import guarded

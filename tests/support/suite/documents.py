@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-DATASETS = Path(__file__).parents[2] / "docs" / "datasets.md"
+DATASETS = Path(__file__).parents[3] / "docs" / "datasets.md"
 
 
 def read_layout_table(before: str) -> list[tuple[str, str]]:

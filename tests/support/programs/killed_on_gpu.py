@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+import all_rooms  # noqa: F401 # before those that it finds
 import mock_cuda
 from contract_cases import CASES
 from vaak.callbacks.step_log import StepLogCallback
