@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from toy import toy_trainer
-from vaak.callbacks.step_log import GIBIBYTE, StepLogCallback, SystemMetricsCallback
+from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
+from vaak.core.machine import GIB
 from vaak.engine.metrics_file import read_records
 
 
@@ -58,7 +59,7 @@ def test_a_disk_that_is_nearly_full_is_said_once(tmp_path: Path, monkeypatch, ca
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert f"{tmp_path} has 0.0 GiB left, too little for 2 checkpoints" in warnings[0]
-    assert systems_in(tmp_path)[0]["clock"]["disk_free_gib"] == round(free / GIBIBYTE, 4)
+    assert systems_in(tmp_path)[0]["clock"]["disk_free_gib"] == round(free / GIB, 4)
 
 
 def test_a_machine_that_does_not_tell_is_said_once_and_training_goes_on(tmp_path: Path, monkeypatch, caplog):

@@ -11,10 +11,8 @@ import psutil
 import pytest
 
 from vaak.core import machine
-from vaak.core.machine import LinuxMemory, OtherMemory, control_groups, host_memory
+from vaak.core.machine import GIB, LinuxMemory, OtherMemory, control_groups, host_memory
 from vaak.runs.preflight.doctor.machine import memory as machine_finding
-
-GIBIBYTE = 2**30
 
 
 def write(folder: Path, **contents: object) -> None:
@@ -46,70 +44,70 @@ def proc(tmp_path: Path) -> Path:
 def read(proc: Path, groups: Path, own: str) -> tuple[float, ...]:
     """Used, limit and own in GiB."""
     (proc / "self" / "cgroup").write_text(own)
-    return tuple(number / GIBIBYTE for number in LinuxMemory(proc, groups).read())
+    return tuple(number / GIB for number in LinuxMemory(proc, groups).read())
 
 
 def test_without_a_container_it_is_the_machines(proc, tmp_path):
-    group_v2(tmp_path / "groups", "max", 8 * GIBIBYTE)
+    group_v2(tmp_path / "groups", "max", 8 * GIB)
     assert read(proc, tmp_path / "groups", "0::/\n") == (4 + 1, 16, 1 + 1)
     assert read(proc, tmp_path / "no groups", "0::/\n") == (5, 16, 2)
 
 
 def test_the_limit_of_version_2_without_the_file_cache(proc, tmp_path):
-    group_v2(tmp_path / "groups" / "pod" / "job", 8 * GIBIBYTE, 6 * GIBIBYTE, cached=3 * GIBIBYTE)
-    group_v2(tmp_path / "groups" / "pod", "max", 7 * GIBIBYTE)
+    group_v2(tmp_path / "groups" / "pod" / "job", 8 * GIB, 6 * GIB, cached=3 * GIB)
+    group_v2(tmp_path / "groups" / "pod", "max", 7 * GIB)
     assert read(proc, tmp_path / "groups", "0::/pod/job\n") == (3 + 1, 8, 2)
 
 
 def test_a_group_above_may_be_the_one_that_is_full(proc, tmp_path):
-    group_v2(tmp_path / "groups" / "pod" / "job", 8 * GIBIBYTE, GIBIBYTE)
-    group_v2(tmp_path / "groups" / "pod", 10 * GIBIBYTE, 9 * GIBIBYTE)
+    group_v2(tmp_path / "groups" / "pod" / "job", 8 * GIB, GIB)
+    group_v2(tmp_path / "groups" / "pod", 10 * GIB, 9 * GIB)
     assert read(proc, tmp_path / "groups", "0::/pod/job\n") == (10, 10, 2)
 
 
 def test_a_groups_name_may_have_colons_as_containerds_have(proc, tmp_path):
-    group_v2(tmp_path / "groups" / "pod:cri-containerd:abc", 8 * GIBIBYTE, 7 * GIBIBYTE)
+    group_v2(tmp_path / "groups" / "pod:cri-containerd:abc", 8 * GIB, 7 * GIB)
     assert read(proc, tmp_path / "groups", "0::/pod:cri-containerd:abc\n") == (8, 8, 2)
 
 
 def test_the_limit_of_version_1(proc, tmp_path):
-    group_v1(tmp_path / "groups" / "memory" / "docker" / "abc", 8 * GIBIBYTE, 7 * GIBIBYTE, cached=GIBIBYTE)
-    group_v1(tmp_path / "groups" / "memory", 2**63 - 4096, 9 * GIBIBYTE)
+    group_v1(tmp_path / "groups" / "memory" / "docker" / "abc", 8 * GIB, 7 * GIB, cached=GIB)
+    group_v1(tmp_path / "groups" / "memory", 2**63 - 4096, 9 * GIB)
     own = "9:name=systemd:/\n4:memory:/docker/abc\n1:cpu,cpuacct:/\n0::/\n"
     assert read(proc, tmp_path / "groups", own) == (6 + 1, 8, 2)
 
 
 def test_a_container_that_sees_its_own_group_as_the_root(proc, tmp_path):
-    group_v1(tmp_path / "groups" / "memory", 8 * GIBIBYTE, 6 * GIBIBYTE)
+    group_v1(tmp_path / "groups" / "memory", 8 * GIB, 6 * GIB)
     assert read(proc, tmp_path / "groups", "4:memory:/docker/abc\n") == (7, 8, 2)
-    group_v2(tmp_path / "other", 5 * GIBIBYTE, 4 * GIBIBYTE)
+    group_v2(tmp_path / "other", 5 * GIB, 4 * GIB)
     assert read(proc, tmp_path / "other", "0::/../../elsewhere\n") == (5, 5, 2)
 
 
 def test_the_machine_counts_where_it_is_fuller_than_the_container(proc, tmp_path):
     write(proc, meminfo=f"MemTotal: {16 * 2**20} kB\nMemAvailable: {2**20} kB")
-    group_v2(tmp_path / "groups", 8 * GIBIBYTE, 2 * GIBIBYTE)
+    group_v2(tmp_path / "groups", 8 * GIB, 2 * GIB)
     assert read(proc, tmp_path / "groups", "0::/\n") == (16, 16, 2)
 
 
 def test_a_limit_above_the_machines_memory_is_none(tmp_path):
-    group_v2(tmp_path, 64 * GIBIBYTE, GIBIBYTE)
-    assert control_groups(tmp_path, "0::/\n", 16 * GIBIBYTE) == []
+    group_v2(tmp_path, 64 * GIB, GIB)
+    assert control_groups(tmp_path, "0::/\n", 16 * GIB) == []
 
 
 def test_readings_follow_the_files(proc, tmp_path):
-    group_v2(tmp_path / "groups", 8 * GIBIBYTE, 6 * GIBIBYTE)
+    group_v2(tmp_path / "groups", 8 * GIB, 6 * GIB)
     memory = LinuxMemory(proc, tmp_path / "groups")
     before = memory.read()
-    write(tmp_path / "groups", memory__current=7 * GIBIBYTE)
-    assert memory.read()[0] - before[0] == GIBIBYTE
-    assert memory.peak() == 3 * GIBIBYTE
+    write(tmp_path / "groups", memory__current=7 * GIB)
+    assert memory.read()[0] - before[0] == GIB
+    assert memory.peak() == 3 * GIB
     memory.reset_peak()
     assert (proc / "self" / "clear_refs").read_text() == "5"
 
 
 def test_the_files_are_closed_with_the_memory(proc, tmp_path):
-    group_v2(tmp_path / "groups", 8 * GIBIBYTE, 6 * GIBIBYTE)
+    group_v2(tmp_path / "groups", 8 * GIB, 6 * GIB)
     before = len(os.listdir("/proc/self/fd"))
     memory = LinuxMemory(proc, tmp_path / "groups")
     assert len(os.listdir("/proc/self/fd")) == before + 4
