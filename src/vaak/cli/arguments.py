@@ -34,6 +34,7 @@ log = logging.getLogger("vaak")
 RUNS = "runs"
 """The folder in which runs are, unless a configuration says otherwise."""
 OPTION_KEY = re.compile(r"[a-z_]\w*(\.\w+)*")
+RECIPE_NAME = re.compile(r"[\w-]+(/[\w-]+)+")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
 
 
@@ -328,11 +329,11 @@ def files_and_overrides(arguments: list[str], device: str | None = None) -> tupl
     Raises UserError for the key of an option without a value.
     """
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
-    files = [_resolve_file(text) for text in arguments if text not in overrides]
+    files = [resolve_file(text) for text in arguments if text not in overrides]
     return files, overrides + ([] if device is None else [f"training.device={device}"])
 
 
-def _resolve_file(text: str) -> str:
+def resolve_file(text: str) -> str:
     """Return the file that an argument means, and say so where it is another one than it seems."""
     from vaak.config.components import did_you_mean
     from vaak.config.yaml.recipes import recipe_named, recipes
@@ -348,9 +349,10 @@ def _resolve_file(text: str) -> str:
     if recipe is not None:
         print(f"{text}: the recipe that Vaak brings along, {recipe}", file=sys.stderr)
         return str(recipe)
-    if is_bare:
+    if is_bare or RECIPE_NAME.fullmatch(text):
         hint = "" if "." in text else did_you_mean(text, recipes())
-        raise UserError(f"{text}: file not found{hint or f'; if it is an option, write {text}=VALUE'}")
+        otherwise = f"if it is an option, write {text}=VALUE" if is_bare else "vaak init --list names the recipes"
+        raise UserError(f"{text}: file not found{hint or f'; {otherwise}'}")
     return text
 
 

@@ -163,10 +163,11 @@ def check(
         _check_folder(Path(arguments[0]), output, as_json, dialect_said(delimiter, quotes, encoding))
         return
     _require_none(output, dialect_said(delimiter, quotes, encoding))
+    files, overrides = files_and_overrides(arguments)
+
     from vaak.config.load import load
     from vaak.runs.preflight.doctor.data import check_data
 
-    files, overrides = files_and_overrides(arguments)
     loaded = load(files, overrides, trust_code=trust_code)
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -446,9 +447,10 @@ def preprocess(
 
     Example: vaak data preprocess configs/quickstart.yml --output prepared
     """
+    files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
+
     from vaak.runs.start import prepare as prepare_run
 
-    files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
     if input_dir is not None:
         if not Path(input_dir).is_dir():
             raise UserError(f"--input-dir: no such folder: {input_dir}")

@@ -25,6 +25,7 @@ from vaak.cli.arguments import (
     files_and_overrides,
     on_a_run,
     require_model,
+    resolve_file,
 )
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
@@ -251,6 +252,9 @@ def baseline(
 
     Example: vaak baseline runs/quickstart --split test
     """
+    files, overrides = files_and_overrides(arguments or [])
+    first = Path(resolve_file(str(file)))
+
     from vaak.cli.output import print_contents
     from vaak.config.load import load
     from vaak.config.metrics import in_words
@@ -260,8 +264,7 @@ def baseline(
     from vaak.runs.folder.directory import holds_a_run
     from vaak.runs.open_run import list_layers, resolve_run
 
-    files, overrides = files_and_overrides(arguments or [])
-    layers = list_layers(resolve_run(file)) if file.is_dir() else [file]
+    layers = list_layers(resolve_run(file)) if file.is_dir() else [first]
     loaded = load([*layers, *files], overrides, trust_code=trust_code)
     with noting_files() as noted:
         found, data = make_baselines(loaded, split)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights, complete_runs, run_argument
+from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights, complete_runs, require_run, run_argument
 from vaak.core.errors import UserError
 from vaak.core.storage.files import scratch_folder
 
@@ -144,6 +144,9 @@ def publish(
 
     Example: vaak publish runs/quickstart my-model --license apache-2.0 --yes
     """
+    if not run.exists():
+        require_run(run)
+
     from vaak.core.machine import format_bytes
     from vaak.runs import hub
 

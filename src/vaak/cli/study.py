@@ -68,10 +68,11 @@ def sweep(
 
     Example: vaak sweep configs/quickstart.yml --random training.optimizer.lr=log:1e-4:1e-2 --trials 3
     """
+    files, overrides = files_and_overrides(arguments, device)
+
     from vaak.pipeline.jobs import Jobs
     from vaak.study.sweep import Sweep, SweepPlan, points, read_grid, read_random, rows, write_report
 
-    files, overrides = files_and_overrides(arguments, device)
     dimensions = (*map(read_grid, grid or ()), *map(read_random, random or ()))
     keys = [one.key for one in dimensions]
     if not keys or len(set(keys)) < len(keys):
@@ -168,10 +169,11 @@ def crossval(
 
     Example: vaak crossval configs/classification/quickstart.yml --folds 5
     """
+    files, overrides = files_and_overrides(arguments, device)
+
     from vaak.runs.folder.user_code import require_trust
     from vaak.study.crossval import CrossValidation, CrossvalPlan, write_report
 
-    files, overrides = files_and_overrides(arguments, device)
     how = (folds, repeats, seed, valid, stratify_by, group_by, pool)
     plan = CrossvalPlan(tuple(files), tuple(overrides), *how, trust_code=trust_code)
     loaded = plan.load()

@@ -211,6 +211,12 @@ def test_words_are_completed(tmp_path, words, found):
         "transcribe frist a.wav",
         "bisect frist x",
         "compare frist x",
+        "publish frist name",
+        "baseline frist",
+        "crossval frist",
+        "sweep frist",
+        "data check frist",
+        "data preprocess frist",
     ],
 )
 def test_a_command_without_a_run_says_so_before_torch(tmp_path, monkeypatch, capsys, command):

@@ -39,6 +39,10 @@ def test_a_recipe_is_taken_where_no_file_has_its_name(vaak, tmp_path: Path):
     assert said == "quickstart: quickstart.yml in this folder, not the recipe that Vaak brings along\n"
     code, _, said = vaak("config", "check", "quikstart")
     assert (code, said) == (2, "quikstart: file not found; did you mean quickstart?\n")
+    assert (
+        vaak("config", "check", "asr/quikstart")[2] == "asr/quikstart: file not found; did you mean asr/quickstart?\n"
+    )
+    assert vaak("config", "check", "x/y")[2] == "x/y: file not found; vaak init --list names the recipes\n"
 
 
 @pytest.mark.parametrize("name", ["../pyproject", "/etc/passwd", "configs/../../pyproject.yml", "a b", "", "a.json"])
