@@ -18,7 +18,7 @@ from vaak.text.speech.words import NUMBER, table
 def _read_forms() -> dict[str, dict[str, str]]:
     """The forms of the table, by place."""
     by_place: dict[str, dict[str, str]] = {}
-    with files(__package__).joinpath("short_forms.tsv").open(encoding="utf-8", newline="") as file:
+    with files(__package__).joinpath("short_forms.tsv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             by_place.setdefault(row["place"], {}).update(table(row["forms"]))
     return by_place

@@ -37,7 +37,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether a mask of pairs was made, in each forward pass of a stack."""
     noted, visibility = list[bool](), TransformerStack._visibility
 
-    def note(*arguments: Any) -> tuple[Visibility, Tensor]:
+    def note(*arguments: Any) -> tuple[Visibility, Tensor | None]:
         found = visibility(*arguments)
         noted.append(found[0].segments is not None)
         assert not noted[-1] or found[0].pairs is None
