@@ -96,7 +96,7 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
             state = self.state[parameter]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-            # a copy of each in its stack, and of its products: so much memory is bounded, whatever the model's size
+            # each is copied into its stack, and so are its products: rounds bound that memory
             nbytes = local(parameter).numel() * parameter.grad.dtype.itemsize
             size += nbytes
             if size > MOST_STACKED and rounds[-1]:
@@ -104,7 +104,7 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
                 size = nbytes
             shape = tuple(parameter.shape)
             if parameter.device.type != "cpu" and not is_sharded(parameter):
-                # one on end is one lying down; on a CPU the products of a transposed matrix are rounded otherwise
+                # a tall matrix joins the wide ones; not on a CPU, which rounds products of a transposed one otherwise
                 shape = (min(shape), max(shape))
             rounds[-1].setdefault((shape, parameter.device, parameter.grad.dtype), []).append(parameter)
         for stacks in rounds:
