@@ -21,6 +21,7 @@ from vaak.text.speech.abbreviations import (
     find_unspoken,
     symbols,
 )
+from vaak.text.speech.codes import codes
 from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.date_forms import date_forms
 from vaak.text.speech.dates_and_times import calendar_names, dates_and_times
@@ -137,6 +138,7 @@ _NAMED_BY_NUMBER = (
 )
 CUES = (
     compile_cues(
+        r"EIN|NPI|ABN|BSB|MRN|"
         r"PINs?|OTP|CVV|VIN|IBAN|[Rr]outing|[Ss]ort code|ISBN(?:-1[03])?:?|ISSN|SSN|IMEI|PNR|UPC|EAN|"
         r"[Aa]adhaar|A/C|[Aa]ccount|[Pp]asscode|[Pp]assword|"
         r"(?:[Pp]ost(?:al)?|[Aa]ccess|[Aa]rea|[Dd]ialling|[Vv]erification|[Ss]ecurity|[Oo]ne-time|[Tt]he|[Yy]our) code|"
@@ -244,6 +246,7 @@ def _read_groups(match: re.Match[str]) -> str:
 RULES = (
     addresses,
     short_words,
+    codes,
     operators,
     date_forms,
     _numbers_by_digit,

@@ -18,7 +18,9 @@ WITH_SPACE = frozenset(("A", "T", "t", "d", "ac", "PA", "MA", "GA"))
 """Symbols that next to a figure are more often a letter of a code: bus 42A."""
 _NAMED_BY_LETTER = re.compile(
     r"\b(?:Grade|Class|Section|Room|Exhibit|Part|Group|Table|Figure|Type|Schedule|Division|Vitamin|Bus|Gate|Form|Level|"
-    r"Appendix|Annex|Annexure|Flat|Unit|Block|Seat|Row|Article|Category|Series|Line|Platform|Sector) $"
+    r"Appendix|Annex|Annexure|Flat|Unit|Block|Seat|Row|Article|Category|Series|Line|Platform|Sector|"
+    r"Paragraph|Clause|Rule|Regulation|Para|Volume|Art) $",
+    re.IGNORECASE,
 )
 _BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tuple(
     (unit, re.compile(before), re.compile(after), names)

@@ -183,6 +183,21 @@ EXAMPLES = {
         "Python 3.10.12, the 1s and 0s, F-16s, Boeing 747s": "Python three point ten point twelve, the ones and zeros, "
         "F-sixteens, Boeing seven forty-sevens",
     },
+    "codes": {
+        "My 401(k), Section 501(c)(3), Act 12/2019": "My four oh one K, Section five hundred one C three, Act twelve "
+        "of twenty nineteen",
+        "Call 1-800-FLOWERS; SSN 799-12-3113": "Call one, eight hundred, Flowers; S S N seven nine nine, one two, "
+        "three one one three",
+        "Take it q6h, q4-6h; NaHCO3; Phase IIb; Mk II": "Take it every six hours, every four to six hours; N A H C O "
+        "three; Phase two B; Mark two",
+        '10x faster, 1080p, 9" x 13", a 55" TV': "ten times faster, ten eighty P, nine inches by thirteen inches, a "
+        "fifty-five inch T V",
+        "(i) tea (ii) milk; S/M/L; f(x)": "(one) tea (two) milk; S, M, L; f(x)",
+        "A .300 hitter batting .325; a Boeing 747-400; 50-50": "A three hundred hitter batting three twenty-five; a "
+        "Boeing seven forty-seven four hundred; fifty fifty",
+        "Subject to paragraph 4(a), below": "Subject to paragraph four A, below",
+        "1 000 000 of 10 000 people": "one million of ten thousand people",
+    },
     "short forms of trades": {
         "The mkt. and pmt rec'd for int'l flights, btw, this yr": "The market and payment received for international "
         "flights, by the way, this year",
