@@ -48,9 +48,8 @@ training: {max_steps: 4, batch_size: 4, device: cpu, memory: {rehearsal: false},
 """
 RECOGNISER = """\
 task: asr
-model: {architecture: ctc, d_model: 32, num_layers: 1, num_heads: 2}
-data: {num_workers: 0}
-datasets: [{type: csv, train: speech.csv, valid: speech.csv}]
+model: {architecture: ctc}
+datasets: [{type: json, corpus_dir: ., train: [speech.jsonl], valid: [valid.jsonl]}]
 training: {max_steps: 1, device: cpu}
 """
 BASE = {
@@ -65,10 +64,10 @@ BASE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS])
-    parser.add_argument("--megabytes", type=float, nargs="+", default=[10, 40], help="of text")
+    parser.add_argument("--megabytes", type=float, nargs="+", default=[40], help="of text")
     parser.add_argument("--steps", type=int, default=200_000, help="of the long run")
     parser.add_argument("--runs", type=int, default=500)
-    parser.add_argument("--utterances", type=int, nargs="+", default=[500, 2000, 8000])
+    parser.add_argument("--utterances", type=int, nargs="+", default=[250, 1000, 4000])
     options = parser.parse_args()
     print("| what | of | peak, MB | processor time, s |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
@@ -132,14 +131,15 @@ def measure_check(options: argparse.Namespace) -> Iterator[Arm]:
 
     rng, texts = np.random.default_rng(0), ("one", "two", "three four")
     for number in options.utterances:
-        rows = ["audio,text,speaker"]
+        rows = list[str]()
         Path("audio").mkdir(exist_ok=True)
         for place in range(number):
             path = Path("audio") / f"{place}.wav"
             if not path.exists():
                 soundfile.write(path, rng.normal(size=8000) * 0.1, 16000)
-            rows.append(f"{path},{texts[place % 3]},{place % 7}")
-        Path("speech.csv").write_text("\n".join(rows) + "\n")
+            rows.append(json.dumps({"audio": str(path), "text": texts[place % 3], "speaker": str(place % 7)}))
+        for name, chosen in (("speech", rows[8:]), ("valid", rows[:8])):
+            Path(f"{name}.jsonl").write_text("\n".join(chosen) + "\n")
         Path("speech.yml").write_text(RECOGNISER)
         yield "data check", f"{number:,} utterances", vaak("data", "check", "speech.yml")
 
