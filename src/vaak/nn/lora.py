@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -36,6 +37,7 @@ from vaak.nn.lora_targets import fit_targets, is_target
 from vaak.nn.new_tokens import ORIGINAL, ROWS_KEY, NewRows, iterate_new_rows, merge_new_rows
 from vaak.nn.nf4 import NF4_BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
+log = logging.getLogger("vaak")
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kept = torch.dtype | Literal["nf4"]
 """How a frozen weight is kept."""
@@ -431,6 +433,12 @@ def write_adapter(
     """
     if not adapters or options is None:
         raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
+    if options.base_dtype == "nf4":
+        log.warning(
+            "--format peft: these adapters were trained on a base in 4 bits, so with the unrounded base outputs "
+            "differ; load it with BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
+            "bnb_4bit_use_double_quant=True), or use --format hf, which has the rounded weights"
+        )
     rows = {name: one for name, one in (whole or {}).items() if isinstance(one, NewRows)}
     modules = {name: one for name, one in (whole or {}).items() if name not in rows}
     config = _peft().LoraConfig(

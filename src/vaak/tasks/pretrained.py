@@ -149,7 +149,25 @@ def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     with scratch_folder("tokenizer") as folder:
         tokenizer.save_pretrained(folder)
         found: dict[str, Any] = read_json(folder / "tokenizer_config.json")
-    return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
+    return name_for_older(
+        {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
+    )
+
+
+def name_for_older(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a ``tokenizer_config.json`` of transformers 5 that transformers 4 reads, too, which knows other names.
+
+    >>> name_for_older({"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["<a>"], "eos_token": "<e>"})
+    {'tokenizer_class': 'PreTrainedTokenizerFast', 'eos_token': '<e>', 'additional_special_tokens': ['<a>']}
+    """
+    found = {name: value for name, value in config.items() if name != "backend"}
+    if found.get("tokenizer_class") == "TokenizersBackend":
+        found["tokenizer_class"] = "PreTrainedTokenizerFast"
+    # A list is one of transformers 5; in 4, tokens of this name have names of their own.
+    if isinstance(extra := found.get("extra_special_tokens"), list):
+        del found["extra_special_tokens"]
+        found["additional_special_tokens"] = extra
+    return found
 
 
 def has_checkpoints(directory: Path) -> bool:
@@ -229,6 +247,53 @@ def tell_untied(network: Any) -> None:
     """
     if network.get_output_embeddings().weight is not network.get_input_embeddings().weight:
         network.config.tie_word_embeddings = False
+
+
+_OF_MODERNBERT = {"rope_theta": "global_rope_theta", "local": "local_rope_theta"}
+_OLDER_NAMES = {
+    "gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    "modernbert": _OF_MODERNBERT,
+    "modernbert-decoder": _OF_MODERNBERT,
+}
+"""What transformers 4 calls the options of rotary positions in families where it isn't as in most."""
+
+
+def older_rope(rope: Mapping[str, Any], model_type: str = "") -> dict[str, Any]:
+    """The rotary positions as transformers 4 reads them, which doesn't know ``rope_parameters``.
+
+    Layers that attend within a window have their own in Gemma 3 and ModernBERT. Empty for positions of another kind.
+
+    >>> older_rope({"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0})
+    {'rope_theta': 5.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
+    >>> older_rope({"full_attention": {"rope_theta": 5.0}, "sliding_attention": {"rope_theta": 2.0}})
+    {'rope_theta': 5.0, 'rope_local_base_freq': 2.0}
+    >>> older_rope({"rope_theta": 5.0, "partial_rotary_factor": 0.3}, "gpt_neox")
+    {'rotary_emb_base': 5.0, 'rotary_pct': 0.3}
+    """
+    names = _OLDER_NAMES.get(model_type, {})
+    if {"full_attention", "sliding_attention"} <= rope.keys():
+        local = {names.get("local", "rope_local_base_freq"): rope["sliding_attention"]["rope_theta"]}
+        return older_rope(rope["full_attention"], model_type) | local
+    plain = ("rope_theta", "partial_rotary_factor")
+    found: dict[str, Any] = {names.get(name, name): rope[name] for name in plain if rope.get(name) is not None}
+    if rope.get("rope_type", "default") != "default":
+        found["rope_scaling"] = {name: value for name, value in rope.items() if name not in plain}
+    return found if "rope_theta" in rope else {}
+
+
+def write_older_names(folder: Path) -> None:
+    """Add to an export of transformers 5 what transformers 4 reads by other names: rotary positions and tokenizers.
+
+    That version would take its family's default positions, without a word, and refuse the tokenizer.
+    """
+
+    def add(config: Mapping[str, Any]) -> dict[str, Any]:
+        inner = {name: add(one) for name, one in config.items() if isinstance(one, dict) and "model_type" in one}
+        return {**config, **inner, **older_rope(config.get("rope_parameters") or {}, str(config.get("model_type")))}
+
+    for name, change in (("config.json", add), (TOKENIZER_CONFIG, name_for_older)):
+        if (file := folder / name).is_file() and (both := change(written := read_json(file))) != written:
+            write_json(file, both)
 
 
 def write_generation(source: str, folder: Path) -> None:
@@ -358,8 +423,7 @@ def write_tokenizer_config(found: Any, folder: Path) -> None:
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """Return how transformers makes the tokenizer; of data prepared before it was kept, its special tokens alone."""
     kept = folder / BASE_FOLDER / TOKENIZER_CONFIG
-    found: dict[str, Any] = read_json(kept if kept.is_file() else folder / "tokenizer" / TOKENIZER_CONFIG)
-    return found
+    return name_for_older(read_json(kept if kept.is_file() else folder / "tokenizer" / TOKENIZER_CONFIG))
 
 
 def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> None:

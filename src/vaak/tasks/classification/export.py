@@ -24,7 +24,7 @@ from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_head, write_head
 from vaak.tasks.fetching import import_transformers
-from vaak.tasks.pretrained import write_base_tokenizer
+from vaak.tasks.pretrained import write_base_tokenizer, write_older_names
 from vaak.text.tokenizer import Tokenizer
 
 ONNX_TOLERANCE = 1e-3
@@ -70,6 +70,7 @@ def export_hf(
     peer = _peer(merged(classifier), classes, multi_label, tokenizer.vocab_size)
     with whole_folder(folder) as temporary:
         peer.save_pretrained(temporary)
+        write_older_names(temporary)
         write_base_tokenizer(tokenizer, prepared, temporary)
 
 

@@ -52,7 +52,7 @@ from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, L
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
-from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family, older_rope
+from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, find_family
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
     DROPOUTS,
@@ -60,6 +60,7 @@ from vaak.tasks.pretrained import (
     find_model,
     saved_config,
     tell_untied,
+    write_older_names,
 )
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, keep_template, template_in
@@ -163,9 +164,7 @@ def _write_network(
     network.config.use_cache = theirs.get("use_cache", True)
     tell_untied(network)
     network.save_pretrained(folder)
-    written = read_json(folder / "config.json")
-    if older := older_rope(written.get("rope_parameters") or {}):
-        write_json(folder / "config.json", {**written, **older})
+    write_older_names(folder)
     for file in folder.iterdir():
         sync_file(file)
     sync_directory(folder)

@@ -39,6 +39,7 @@ from vaak.tasks.pretrained import (
     NewTokens,
     is_decoder,
     load_config,
+    older_rope,
     read_new_tokens,
     read_weights,
     save_config,
@@ -467,7 +468,6 @@ def exported_config(
     if family is not GPT2:
         sizes |= {"num_key_value_heads": config.num_key_value_heads or config.num_heads, "head_dim": config.head_width}
         rope = {"rope_parameters": rope_parameters(config)}
-        rope |= older_rope(rope["rope_parameters"])
         if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
             # Its configuration has none.
             del sizes["head_dim"]
@@ -484,6 +484,7 @@ def exported_config(
             sizes["num_experts"] = config.moe.num_experts
     names = {ours: theirs for theirs, ours in family.activations.items()}
     return {
+        **older_rope(rope.get("rope_parameters", {})),
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "vocab_size": vocab_size,
@@ -515,27 +516,6 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
     bounds = (low, high) if kind == "llama3" else (high, low)
     found |= dict(zip(_BOUNDS[kind], bounds, strict=True))
     return found | {"original_max_position_embeddings": config.rope_original_length}
-
-
-def older_rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary positions as transformers 4 reads them, which doesn't know ``rope_parameters``.
-
-    Layers that attend within a window have their own in Gemma 3. Empty for positions of another kind.
-
-    >>> older_rope({"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0})
-    {'rope_theta': 5.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}
-    >>> older_rope({"full_attention": {"rope_theta": 5.0}, "sliding_attention": {"rope_theta": 2.0}})
-    {'rope_theta': 5.0, 'rope_local_base_freq': 2.0}
-    """
-    if {"full_attention", "sliding_attention"} <= rope.keys():
-        local = {"rope_local_base_freq": rope["sliding_attention"]["rope_theta"]}
-        return older_rope(rope["full_attention"]) | local
-    if "rope_theta" not in rope:
-        return {}
-    found: dict[str, Any] = {"rope_theta": rope["rope_theta"]}
-    if rope.get("rope_type", "default") != "default":
-        found["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
-    return found
 
 
 _BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fast", "beta_slow")}

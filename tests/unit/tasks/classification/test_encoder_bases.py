@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 
 import tiny_bases
 from vaak.config.load import load
+from vaak.core.storage.files import read_json
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import train
 
@@ -87,6 +88,7 @@ def test_embeddings_of_a_run_are_what_its_classes_are_computed_from(
     tiny_bases.ENCODERS["modernbert"](folder / "base")
     opened = trained("model.pooling=mean", "training.max_steps=2")
     opened.task.export_hf(opened.model, folder / "out")
+    assert read_json(folder / "out" / "config.json")["local_rope_theta"] == 1e4, "transformers 4 reads no other name"
     caplog.set_level("INFO", "vaak")
     code, said, error = vaak("predict", "run", *TEXTS, "--embeddings")
     assert code == 0, error

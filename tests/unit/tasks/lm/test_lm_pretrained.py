@@ -37,12 +37,11 @@ from vaak.tasks.lm.pretrained import (
     exported_config,
     find_family,
     load_model,
-    older_rope,
     options_in,
     read_max_length,
     save_base,
 )
-from vaak.tasks.pretrained import KeptBase
+from vaak.tasks.pretrained import KeptBase, older_rope
 from vaak.tasks.quantised import FOUR_BITS
 
 transformers = pytest.importorskip("transformers")
@@ -193,7 +192,7 @@ def assert_same_folders(before: Path, after: Path) -> None:
     options = [json.loads((folder / "config.json").read_text()) for folder in (before, after)]
     # transformers 4 doesn't know rope_parameters, so that it is given the same in its own names, too.
     rope = options[0].get("rope_parameters") or {}
-    assert options[1] == options[0] | older_rope(rope)
+    assert options[1] == options[0] | older_rope(rope, options[0]["model_type"])
     tokenizers = [transformers.AutoTokenizer.from_pretrained(folder) for folder in (before, after)]
     assert tokenizers[0].special_tokens_map == tokenizers[1].special_tokens_map
     assert tokenizers[0]("राम घर जाता है।").data == tokenizers[1]("राम घर जाता है।").data

@@ -51,6 +51,7 @@ from vaak.tasks.asr.export import VOCABULARY_FOLDER
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.vocabulary import TOKENIZER, SpecialIds, Vocabulary
 from vaak.tasks.fetching import SAFELY, fetch_model, find_file, import_transformers, quiet_transformers
+from vaak.tasks.pretrained import write_older_names
 from vaak.tasks.quantised import Frozen, layers_in_nf4
 
 log = logging.getLogger("vaak")
@@ -480,6 +481,7 @@ def write_pretrained(
             for path in sorted(prepared.iterdir()):
                 if path.name != "config.json":
                     shutil.copy(path, made)
+            write_older_names(made)
             vocabulary.save(made / VOCABULARY_FOLDER)
         return
     auto, ids, names = import_transformers(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()
@@ -505,5 +507,6 @@ def write_pretrained(
             target_lang=language,
         )  # fmt: skip
         tokenizer.save_pretrained(made)
+        write_older_names(made)
         shutil.copy(prepared / PREPROCESSOR, made)
         vocabulary.save(made / VOCABULARY_FOLDER)

@@ -54,7 +54,7 @@ from vaak.tasks.asr.utterances import TokenLimit, decoder_limit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
-from vaak.tasks.pretrained import load_config, load_or_init, load_tokenizer, tell_untied
+from vaak.tasks.pretrained import load_config, load_or_init, load_tokenizer, tell_untied, write_older_names
 from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 
@@ -372,6 +372,7 @@ class DecoderTask(SpeechRecognitionTask):
             for path in sorted(self._base.iterdir()):
                 if path.name != "config.json":
                     shutil.copy(path, made)
+            write_older_names(made)
             # transformers' pipeline searches with five beams, and for 256 tokens, unless this says otherwise.
             search = self.transcriber(model).make_search()
             write_json(made / GENERATION, {**read_json(made / GENERATION), **search, "max_length": None})

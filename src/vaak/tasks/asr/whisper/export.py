@@ -48,7 +48,7 @@ from vaak.tasks.asr.whisper.model import AsrModel
 from vaak.tasks.asr.whisper.predict import WhisperTranscriber
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.fetching import import_transformers
-from vaak.tasks.pretrained import config_of_tokenizer, tell_untied
+from vaak.tasks.pretrained import config_of_tokenizer, tell_untied, write_older_names
 from vaak.text.tokenizer import BYTES
 
 log = logging.getLogger("vaak")
@@ -71,6 +71,7 @@ def write_whisper(
         merged.save_pretrained(temporary)
         make_generation_config(model, vocabulary, transcriber.decoding).save_pretrained(temporary)
         write_processor(vocabulary, transcriber.features, temporary)
+        write_older_names(temporary)
 
 
 def write_whisper_ct2(
