@@ -68,7 +68,7 @@ def compute_logits(network: Any, inputs: dict[str, Any]) -> torch.Tensor:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Support for mismatched")  # of transformers' WavLM
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize("kind", ["wav2vec2", "wav2vec2-bert", "parakeet_ctc"])
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_a_base_in_four_bits_is_trained_resumed_evaluated_and_goes_out(corpus: Path, tmp_path: Path, kind: str):
     base = write_base(kind, tmp_path / "base")
     model = {"architecture": ARCHITECTURES[kind], "base": str(base), "lora": {"base_dtype": "nf4", "rank": 4}}
