@@ -125,21 +125,22 @@ def test_init_from_takes_the_weights_and_nothing_else(
 @pytest.mark.slow
 def test_init_except_draws_parameters_anew(train: Callable[..., Ended], reference: Path, tmp_path: Path) -> None:
     source = reference / "checkpoints" / FINAL
-    init, wider = f"training.checkpoint.init_from={source}", "data.tokenizer.vocab_size=280"
+    init, wider = f"training.checkpoint.init_from={source}", "model.d_ff=128"
     slowly = ("training.optimizer.lr=1e-12", "training.scheduler.warmup_steps=0", "training.max_steps=1")
     refused = train(tmp_path / "refused", init, wider, *slowly)
     assert_one_line(refused, "is from another model", "has shape", "training.checkpoint.init_except lists what to")
     unknown = train(tmp_path / "unknown", init, "training.checkpoint.init_except=[embeding]", *slowly)
     assert_one_line(unknown, "training.checkpoint.init_except: 'embeding' matches no parameter")
     run = tmp_path / "adapted"
-    ended = train(run, init, wider, "training.checkpoint.init_except=[embedding]", *slowly)
+    ended = train(run, init, wider, "training.checkpoint.init_except=[feed_forward]", *slowly)
     assert ended.status == 0, ended.errors
     ours = load_file(run / "checkpoints" / "step-00000001" / "model.safetensors")
     theirs = load_file(source / "model.safetensors")
-    taken = [name for name in theirs if "embedding" not in name]
+    taken = [name for name in theirs if "feed_forward." not in name]
     assert taken
     assert all((ours[name] - theirs[name]).abs().max() < 1e-9 for name in taken)
-    assert ours["embedding.weight"].shape != theirs["embedding.weight"].shape
+    (down,) = (name for name in theirs if name.endswith("feed_forward.down.weight"))
+    assert ours[down].shape != theirs[down].shape
 
 
 @pytest.mark.slow

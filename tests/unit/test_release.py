@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -194,6 +195,17 @@ def test_a_wheel_has_recipes_data_and_nothing_else(wheel: Path):
     assert {name for name in names if ".dist-info/" not in name} == of_configs | of_package
 
 
+def lacks_library(package: str) -> bool:
+    """Whether a package, installed here, doesn't find a library of the system's."""
+    try:
+        importlib.import_module(package)
+    except OSError:
+        return True
+    except ImportError:  # named otherwise than its module
+        return False
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [None, *EXTRAS])
 def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, wheel: Path, tmp_path: Path):
@@ -222,8 +234,10 @@ def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, whee
     said = {one["name"]: one["said"] for one in report["findings"] if one["about"] == "packages"}
     for line in PROJECT["optional-dependencies"].get(extra, ()):
         if (name := Requirement(line).name.replace("-", "_")) in said:
-            assert said[name].startswith(metadata.version(name)), said[name]
-    assert not [name for name, words in said.items() if "broken" in words]
+            # The wheel of sounddevice for Linux has no PortAudio: it may lack here.
+            found = "installed but broken" if lacks_library(name) else metadata.version(name)
+            assert said[name].startswith(found), said[name]
+    assert not [name for name, words in said.items() if "broken" in words and not lacks_library(name)]
     if extra in TASKS_OF_EXTRAS:
         done = run(program, "train", f"{TASKS_OF_EXTRAS[extra]}", "--try")
         assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def noted() -> Iterator[Asked]:
 
     def read(self: Any, *arguments: Any, **options: Any) -> None:
         # How many, time decides: a thread reads ahead until training has ended.
-        asked.counts["recordings opened: 1 or more"] = 1
+        asked.counts["opens recordings"] = 1
         opened(self, *arguments, **options)
 
     def freed(device: torch.device) -> None:

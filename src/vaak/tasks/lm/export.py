@@ -20,6 +20,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -275,11 +276,22 @@ def ct2_logits(model: AnyLanguageModel, longest: int, folder: Path) -> tuple[np.
     """The logits ``(token, vocab)`` that CTranslate2 gives for ``folder``, and those of ``model``, for drawn tokens."""
     import ctranslate2
 
-    ids = some_tokens(model.vocab_size, 1, min(64, longest), ("inputs", "mask"))["inputs"]
+    # It can't give the logits of more tokens than a layer's window has.
+    longest = min(64, longest, _find_window(model) or longest)
+    ids = some_tokens(model.vocab_size, 1, longest, ("inputs", "mask"))["inputs"]
     generator = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32")
     with torch.inference_mode():
         expected = model.eval()(ids)
     return np.array(generator.forward_batch(ids.tolist()))[0], expected[0].float().numpy()
+
+
+def _find_window(model: AnyLanguageModel) -> int | None:
+    """Return how many tokens the layers with sliding windows read; None where each layer reads the whole text."""
+    config = model.network.config if isinstance(model, TransformersDecoder) else None
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    if "sliding_attention" not in kinds or not getattr(config, "use_sliding_window", True):
+        return None
+    return getattr(config, "sliding_window", None)
 
 
 def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | None = None) -> dict[str, Any]:
@@ -550,6 +562,13 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
         write_ct2(partial(self.export_hf, model), folder, quantization, check)
         self._tell_of_ends(folder)
+        window = _find_window(model)
+        if window is not None and window < self._longest():
+            log.warning(
+                "CTranslate2 %s continues a prompt of more than %d tokens, the sliding window of this model's layers, "
+                "with another text than transformers: keep prompts shorter, or use --format gguf or hf",
+                *(version("ctranslate2"), window),
+            )
 
     def _tell_of_ends(self, folder: Path) -> None:
         """Log which tokens end a text that CTranslate2's configuration, which has one, doesn't name."""

@@ -387,11 +387,17 @@ def test_llama_cpp_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Pat
 
 @pytest.mark.slow
 def test_ctranslate2_stops_after_the_turn(stopping: Path, vaak: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """It stops at the single token of its config.json, unless it is given others."""
+    """It stops at the single token of its config.json, unless it is given others.
+
+    A prompt longer than a window, which it reads otherwise, is warned of.
+    """
     ctranslate2, transformers = pytest.importorskip("ctranslate2"), pytest.importorskip("transformers")
     code, _, err = vaak("export", stopping, "--format", "ct2", "--output", tmp_path / "out")
     assert code == 0, err
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "<|done|>"
+    if "continues a prompt of more than 4 tokens, the sliding window" in caplog.text + err:
+        assert json.loads((stopping.parent / "base" / "config.json").read_text())["sliding_window"] == 4
+        return
     auto: Any = transformers.AutoTokenizer
     tokenizer = auto.from_pretrained(tmp_path / "out")
     asked = tokenizer.apply_chat_template(
