@@ -88,7 +88,12 @@ def serve(
     from vaak.serve.models import Server, open_model, serve_models
 
     require_token(token)
-    limits = Limits(max_requests, round(max_upload * MEBIBYTE), max_duration, max_tokens=max_tokens)
+    limits = Limits(
+        max_requests=max_requests,
+        max_upload=round(max_upload * MEBIBYTE),
+        max_duration=max_duration,
+        max_tokens=max_tokens,
+    )
     how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
     if exact:
         warn_of_rounding(device)

@@ -44,7 +44,7 @@ LINGER_SECONDS, LINGER_BYTES = 2.0, 2**20
 MEBIBYTE = 2**20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of one request, and of all requests together."""
 

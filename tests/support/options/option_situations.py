@@ -27,6 +27,7 @@ from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.core import console, progress
 from vaak.core.errors import DataError
 from vaak.core.process_pool import in_processes
+from vaak.data import loader as data_loader
 from vaak.engine.memory import MemoryReading, free_memory
 from vaak.tasks.lm.data import TextDataset
 from vaak.text.corpora.stores import TokenStore
@@ -62,8 +63,7 @@ def noted() -> Iterator[Asked]:
         loader(self, *arguments, **options)
 
     def read(self: Any, *arguments: Any, **options: Any) -> None:
-        # How many, time decides: a thread reads ahead until training has ended.
-        asked.counts["opens recordings"] = 1
+        asked.counts["recordings opened"] += 1
         opened(self, *arguments, **options)
 
     def freed(device: torch.device) -> None:
@@ -80,6 +80,8 @@ def noted() -> Iterator[Asked]:
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(call)
     with pytest.MonkeyPatch.context() as patch:
+        # How much is read ahead of training's end, time would decide.
+        patch.setattr(data_loader, "READ_AHEAD_SECONDS", 0.0)
         patch.setattr(torch.utils.data.DataLoader, "__init__", load)
         patch.setattr(soundfile.SoundFile, "__init__", read)
         patch.setattr(torch, "compile", compiled)

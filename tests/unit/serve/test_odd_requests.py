@@ -163,7 +163,7 @@ def test_what_no_model_would_see_of_a_conversation_is_named(asked, place):
 
 def test_an_answer_may_be_sent_back_as_it_came():
     """With the keys of OpenAI's own answers that say nothing."""
-    answer = {
+    answer: dict[str, Any] = {
         "role": "assistant",
         "content": "!",
         "refusal": None,
@@ -242,7 +242,7 @@ def test_hostile_conversations_are_mistakes_of_the_request(client_of, tmp_path):
     tool = {"type": "function", "function": {"name": "f", "parameters": deep}}
     asked: dict[str, Any] = {"messages": HELLO, "max_tokens": 2}
     answers = {}
-    for name, more in {
+    odd: dict[str, dict[str, Any]] = {
         "deep": {"tools": [tool]},
         "none": {"tools": [tool], "tool_choice": "none"},
         "huge": {"tools": [{**tool, "function": {"name": "f" * 300_000}}]},
@@ -255,7 +255,8 @@ def test_hostile_conversations_are_mistakes_of_the_request(client_of, tmp_path):
         "kwargs": {"chat_template_kwargs": {"messages": []}},
         "both": {"max_completion_tokens": 3},
         "tokens": {"max_tokens": None, "max_completion_tokens": 3},
-    }.items():
+    }
+    for name, more in odd.items():
         answers[name] = http.post("/v1/chat/completions", json={**asked, **more})
     for name, answer in answers.items():
         assert answer.status_code in (200, 400), (name, answer.text)
