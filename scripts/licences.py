@@ -24,7 +24,7 @@ Vaak is under the Apache License 2.0. It brings along one library of others: uPl
 charts of `vaak report`. Packages that it requires are installed by pip under their own licences, as they state them in
 their metadata. Written by `scripts/licences.py`; a test compares it.
 
-The chat templates (`src/vaak/text/chat_templates`) are written anew, but the words between their turns are those of the
+The chat templates (`src/vaak/text/chat_templates`) are our own, but the words between their turns are those of the
 published ones, since a model knows no others: of Llama 3 and 3.1 (Meta's Llama 3 and 3.1 Community License), Gemma
 (Gemma Terms of Use), Qwen3 and Mistral (Apache-2.0), GLM (MIT). They come with the same terms as these models.
 

@@ -295,7 +295,7 @@ def load(
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), _keeping_garbage_here():
+    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), _collecting_no_garbage():
         # The process that forks workers can be lost, too.
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
@@ -321,19 +321,15 @@ def load(
 
 
 @contextlib.contextmanager
-def _keeping_garbage_here() -> Iterator[None]:
-    """Keep processes that are forked within this context from freeing what this process no longer uses.
-
-    A destructor may wait for threads, which a fork doesn't have: that of onnxruntime's sessions never returned.
-    """
-    has_frozen = gc.get_freeze_count() > 0
-    gc.freeze()
+def _collecting_no_garbage() -> Iterator[None]:
+    """Leave garbage to processes that are forked within this context: ``_start_worker`` keeps it as it is."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        # Otherwise somebody else froze objects, and garbage that is there now stays with these.
-        if not has_frozen:
-            gc.unfreeze()
+        if was_enabled:
+            gc.enable()
 
 
 def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:
@@ -449,5 +445,9 @@ def _as_read(read: Microbatch | UserError) -> Microbatch | UserError:
 
 
 def _start_worker(worker: int) -> None:
+    # Destructors of what a fork inherits may wait for threads that only its parent has: that of onnxruntime's sessions
+    # never returned.
+    gc.freeze()
+    gc.enable()
     begin_as_worker()
     workers.send_what_fails()

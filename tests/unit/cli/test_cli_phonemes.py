@@ -89,7 +89,8 @@ def test_mistakes_in_one_line(vaak, arguments, message):
     ("text", "spoken"),
     [
         ("12/25/2020", "December twenty-fifth, twenty twenty"),
-        ("km/h", "km slash h"),
+        ("km/h", "kilometers per hour"),
+        ("foo/h", "foo slash h"),
         ("and/or", "and or"),
         ("https://foo.com/bar", "foo dot com slash bar"),
         ("https://foo.com/bar.txt", "foo dot com slash bar dot T X T"),

@@ -56,6 +56,12 @@ for name, arguments in json.loads(sys.argv[1]).items():
 """Commands, each in a process of its own, with torch imported once for all."""
 
 
+def _add_extra(requirement: str, extra: str) -> str:
+    """Return a requirement as metadata have it, for those who ask for an extra."""
+    wanted, _, marker = requirement.partition(";")
+    return f"{wanted}; ({marker.strip()}) and extra == '{extra}'" if marker else f"{wanted}; extra == '{extra}'"
+
+
 def core_only(folder: Path) -> Path:
     """Make a folder with the packages that the core requires, and Vaak's own metadata."""
     folder.mkdir()
@@ -65,7 +71,7 @@ def core_only(folder: Path) -> Path:
     lines = ["Metadata-Version: 2.4", "Name: vaak", "Version: 0"]
     lines += [f"Requires-Dist: {one}" for one in PROJECT["dependencies"]]
     for extra, wanted_by_it in PROJECT["optional-dependencies"].items():
-        lines += [f"Provides-Extra: {extra}", *(f'Requires-Dist: {one}; extra == "{extra}"' for one in wanted_by_it)]
+        lines += [f"Provides-Extra: {extra}", *(f"Requires-Dist: {_add_extra(one, extra)}" for one in wanted_by_it)]
     (about / "METADATA").write_text("\n".join(lines), encoding="utf-8")
     return folder
 

@@ -172,7 +172,6 @@ class CollectingDataset(ToyDataset):
 
 
 def test_a_worker_does_not_free_what_its_parent_held(tmp_path: Path):
-    gc.unfreeze()  # what the tests have frozen
     gc.collect()
     gc.disable()
     try:

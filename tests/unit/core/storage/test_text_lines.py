@@ -15,6 +15,7 @@ INSIDE = ["a\u2028b", "c\x85d", "e\x0cf", "g\x0bh", "i\x1cj\x1dk\x1el", "m\u2029
 OWN = {
     "text/grammar/lexicon.py": "a table of the package",
     "scoring/normalisers.py": "a table of the package",
+    "text/speech/hindi_units.py": "a table of the package",
     "config/reference.py": "what it has written itself",
     "config/yaml/recipes.py": "recipes of the package",
     "engine/checkpoint/conditions.py": "/proc/cpuinfo",

@@ -19,7 +19,7 @@ from toy import ToyModel, ToyTask, toy_trainer
 from vaak.config.training import MOST_EXACT, DistributedConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.distributed.exact import BINARY_PLACES, GROWTH_BITS, ExactGradients
-from vaak.engine.distributed.launcher import check_launcher, with_batches_per_process
+from vaak.engine.distributed.launcher import check_microbatches, with_batches_per_process
 
 Microbatch = list[list[float] | None]
 """The gradient of each parameter; None: it isn't reached."""
@@ -138,7 +138,7 @@ def test_more_processes_than_microbatches_are_refused_with_the_number_to_set():
         with_batches_per_process(exact, 3)
     assert with_batches_per_process(exact, 2) is exact
     with pytest.raises(UserError, match=r"set training\.gradient_accumulation_steps to 3 or more"):
-        check_launcher(exact, 3)  # on resume, where nothing is multiplied
+        check_microbatches(exact, 3)  # on resume, where nothing is multiplied
 
 
 @pytest.mark.parametrize(("times_larger", "computed"), [(64.0, 1), (128.0, 2)])

@@ -249,7 +249,7 @@ def test_the_audio_of_links_is_read_where_it_is_named(
 
     with pytest.raises(DataError, match=r"is a link to .*which is refused") as refused:
         read()
-    flag, named = str(refused.value).partition("moe-asr: ")[2].strip(")").split(" ")
+    flag, named = str(refused.value).partition("in a pipeline: ")[2].strip(")").split(" ")
     assert (flag, len(read(audio_root=Path(named)))) == ("--audio-root", 1)
     code, _, errors = vaak("pipeline", "moe-asr", "--dataset-root", root, flag, named, "--dry-run")
     assert code == 0, errors
