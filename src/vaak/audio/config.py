@@ -418,7 +418,7 @@ class DatasetConfig(DividedSection):
         "voices: number of sentences per speaker.", 12, gt=0, le=LARGEST_COUNT, only_for=("voices",)
     )
     say: Literal["sentences", "digits"] = option(
-        "voices: what they say: English sentences, or one to six digits.", "sentences", only_for=("voices",)
+        "Texts of type voices: English sentences, or one to six digits.", "sentences", only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
     alignments: Source | None = option(

@@ -133,7 +133,7 @@ def make_resampler(rate: int, wanted_rate: int) -> Callable[[np.ndarray, bool], 
 class Resampler:
     """Converts samples of another rate while they come: a windowed sinc, whose right half is all that it waits for.
 
-    That is 6.25 ms at 8 kHz. soxr's streams compute blocks of their own, and are up to 0.115 s late there.
+    That is 6.25 ms at 8 kHz. soxr's streams compute in blocks, and are up to 0.115 s late there.
     """
 
     def __init__(self, rate: int, wanted_rate: int) -> None:

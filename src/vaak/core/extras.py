@@ -28,7 +28,7 @@ FIRST_CHOICES = {
     "transformers": "hf",
     "uvicorn": "serve",
 }
-"""The extra to advise for a package that several bring: matplotlib alone is no reason to install a web page."""
+"""The extra to advise for a package that several bring: matplotlib alone doesn't justify installing a web page."""
 
 
 @functools.cache

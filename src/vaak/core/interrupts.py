@@ -38,7 +38,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class TooLongError(Exception):
-    """What was to be done within a time isn't."""
+    """Work has exceeded its time limit."""
 
 
 @contextlib.contextmanager

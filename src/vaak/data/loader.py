@@ -322,7 +322,7 @@ def load(
 
 @contextlib.contextmanager
 def _collecting_no_garbage() -> Iterator[None]:
-    """Leave garbage to processes that are forked within this context: ``_start_worker`` keeps it as it is."""
+    """Collect no garbage in this context, so that processes forked within it inherit all; see ``_start_worker``."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -219,7 +219,7 @@ class ShapeGraphs:
         return bool((error <= TOLERANCE * size) | ~size.isfinite())
 
     def _start_over(self) -> None:
-        """Give the device's generator a state of its own again: a capture that failed leaves it as if still captured.
+        """Give the device's generator a fresh state: a capture that failed leaves it as if still captured.
 
         Graphs that were captured read the former state, so they are captured again.
         """

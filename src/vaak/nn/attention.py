@@ -144,8 +144,8 @@ class Attention(nn.Module):
             query = self._queries(of_queries, rotation)
             key = self._rotated_heads(self.key_norm, of_keys, rotation)
             return query, key, self._split_heads(of_values).transpose(1, 2)
-        # queries and keys are rotated at once; heads are parted before time is put behind them, so that their gradients
-        # are put together as they lie
+        # Queries and keys are rotated by one operator. Heads are split before they are transposed, so that their
+        # gradients are concatenated without a copy.
         num_heads, num_key_heads = (len(one.weight) // self.head_width for one in (self.query, self.key))
         turned, value = self._split_heads(joined).split([num_heads + num_key_heads, num_key_heads], 2)
         if rotation is not None:

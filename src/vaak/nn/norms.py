@@ -177,7 +177,7 @@ def join(layers: Sequence[nn.Module]) -> tuple[Tensor, Tensor | None]:
 
 
 def _join(weights: list[Tensor]) -> Tensor:
-    """Return tensors one after another; without a copy where they lie so in memory, as ``cast_weights`` puts them."""
+    """Return tensors one after another; without a copy where memory has them so, as from ``cast_weights``."""
     if type(weights[0]) is Tensor and all(_follows(other, one) for one, other in pairwise(weights)):
         joined: Tensor = _Joined.apply(*weights)  # type: ignore[no-untyped-call]
         return joined
@@ -232,7 +232,7 @@ def cast_weights(*modules: nn.Module, at_most: int | None = None) -> Iterator[No
 
     Autocast would round each by an operator, and its gradient by another: here these are one operator each, with the
     same bits. Gradients of all of them are kept in 16 bits until the last is known, so use it for a block, and for a
-    model only where it has ``at_most`` so many weights.
+    model with no more than ``at_most`` weights.
     """
     places = _list_rounded(modules)
     weights = list(dict.fromkeys(layer._parameters[name] for layer, name in places))
@@ -257,7 +257,7 @@ def _count(weights: Sequence[Tensor | None]) -> int:
 
 
 def _list_rounded(modules: tuple[nn.Module, ...]) -> list[tuple[nn.Module, str]]:
-    """Return the layers and the names of their parameters that autocast would round; none where all stays as it is."""
+    """Return the layers and the names of their parameters that autocast would round; none where nothing is rounded."""
     module = modules[0]
     if not (module.training and torch.is_grad_enabled() and torch.is_autocast_cache_enabled()):
         return []

@@ -97,7 +97,7 @@ async def embed(request: Request, form: EmbeddingsRequest) -> Response:
     texts = [form.input] if isinstance(form.input, str) else form.input
     require_length(server, texts, "input")
     if not texts or not all(one.strip() for one in texts):
-        raise ApiError(400, "input: expected a text, or several, none of them empty", param="input")
+        raise ApiError(400, "input: expected a text or a list of texts, not empty", param="input")
     kind = Kind(("embed", served.name), partial(served.task.embed_batch, served.opened.model), len)
     found: list[Embedded] = await compute(request, served, Job(kind, iter(texts)))
     width = len(found[0].vector)

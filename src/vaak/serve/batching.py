@@ -299,7 +299,7 @@ class Worker:
         return taken
 
     def _requeue(self, jobs: Mapping[Job, None], begun: float) -> None:
-        """Put the jobs of a batch that was ``begun`` at a time behind those that came while it was computed."""
+        """Put the jobs of a batch that was ``begun`` at a time after those that came while it was computed."""
         ended, first = time.monotonic(), next(iter(jobs))
         for job in jobs:
             job.adapt_share(ended - begun)

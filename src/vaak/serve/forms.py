@@ -91,7 +91,7 @@ def unsupported(reason: str, *harmless: Any) -> Any:
 MOST_TOP = 20
 """Tokens at each place of a text whose log-probabilities can be asked for."""
 MOST_HYPOTHESES = 256
-"""Translations of one text that are kept or drawn: each takes memory like a text of its own."""
+"""Translations of one text that are kept or drawn: each takes as much memory as a text."""
 
 
 class Form(BaseModel):
@@ -237,7 +237,7 @@ class SpeechRequest(Form):
     speed: Annotated[float | None, Field(ge=0.1, le=10)] = None
     response_format: Literal["wav", "flac", "mp3", "opus", "pcm"] = "mp3"
     stream_format: Literal["audio"] = "audio"
-    instructions: Annotated[Any, *unsupported("a voice speaks as it was trained; SSML has rate and pitch", "")] = None
+    instructions: Annotated[Any, *unsupported("a voice can't be instructed; SSML has rate and pitch", "")] = None
 
 
 class StreamOptions(Form):
@@ -269,7 +269,10 @@ class WritingRequest(Form):
 
 
 class CompletionRequest(WritingRequest):
-    prompt: Annotated[Prompts, Field(description="A text, or several; or tokens of one, or of several, as they are.")]
+    prompt: Annotated[
+        Prompts,
+        Field(description="A text or a list of texts; or the token ids of one, or lists of those, read unchanged."),
+    ]
     echo: Annotated[bool, Field(description="The text begins with the prompt."), *nullable(False, type="boolean")] = (
         False
     )

@@ -148,7 +148,7 @@ def first_mistake(errors: Any) -> ApiError:
     parts = [part for part in place if isinstance(part, int) or (part.isidentifier() and part not in TRIED_TYPES)]
     field = ".".join(part for part in parts if isinstance(part, str)) or None
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
-    said = {"extra_forbidden": "there is no such field; GET /docs lists those that there are"}
+    said = {"extra_forbidden": "unknown field; GET /docs lists the fields"}
     message = said.get(kind, one["msg"].removeprefix("Value error, "))
     if "UploadFile" in message:
         message = "expected a file"

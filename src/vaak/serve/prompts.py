@@ -26,8 +26,8 @@ PART_KEYS = {"type", "text", "thinking"}
 def read_prompts(server: Server, served: Served, prompt: Any) -> list[tuple[list[int], str]]:
     """Return the tokens of each prompt, and its text. Raises ApiError where there is none, and for wrong tokens.
 
-    ``prompt`` is a text, or the tokens of one, or a list of either. Tokens are read as they are: a text gets the token
-    that begins one, they don't.
+    ``prompt`` is a text, or the tokens of one, or a list of either. Tokens are read unchanged: only a text gets the
+    token that begins one.
     """
     is_one = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
     several = [prompt] if is_one else prompt
@@ -95,7 +95,7 @@ def _unknown_keys(given: Mapping[str, Any], known: set[str], where: str) -> Iter
 
 
 def require_length(server: Server, texts: Sequence[str | list[int]], param: str, most: int | None = None) -> None:
-    """Raise ApiError for texts that are too many or too long: of more than ``most`` characters, or tokens.
+    """Raise ApiError for too many texts, and for one with more than ``most`` characters or tokens.
 
     By default, ``most`` is the server's limit.
     """

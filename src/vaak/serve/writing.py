@@ -136,7 +136,7 @@ def held_back(text: str, stops: Sequence[str]) -> int:
 def write_rows(served: Served, settings: SamplingSettings, rows: list[Row], intake: Intake | None = None) -> list[Row]:
     """Write texts together; each is what it is alone, and ends by itself. Others join them from an ``intake``.
 
-    ``settings`` are those of all, but for the number of tokens and the seed: each row has its own.
+    All rows share the ``settings`` except the number of tokens and the random seed.
     """
     writing = _Writing(served, intake)
     writing.begin(rows)

@@ -163,7 +163,7 @@ def name_for_older(config: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in config.items() if name != "backend"}
     if found.get("tokenizer_class") == "TokenizersBackend":
         found["tokenizer_class"] = "PreTrainedTokenizerFast"
-    # A list is one of transformers 5; in 4, tokens of this name have names of their own.
+    # transformers 5 has a list; in 4, each of these tokens has a name.
     if isinstance(extra := found.get("extra_special_tokens"), list):
         del found["extra_special_tokens"]
         found["additional_special_tokens"] = extra

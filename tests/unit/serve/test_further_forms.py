@@ -203,7 +203,7 @@ def test_null_is_the_default_of_what_openai_lets_be_null():
     ("body", "param", "message"),
     [
         ('{"prompt": [1.5]}', "prompt", "prompt: expected a text, tokens, a list of texts"),
-        ('{"prompt": "a", "foo": 2}', "foo", "foo: there is no such field; GET /docs lists"),
+        ('{"prompt": "a", "foo": 2}', "foo", "foo: unknown field; GET /docs lists"),
         ('{"prompt": "a", "n": 0}', "n", "n: Input should be greater than"),
         ("[1]", None, "expected a JSON object as the body, with Content-Type: application/json"),
     ],

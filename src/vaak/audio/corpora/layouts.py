@@ -390,7 +390,7 @@ class VoxPopuliReader(LayoutReader):
             entry = {"language": self.root.name, **line.entry}
             name = str(entry.get("id") or "")
             entry["audio"] = self._audio.get(name, f"{name}.ogg")
-            # Text "" stays where there is no other: it is given as empty.
+            # An empty text stays where nothing replaces it: nothing is said there.
             entry["text"] = entry.get("text") or entry.get("raw_text") or entry.get("text")
             if entry.get("speaker") in ("None", "unknown"):
                 del entry["speaker"]

@@ -172,7 +172,7 @@ def identify(about: dict[str, Any]) -> dict[str, str]:
 
 
 def told_md5(about: dict[str, Any]) -> str | None:
-    """Return the MD5 that a service tells of a file, in hexadecimal; of S3's for parts, with their number.
+    """Return the MD5 that a service reports of a file, in hexadecimal; S3's MD5 of parts has their number.
 
     Services that encrypt with a customer's key tell something else in its place, which matches nothing.
     """
@@ -185,7 +185,7 @@ def told_md5(about: dict[str, Any]) -> str | None:
 
 
 def md5s(file: Path) -> tuple[str, str]:
-    """Return the MD5 of a file, and the one that S3 tells of it after an upload in parts.
+    """Return the MD5 of a file, and the one that S3 reports after an upload in parts.
 
     It is compared with what the service computed, to find damage on the way; nothing relies on it against an attacker.
     """

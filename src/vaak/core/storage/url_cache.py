@@ -2,7 +2,7 @@
 
     CACHE/urls/3f2a…/        one folder of a bucket: CACHE is $VAAK_CACHE, or vaak in the user's cache folder
         .state.json          its URL, and of each file what the service said of it, its size, time and SHA-256
-        train.jsonl  audio/a.wav  …                        as they are named there
+        train.jsonl  audio/a.wav  …                        named as in the bucket
 
 A file that has changed at its URL is downloaded again. Without a network, what was downloaded is used, with a warning.
 """
@@ -34,7 +34,7 @@ _urls: dict[Path, str] = {}
 
 
 def cache_folder() -> Path:
-    """Return where the files of all runs of a user are that can be made again."""
+    """Return the folder of files that all runs of a user share and that can be recomputed."""
     base = os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak")
     return Path(base).expanduser().absolute()
 

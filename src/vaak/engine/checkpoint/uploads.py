@@ -1,10 +1,10 @@
 """The checkpoints of a run at a URL: uploaded in the background, removed as those here are, and downloaded to resume.
 
-    URL/run.json  config.yml  metrics.jsonl  …      the run's own small files, as they are now
+    URL/run.json  config.yml  metrics.jsonl  …      the run's own small files, the current ones
         writer.json                                 the process that writes here
         checkpoints/step-00001000/…  MANIFEST.json  sent last, once every other file was compared with its hash
                     best  last  owner.json
-        set-aside/step-00001000/…                   what a resume at an earlier step left behind, or is damaged
+        set-aside/step-00001000/…                   left over by a resume at an earlier step, or damaged
 
 A checkpoint without its manifest counts for nothing, so an upload may be killed at any moment. What is the same file in
 two checkpoints (frozen weights, a tokenizer) is copied by the service rather than sent again. One process writes to a

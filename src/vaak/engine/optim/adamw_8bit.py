@@ -1,6 +1,6 @@
 """AdamW with moments in 8 bits: a quarter of their memory.
 
-Blocks of 256 numbers share a scale, their largest absolute value. A number is one of 256 multiples of it, which lie
+Blocks of 256 numbers share a scale, their largest absolute value. A number is one of 256 multiples of it, which are
 closer together near zero (dynamic tree quantisation): the code's leading zeros are an exponent, the rest a fraction.
 
     moment   |  one number in fp32: 4 bytes   ─▶   code: 1 byte  +  scale: 4 bytes / 256

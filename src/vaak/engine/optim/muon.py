@@ -212,7 +212,7 @@ def _lay_back(x: Tensor, matrices: list[Tensor]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Padding:
-    """Where the numbers of matrices of several shapes lie in a stack of one, with zeros around them.
+    """The places of matrices of several shapes in a stack of one shape, with zeros around them.
 
     ``taken`` are the places in the matrices, one after another, that the stack's numbers come from, the place after the
     last for a zero; ``put`` are those in the stack.
@@ -296,7 +296,7 @@ def _stack_on(rows: list[Tensor], device: torch.device) -> Tensor:
 
 
 def _lay(x: Tensor) -> Tensor:
-    """Return matrices of one shape as views that are no higher than wide."""
+    """Return matrices of one shape as views that are at least as wide as high."""
     return x.mT if x.shape[1] > x.shape[2] else x
 
 

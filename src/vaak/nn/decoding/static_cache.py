@@ -32,7 +32,7 @@ TOLERANCE = 0.02
 
 
 class StaticLayerCache(LayerCache):
-    """Keys and values of a layer, in buffers of ``capacity`` tokens of so many rows."""
+    """Keys and values of a layer, in buffers ``(rows, heads, capacity, head_width)``."""
 
     def __init__(self, grown: LayerCache, rows: int, capacity: int, place: Tensor) -> None:
         """``place`` ``(1,)`` is the index of the next token."""
@@ -116,7 +116,7 @@ class StaticCache(StackCache):
         self.num_rows, self.is_padded = last, True
 
     def _shift(self, tokens: int) -> None:
-        """Move what was read to later places: keys know their positions, whatever their place."""
+        """Move the keys and values to later places: keys know their positions, whatever their place."""
         for layer in self.layers:
             for buffer in layer.tensors.values():
                 buffer.copy_(buffer.roll(tokens, 2))
@@ -203,7 +203,7 @@ class StaticStep:
 
     def _capture(self) -> None:
         device = self.tokens.device
-        # Weights that autocast rounded before the capture would be freed under the graph: none of them is kept.
+        # Weights that autocast rounded before the capture would be freed under the graph, so the cache is off.
         rounding = torch.autocast(
             "cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda"), cache_enabled=False
         )

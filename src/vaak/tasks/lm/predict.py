@@ -69,7 +69,7 @@ class Pieces:
     """The text of tokens after a prompt, as they come, in pieces that are whole characters."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
-        # The token that begins a text is no part of it; a prompt that is given as tokens may come without.
+        # The token that begins a text isn't part of it; a prompt of tokens may lack it.
         self.tokenizer, self.ids = tokenizer, list(prompt[1:] if prompt[:1] == [tokenizer.bos_id] else prompt)
         self.said = tokenizer.decode(self.ids)
 
@@ -214,7 +214,7 @@ class WordScores:
 STEPS_BEFORE_GRAPH, GRAPHED_DEVICES = 16, ("cuda",)
 """Steps with the same rows until one is captured, which costs as much as a few; and where."""
 MOST_GRAPHS = 3
-"""Of a model that writes, by numbers of rows; each has keys and values of its own."""
+"""Graphs that are kept for a model, one for each number of rows; each has separate keys and values."""
 _REFUSED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Models whose step couldn't be captured."""
 
@@ -392,7 +392,7 @@ def draw_rows(
 ) -> Iterator[list[int | None]]:
     """Check the request at once; then, step by step, the next token of each row, None where the row has ended.
 
-    ``reader`` is who reads them.
+    ``reader`` computes the logits.
     """
     if model.config.model_type != "decoder":
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")

@@ -114,7 +114,7 @@ def export_peft(model: Seq2SeqModel, prepared: Path, base: str, folder: Path) ->
     # An embedding of both sides is found as the source's.
     named = {name.replace("source_embedding", "target_embedding"): one for name, one in iterate_new_rows(model)}
     rows = {family.theirs(f"{name}.weight").removesuffix(".weight"): one for name, one in named.items()}
-    # Of a T5 with an output layer of its own, too: transformers says of every T5 that it is tied, and
+    # Also for a T5 with a separate output layer: transformers says of every T5 that it is tied, and
     # resize_token_embeddings ties it, so that its logits would be others.
     if rows and (len(rows) > 1 or model.output_bias is not None):
         number = len(next(iter(rows.values())).ids)

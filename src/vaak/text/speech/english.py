@@ -177,14 +177,14 @@ _UNEQUAL_GROUPS = re.compile(
     rf"(\b(?:{_NAMED_BY_NUMBER}) )(?!\d{{1,2}}-\d{{1,2}}-\d{{4}}\b|\d{{4}}-\d\d-\d\d\b)"
     r"(\d{2,8}-\d{3,10}|\d{1,8}(?:-\d{1,10}){2,})(?![\w-]|[.,]\d)"
 )
-"""After ``reference``, ``774-20891`` is no range: groups of a number are seldom as long as each other."""
+"""After ``reference``, ``774-20891`` isn't a range: groups of a number seldom have equal lengths."""
 _HELPLINE = re.compile(
     r"(\b(?:[Hh]elp|[Hh]ot|[Ll]ife|[Tt]ip|[Cc]risis |[Ee]mergency )[ -]?lines?,?(?: number)?(?: is| on| at|:)? )"
     r"(\d{3,6})(?!\w|[.,-]\d)"
     r"|(\b(?:answer(?:s|ed)?|[Rr]each(?:ed|able)?|available|[Hh]elp|contact)(?: \w+){0,2} (?:on|at) )"
     r"(1\d\d|[2-9]11|98[78]|999|000)(?=[.,;!?]*$|[.,;!?]? (?:for|or|and|to|in|at|if|when|from)\b)"
 )
-"""Numbers of three figures and more that are dialled, but not after a word that says so."""
+"""Numbers of three figures and more that are dialled without a word such as *call* before them."""
 _STAR_CODE = re.compile(r"(?<![\w*#])\*\d{1,6}(?:\*\d+)*#|(?<=\b[Dd]ial )[*#]+\d{1,6}(?:\*\d+)*#?(?!\w)")
 _FLIGHT = re.compile(
     r"(\b[Ff]lights?\b(?: (?:is|was|no\.?|number|on|are))? )([A-Z]{2}|[A-Z]\d|\d[A-Z])[ -]?(\d{1,4})(?![\w-])"

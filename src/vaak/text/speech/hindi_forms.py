@@ -348,7 +348,7 @@ def _ordinal_of_roman(roman: str, oblique: bool = False) -> str:
 
 
 def _mixed(found: re.Match[str]) -> str:
-    """``1 1/2`` is 1½, which has a word of its own."""
+    """``1 1/2`` is 1½, which has a single word."""
     part = {("1", "2"): "½", ("1", "4"): "¼", ("3", "4"): "¾"}.get((found[2], found[3]))
     return f"{found[1]}{part}" if part else found[0]
 

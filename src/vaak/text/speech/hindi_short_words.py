@@ -72,7 +72,7 @@ COMPOUND = read_table(
     ले.ज=लेफ़्टिनेंट_जनरल ले.क=लेफ़्टिनेंट_कर्नल मे.ज=मेजर_जनरल प्रो.डॉ=प्रोफ़ेसर_डॉक्टर इ.स=ईसवी_सन्
     """
 )
-"""Of several parts, with or without spaces; others are read part by part if all of these are known, or spelled."""
+"""Forms of several parts, with or without spaces; others are read part by part if all are known, or spelled."""
 AFTER_FIGURE = read_table(
     """
     ई.पू=ईसा_पूर्व ई=ईस्वी ता=तारीख़ जन=जनवरी फर=फ़रवरी फ़र=फ़रवरी अप्रै=अप्रैल अग=अगस्त सित=सितंबर सितं=सितंबर अक्टू=अक्टूबर
@@ -100,7 +100,7 @@ _PART = (
     rf"|{nfc('डब्ल्यू|पीएच|एससी|कॉम|टेक|फ़िल|फिल|लिट')}"
     rf"|{_CLUSTER}[\u0904-\u0939\u0958-\u0961][\u0900-\u0903\u093c\u093e-\u094d]{{0,2}}[\u0904-\u0939]?)"
 )
-"""Of a compound: the sound of a letter, in Hindi or of English."""
+"""A part of a compound: the sound of a letter, Hindi or English."""
 _COMPOUNDS = re.compile(rf"{BEGINS}{_PART}(?:\.{_PART})+(?:\.(?!{LETTER})|{ENDED})|{BEGINS}(?:{_PART}\.){{2,}}")
 _SPACED = re.compile(rf"{BEGINS}({match_any(key.replace('.', '. ') for key in COMPOUND)})\.(?!{LETTER})")
 _LETTER_NAMES = nfc("ए|बी|सी|डी|एफ|एच|आई|जे|के|एल|एम|एन|ओ|पी|क्यू|आर|एस|टी|यू|वी|डब्ल्यू|एक्स|वाई|ज़ेड")

@@ -267,14 +267,14 @@ HINDI_BY_UNIT = {
     **{f"{short}.": name for short, name in _read_spellings(_STOPPED).items()},
 }
 HINDI_BY_UNIT |= {name: name for name in HINDI_BY_UNIT.values() if " " not in name}
-"""What a unit's short form after a figure is called."""
+"""Names of units by their short forms, which follow a figure."""
 SPACED_UNITS = read_table("A=ऐंपियर K=केल्विन J=जूल N=न्यूटन t=टन q=क्विंटल l=लीटर")
 """Letters that name a unit after a space only: 42A is a bus."""
 
 UNIT = match_any(HINDI_BY_UNIT)
 _SURE = frozenset(read_table("किमी= किग्रा= सेमी= सेंमी= मिमी= मिग्रा="))
 _COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and ("." in one[:-1] or one in _SURE))
-"""Units that are no words, wherever they stand."""
+"""Units that can't be words, wherever they stand."""
 _BELOW = HINDI_BY_UNIT | read_table(
     """
     l=लीटर d=दिन से=सेकंड सें=सेकंड ली=लीटर लि=लीटर मा=माह मा.=माह सा.=साल माह=माह महीना=महीना महीने=महीने वर्ष=वर्ष साल=साल

@@ -1,6 +1,6 @@
 """Two numbers with a slash between them in words: fractions, mixed numbers, and scores.
 
-``3/4`` alone is a fraction; ``scored 9/10`` and ``88/100`` are so many out of so many, and ``made 287/6`` are runs for
+``3/4`` alone is a fraction; ``scored 9/10`` and ``88/100`` are read with *out of*, and ``made 287/6`` are runs for
 wickets. What else stands around the slash decides, so a score that nothing announces is read as a fraction.
 """
 
@@ -36,7 +36,7 @@ _PLOT = re.compile(
     r",? (?:[A-Z][\w.']*\s){1,3}(?:Road|Street|Lane|Avenue|Marg|Nagar|Colony|Layout|Block|Market|Main|Cross|Rd|St)\b"
 )
 _PLOT_NUMBER = re.compile(r"\b(?:[Hh]ouse|[Pp]lot|[Ff]lat|[Dd]oor|[Ss]urvey|[Kk]hasra)(?: [Nn]umber| [Nn]o\.?)?\s$")
-"""Of a house: 45/2, M.G. Road."""
+"""Before the number of a building: 45/2, M.G. Road."""
 _ODDS_BEFORE = re.compile(r"\b[Oo]dds\b[^.!?;]{0,25}$")
 _ODDS_AFTER = re.compile(r" (?:favou?rites?|outsiders?|shots?|odds)\b")
 _PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")

@@ -1,6 +1,6 @@
 """Short forms of words that their place tells: after a number or an ordinal, before one, or within a sentence.
 
-Forms that are no words of English (pkg, ppl, yrs) are read wherever they stand, with or without a full stop; those that
+Forms that aren't English words (pkg, ppl, yrs) are read wherever they stand, with or without a full stop; those that
 are (ed., opt., tab.) only in their places. The forms of trades and sciences are in ``short_forms.tsv``, by place and
 domain. Titles, companies and headings are in ``vaak.text.speech.abbreviations``, too.
 """

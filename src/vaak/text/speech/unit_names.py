@@ -30,7 +30,7 @@ _PREFIXED = table(
 )
 """A unit, its name, and the prefixes with which it is written."""
 _NOT_ALONE = frozenset(words("F H M S U b B bps bp Eq Gyr Ci Osm IU"))
-"""These need a prefix, or a rule of their own."""
+"""These need a prefix, or a separate rule."""
 _BINARY = table("Ki=kibi Mi=mebi Gi=gibi Ti=tebi")
 _CONFUSED = frozenset(words("pm am as"))
 """Symbols with a prefix that are more often something else (p.m., a.m., as)."""

@@ -69,7 +69,9 @@ def compute_logits(network: Any, inputs: dict[str, Any]) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:Support for mismatched")  # of transformers' WavLM
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_a_base_in_four_bits_is_trained_resumed_evaluated_and_goes_out(corpus: Path, tmp_path: Path, kind: str):
+def test_a_base_in_four_bits_is_trained_resumed_evaluated_and_goes_out(
+    corpus: Path, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+):
     base = write_base(kind, tmp_path / "base")
     model = {"architecture": ARCHITECTURES[kind], "base": str(base), "lora": {"base_dtype": "nf4", "rank": 4}}
     run = tiny_listener.train(corpus, tmp_path / "run", *OPTIONS, model=model)
@@ -99,7 +101,9 @@ def test_a_base_in_four_bits_is_trained_resumed_evaluated_and_goes_out(corpus: P
 
     if kind == "wavlm":
         return
+    assert "on a base in 4 bits" not in caplog.text
     opened.task.export_peft(opened.model, tmp_path / "peft")
+    assert "these adapters were trained on a base in 4 bits, so with the unrounded base outputs differ" in caplog.text
     rounded = auto.from_pretrained(base)
     with torch.no_grad():
         for name, layer in in_nf4.items():

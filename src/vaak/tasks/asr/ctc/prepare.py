@@ -34,7 +34,7 @@ from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 NOT_GIVEN = (TokenizerConfig(), TokenizerConfig(**DEFAULTS["data"]["tokenizer"]))
-"""``data.tokenizer`` as it is where nobody gave it, in Python and in a file."""
+"""The defaults of ``data.tokenizer``, in Python and in a file."""
 
 
 class OwnEncoder(NamedTuple):
@@ -123,7 +123,7 @@ class CtcSources(AsrSources):
         found = self.own_tokens()
         if found is not None and self.data.tokenizer not in NOT_GIVEN:
             log.warning(
-                "data.tokenizer: %s has tokens of its own, which are used; data.tokenizer.path, a tokenizer, would "
+                "data.tokenizer: the tokens of %s are used; data.tokenizer.path, a tokenizer, would "
                 "replace them and its output layer",
                 self.model.base,
             )
