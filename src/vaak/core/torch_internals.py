@@ -27,6 +27,8 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _python_dispatch
 
 TRIED_WITH = "2.13"
+LONGEST_WAIT_SECONDS = 1.0
+"""For a thread that writes to a worker: one that has been killed may have left a pipe full."""
 
 
 def unwatched() -> contextlib.AbstractContextManager[Any]:
@@ -142,6 +144,12 @@ def end_workers(batches: Iterator[Any], workers: Collection[BaseProcess]) -> Non
     """End a loader's processes, at once."""
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
+        # Their threads write to the workers, and free locks when they end. If Python ended meanwhile, its tracker of
+        # semaphores would warn of one that had gone.
+        for queue in getattr(batches, "_index_queues", ()):
+            thread = getattr(queue, "_thread", None)
+            if thread is not None:
+                thread.join(LONGEST_WAIT_SECONDS)
         return
     for worker in workers:
         # Workers ignore SIGTERM.
