@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from vaak.text.speech.operators import ELEMENTS
 from vaak.text.speech.roman import parse_roman
-from vaak.text.speech.words import cardinal, digits, grouped, table
+from vaak.text.speech.words import RewriteRule, cardinal, digits, grouped, rewrite, table
 
 _LAW = (
     r"[Ss]ections?|[Ss]ec\.|§§?|[Aa]rt(?:icle)?s?\.?|[Rr]ules?|[Cc]lauses?|[Rr]eg(?:ulation)?s?\.?|[Pp]aras?(?:graph)?s?\.?|"
@@ -65,8 +64,7 @@ def _read_item(match: re.Match[str]) -> str:
     return f"({cardinal(parse_roman(match[1].upper()))})" if is_list else match[0]
 
 
-_Said = str | Callable[[re.Match[str]], str]
-_RULES: tuple[tuple[str, re.Pattern[str], _Said], ...] = (
+_RULES: tuple[RewriteRule, ...] = (
     ("(", re.compile(r"\b(40[13]|457)\(([a-z])\)"), lambda match: f"{grouped(match[1])} {match[2].upper()}"),
     ("(", re.compile(rf"((?:{_LAW}) ?\d+[\w.]*)((?:\(\w{{1,4}}\))+)"), _open_brackets),
     ("(", re.compile(rf"\(({_LISTED})\)(?= ?\w)"), _read_item),
@@ -141,7 +139,6 @@ _RULES: tuple[tuple[str, re.Pattern[str], _Said], ...] = (
         lambda match: f"{_NTH[match[1]]} ",
     ),
 )
-"""Each with a character that a text has to have."""
 
 
 def codes(text: str) -> str:
@@ -149,7 +146,4 @@ def codes(text: str) -> str:
     >>> codes("Section 501(c)(3), 1-800-FLOWERS, q6h, NaHCO3, 10x faster, 1080p")
     'Section 501 C three, one, eight hundred, Flowers, every six hours, N A H C O three, 10 times faster, ten eighty P'
     """
-    for sign, pattern, said in _RULES:
-        if sign in text:
-            text = pattern.sub(said, text)
-    return text
+    return rewrite(text, _RULES)

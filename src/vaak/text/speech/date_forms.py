@@ -7,10 +7,9 @@ UTC``, ``7–9 p.m.`` becomes ``7 to 9 p.m.``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from vaak.text.speech.dates_and_times import DAY, MONTHS, SHORT_DAYS, SHORT_MONTHS, year_of_century
-from vaak.text.speech.words import cardinal, grouped, ordinal, plural, table, year
+from vaak.text.speech.words import RewriteRule, cardinal, grouped, ordinal, plural, rewrite, table, year
 
 _SHORT = "|".join(sorted(SHORT_MONTHS, key=len, reverse=True))
 _MONTH = f"(?:(?:{'|'.join(MONTHS)})|(?:{_SHORT})\\b\\.?)"
@@ -79,7 +78,7 @@ def _read_digits_plural(match: re.Match[str]) -> str:
     return re.sub(r"(\d+)'?s", lambda one: "zeros" if one[1] == "0" else plural(grouped(one[1])), match[0])
 
 
-_RULES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+_RULES: tuple[RewriteRule, ...] = (
     ("T", re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?!\w)"), _read_offset),
     ("Z", re.compile(r"(?<=\d:\d\d)Z\b"), " UTC"),
     (".", re.compile(rf"\b((?:{_SOFTWARE}) v?)(\d+)\.(\d+)\.(\d+)(?![.\d]|\.\d)"), r"\1\2 point \3 point \4"),
@@ -144,7 +143,6 @@ _RULES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]],
     ("c", re.compile(r"(?<=\d(?:st|nd|rd|th))-c\.(?= )"), "-century"),
     ("c", re.compile(r"\bc(?:a\.)?(?=1\d{3}\b)"), "circa "),
 )
-"""Each with a character that a text has to have."""
 
 
 def date_forms(text: str) -> str:
@@ -152,7 +150,4 @@ def date_forms(text: str) -> str:
     >>> date_forms("28 Feb–3 Mar 2025, 7–9 p.m., M-F 9-5, 2024-02-29T14:30Z, the 1960s-80s")
     '28 February to 3 March 2025, 7 to 9 p.m., Monday to Friday 9-5, 2024-02-29 14:30 UTC, the 1960s to 80s'
     """
-    for sign, pattern, said in _RULES:
-        if sign in text:
-            text = pattern.sub(said, text)
-    return text
+    return rewrite(text, _RULES)

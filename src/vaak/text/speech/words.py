@@ -7,7 +7,7 @@ or India.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
@@ -46,6 +46,22 @@ def table(pairs: str) -> dict[str, str]:
     """
     written = (pair.partition("=") for pair in pairs.split())
     return {key.replace("_", " "): said.replace("_", " ") for key, _, said in written}
+
+
+RewriteRule = tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]
+"""A character that a text must have, a pattern, and its replacement: most texts have none of the characters."""
+
+
+def rewrite(text: str, rules: Iterable[RewriteRule]) -> str:
+    """Return a text after one rule after another.
+
+    >>> rewrite("a-b & c", [("&", re.compile("&"), "and"), ("+", re.compile(r"\\+"), "plus")])
+    'a-b and c'
+    """
+    for character, pattern, replacement in rules:
+        if character in text:
+            text = pattern.sub(replacement, text)
+    return text
 
 
 def words(listed: str) -> tuple[str, ...]:
