@@ -1,14 +1,17 @@
 """Do experts help on atypical speech, of simulated kinds? A mixture, one LoRA of equal size, random clusters.
 
-    python benchmarks/atypical.py --base W/whisper-tiny.en --data D --seeds 1 2
+    python benchmarks/atypical.py --base W/whisper-tiny.en --data D --seeds 1 2 3
 
 Each utterance is two recordings of digits by one speaker (D/speech_digits), changed in one of five ways, its kind:
 
-    slurred   magnitudes are averaged over 130 ms, so sounds run into each other
-    slowed    1.7 times as long at the same pitch, by a phase vocoder
-    pitched   pitch and formants 1.5 times as high, as a child's
-    noisy     white noise, as loud as the speech
-    narrow    the band from 300 to 1,000 Hz
+    slurred   magnitudes are averaged over 310 ms, so sounds run into each other
+    slowed    1.9 times as long at the same pitch, by a phase vocoder
+    pitched   pitch and formants an octave higher
+    noisy     white noise, 10 dB louder than the speech
+    narrow    the band from 300 to 600 Hz
+
+They are as strong as this since one LoRA, on other draws of training and validation, is then wrong in a seventh of the
+words: with weaker ones it has hardly an error left that experts could mend.
 
 A recording is in one split alone: takes 0 to 4 are for test, 5 to 9 for validation, the others for training. ``vaak
 pipeline moe-asr`` trains the mixture and both controls; it isn't told the kinds. WER on test is of all seeds together,
@@ -36,21 +39,21 @@ import transformers
 from vaak.scoring.normalisers import BASIC
 from vaak.scoring.word_errors import count_errors
 
-RATE, WINDOW_SECONDS = 16_000, 2.5
+RATE, WINDOW_SECONDS = 16_000, 3.2
 TAKES = {"test": range(5), "valid": range(5, 10), "train": range(10, 50)}
 SYSTEMS = {"base": "the base", "one_lora": "one LoRA", "random": "random clusters", "mixture": "the mixture"}
 Samples = np.ndarray
 
 
 def slur(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Average magnitudes over 130 ms."""
+    """Average magnitudes over 310 ms."""
     _, _, spectrum = scipy.signal.stft(samples, RATE, nperseg=400, noverlap=240)
-    smooth = scipy.signal.convolve(np.abs(spectrum), np.full((1, 13), 1 / 13), mode="same")
+    smooth = scipy.signal.convolve(np.abs(spectrum), np.full((1, 31), 1 / 31), mode="same")
     _, made = scipy.signal.istft(smooth * np.exp(1j * np.angle(spectrum)), RATE, nperseg=400, noverlap=240)
     return np.asarray(made)
 
 
-def slow(samples: Samples, rng: np.random.Generator, factor: float = 1.7) -> Samples:
+def slow(samples: Samples, rng: np.random.Generator, factor: float = 1.9) -> Samples:
     """Stretch time: frames are read at a lower pace, and phases advance as they do in the original.
 
     Source: Flanagan and Golden 1966, "Phase Vocoder".
@@ -68,17 +71,17 @@ def slow(samples: Samples, rng: np.random.Generator, factor: float = 1.7) -> Sam
 
 def pitch(samples: Samples, rng: np.random.Generator) -> Samples:
     """Play faster, after stretching by as much."""
-    return np.asarray(scipy.signal.resample_poly(slow(samples, rng, 1.5), 2, 3))
+    return np.asarray(scipy.signal.resample_poly(slow(samples, rng, 2.0), 1, 2))
 
 
 def add_noise(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Add white noise of the same power."""
-    return np.asarray(samples + rng.standard_normal(len(samples)) * np.sqrt(np.mean(samples**2)))
+    """Add white noise of ten times the power."""
+    return np.asarray(samples + rng.standard_normal(len(samples)) * np.sqrt(10 * np.mean(samples**2)))
 
 
 def narrow(samples: Samples, rng: np.random.Generator) -> Samples:
-    """Keep the band from 300 to 1,000 Hz."""
-    band = scipy.signal.butter(6, (300, 1000), "bandpass", fs=RATE, output="sos")
+    """Keep the band from 300 to 600 Hz."""
+    band = scipy.signal.butter(6, (300, 600), "bandpass", fs=RATE, output="sos")
     return np.asarray(scipy.signal.sosfilt(band, samples))
 
 
@@ -115,7 +118,7 @@ def write_corpus(data: Path, folder: Path, each: Mapping[str, int], seed: int) -
 
 
 def cut_base(source: Path, folder: Path) -> None:
-    """Write a Whisper that reads windows of 2.5 s instead of 30, by its first positions, in a twelfth of the time.
+    """Write a Whisper that reads windows of 3.2 s instead of 30, by its first positions, in a tenth of the time.
 
     No utterance is longer. All systems begin with it.
     """
@@ -147,8 +150,8 @@ def make_config(base: Path, folder: Path, asked: argparse.Namespace) -> dict[str
         "num_experts": len(KINDS),
         "bootstraps": 0,
         "lora": {"rank": 8, "alpha": 16, "targets": ["q_proj", "v_proj", "fc1", "fc2"]},
-        "expert_batch_size": 4,
-        "asr_batch_size": 4,
+        "expert_batch_size": 8,
+        "asr_batch_size": 8,
         "expert_epochs": asked.epochs[0],
         "asr_epochs": asked.epochs[1],
         "eval_every_n_epochs": max(asked.epochs),
@@ -197,9 +200,9 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True, help="a Whisper's folder")
     parser.add_argument("--data", type=Path, required=True, help="the folder with speech_digits")
     parser.add_argument("--folder", type=Path, default=Path("runs/atypical"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--each", type=int, nargs=3, default=[32, 4, 20], help="of a kind: train, valid, test")
-    parser.add_argument("--epochs", type=int, nargs=2, default=[3, 3], help="of experts, and of joint training")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--each", type=int, nargs=3, default=[96, 16, 60], help="of a kind: train, valid, test")
+    parser.add_argument("--epochs", type=int, nargs=2, default=[4, 4], help="of experts, and of joint training")
     asked = parser.parse_args()
     folders = [asked.folder / str(seed) for seed in asked.seeds]
     each = dict(zip(("train", "valid", "test"), asked.each, strict=True))
