@@ -329,9 +329,7 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
     if settings.max_new_tokens > most:
         message = f"max_tokens is {settings.max_new_tokens}, and at most {most} are written (--max-tokens)"
         raise ApiError(400, message, param="max_tokens")
-    read = task.data.max_length
-    long = [len(prompt) for prompt in prompts if len(prompt) > read]
-    warnings = [f"the prompt has {size} tokens, the model reads the last {read}" for size in long]
+    warnings = [cut for prompt in prompts if (cut := task.reads.describe_cut(prompt))]
     return Asked(served, form, prompts, settings, warnings)
 
 

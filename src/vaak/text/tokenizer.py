@@ -144,6 +144,11 @@ class Tokenizer:
         return compute_fingerprint(json.loads(self.to_json()))
 
     @property
+    def begins_texts(self) -> bool:
+        """Whether transformers, with this tokenizer, puts the token that begins a document before every text."""
+        return self.backend.encode("a", add_special_tokens=True).ids[:1] == [self.bos_id]
+
+    @property
     def isolates_newlines(self) -> bool:
         r"""True when ``\n`` is always a separate piece, so text cut after it has the same tokens as the whole."""
         return ISOLATED_NEWLINE in json.dumps(json.loads(self.to_json())["pre_tokenizer"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 if TYPE_CHECKING:
     from vaak.tasks.lm.model import AnyLanguageModel
@@ -110,6 +110,15 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     return model
 
 
+def begin_texts(folder: Path, token: str) -> None:
+    """Have the tokenizer in a folder put a special token before every text, as those of Llama and Gemma do."""
+    path = str(folder / "tokenizer.json")
+    backend = Backend.from_file(path)
+    special = [(token, backend.token_to_id(token))]
+    backend.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=special)
+    backend.save(path)
+
+
 def byte_tokenizer(**roles: str) -> Any:
     """A tokenizer of transformers with a token for each byte, after those of its ``roles``."""
     special = list(dict.fromkeys(roles.values()))
@@ -130,9 +139,9 @@ def byte_tokenizer(**roles: str) -> Any:
 def assert_joined_rows_are_right(model: AnyLanguageModel) -> None:
     """Rows join and leave; each has the scores of its own context."""
     # Here: contracts of other tasks, which this module makes bases for, hold without this one.
-    from vaak.tasks.lm.predict import RowDecoder
+    from vaak.tasks.lm.predict import WITHOUT_END, RowDecoder
 
-    reader = RowDecoder(model, [[1, 2, 3]], None)
+    reader = RowDecoder(model, [[1, 2, 3]], WITHOUT_END)
     joining = {2: [[4, 5, 6, 7, 8, 9, 10], [7]], 5: [[8]], 9: [[1] * 4, [2] * 3]}
     with torch.inference_mode():
         for step in range(14):
@@ -143,6 +152,6 @@ def assert_joined_rows_are_right(model: AnyLanguageModel) -> None:
                 reader.select(range(1, len(reader.contexts)))
             logits = reader.next_logits()
             for row, context in enumerate(reader.contexts):
-                alone = RowDecoder(model, [context], None).next_logits()[0]
+                alone = RowDecoder(model, [context], WITHOUT_END).next_logits()[0]
                 torch.testing.assert_close(logits[row], alone, rtol=0, atol=1e-5)
             reader.append([(step + row) % 20 for row in range(len(reader.contexts))])

@@ -115,6 +115,46 @@ def test_a_decoder_has_the_perplexity_and_the_text_of_transformers(decoder: Path
     assert (code, json.loads(out)["text"]) == (0, tokenizer.decode(written, skip_special_tokens=True))
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_windows_begin_as_a_base_was_taught_that_texts_do(begins: bool, tmp_path: Path, vaak: Vaak):
+    """Gemma has 0.97 bits per byte without, and 0.75 with it: what it reads at the first place isn't a usual token."""
+    tiny_decoder.write_folder(tmp_path / "base", "gemma3_text")
+    if begins:
+        tiny_decoder.begin_texts(tmp_path / "base", "<|endoftext|>")
+    text = "\n".join(TEXTS) + "\n"
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    sizes = ("data.layout=stream", "data.corpus.document=file", "data.max_length=16", "data.stride=4")
+    code, out, err = vaak("eval", tmp_path / "base", "--data", tmp_path / "text.txt", "--json", *sizes)
+    assert code == 0, err
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    ids = tokenizer("", "").input_ids[:1] or [tokenizer.bos_token_id]
+    ids += tokenizer(text, add_special_tokens=False).input_ids
+    nats, scored = 0.0, 1
+    for end in range(16, len(ids) + 4, 4):
+        window = ids[max(0, end - 16) : end + 1]
+        first = ids[:1] if begins else window[:1]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*first, *window[1:-1]]])).logits[0].log_softmax(-1)
+        for place in range(scored, min(end + 1, len(ids))):
+            nats -= float(logits[place - max(0, end - 16) - 1, ids[place]])
+        scored = min(end + 1, len(ids))
+    found = json.loads(out)["metrics"]
+    assert found["test_bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
+
+
+def test_a_base_reads_as_much_of_a_prompt_as_it_was_made_for(decoder: Path, vaak: Vaak):
+    """Only the last 256 tokens were read, as data.max_length is 512 if nobody says otherwise."""
+    text = " ".join(TEXTS * 5)
+    code, out, err = vaak("generate", decoder, text, "--temperature", "0", "--max-new-tokens", "8", "--json")
+    assert (code, err) == (0, "")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(decoder), AutoTokenizer.from_pretrained(decoder)
+    prompt = torch.tensor([[tokenizer.eos_token_id, *tokenizer(text, add_special_tokens=False).input_ids]])
+    assert prompt.shape[1] > 600
+    written = model.generate(prompt, do_sample=False, max_new_tokens=8)[0, 1:]
+    assert json.loads(out)["text"] == tokenizer.decode(written, skip_special_tokens=True)
+
+
 def test_a_ctc_base_with_its_tokens_transcribes_and_aligns(tones: Path, tmp_path: Path, vaak: Vaak):
     folder = write_base(tmp_path / "ctc", "wav2vec2", "layer")
     code, _, err = vaak("transcribe", folder, tones / "test0.wav")

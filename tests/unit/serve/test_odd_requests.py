@@ -23,7 +23,7 @@ from vaak.serve.gate import Limits
 from vaak.serve.json_bodies import MOST_DEPTH, first_mistake, parse_json
 from vaak.serve.prompts import _unread
 from vaak.serve.realtime import ClosingError, read_event, read_rate
-from vaak.tasks.lm.predict import generate
+from vaak.tasks.lm.predict import Reading, generate
 
 PROMPT = "लड़की"
 ASKED: dict[str, Any] = {"model": "lm", "max_tokens": 6, "seed": 3}
@@ -74,7 +74,7 @@ def test_tokens_are_read_as_they_are(client, opened):
     """Nothing is put before them, and the text goes on after the first."""
     alone = opened.task.prompt(PROMPT)[1:2]
     settings = opened.task.sampling(max_new_tokens=6, temperature=0.8, seed=3)
-    expected = [*alone, *generate(opened.model, alone, settings, max_length=opened.task.data.max_length)]
+    expected = [*alone, *generate(opened.model, alone, settings, Reading(opened.task.data.max_length))]
     [choice] = client.completions.create(**ASKED, prompt=alone, echo=True).choices
     assert choice.text == opened.task.tokenizer.decode(expected)
 

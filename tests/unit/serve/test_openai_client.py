@@ -16,7 +16,7 @@ import soundfile
 from served_runs import serving
 from vaak.runs.open_run import open_run
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import generate, token_scores
+from vaak.tasks.lm.predict import Reading, generate, token_scores
 
 PROMPT = "लड़की"
 
@@ -96,7 +96,7 @@ def test_log_probabilities_are_those_of_the_model(served, runs):
     assert create(**asked).choices[0].logprobs is None
     settings = opened.task.sampling(max_new_tokens=8, temperature=1.5, seed=2)
     model = cast("LanguageModel", opened.model)
-    ids = list(generate(model, prompt, settings, max_length=opened.task.data.max_length))
+    ids = list(generate(model, prompt, settings, Reading(opened.task.data.max_length)))
     [(expected, _)] = token_scores(model, [[*prompt, *ids]], [len(ids)])
     assert choice.logprobs.token_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
     offsets = choice.logprobs.text_offset

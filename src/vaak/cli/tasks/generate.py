@@ -40,15 +40,15 @@ def generate(
     """
     opened = chosen.open()
     chosen.require_use(opened, "generate")
-    task, read = opened.task, opened.experiment.data.max_length
+    task = opened.task
     asked = _conversation(text) if chat else None
     prompt = (
         task.prompt(text)
         if asked is None
         else task.chat_template.prompt(asked.messages, text, asked.tools, asked.options)
     )
-    if len(prompt) > read:
-        print(f"warning: the prompt has {len(prompt)} tokens, the model reads the last {read}", file=sys.stderr)
+    if cut := task.reads.describe_cut(prompt):
+        print(f"warning: {cut}", file=sys.stderr)
     settings = task.sampling(**(GenerationOptions().model_dump() | sampling))
     with opened.precision.autocast():
         if samples == 1 and output is None and not chosen.as_json:

@@ -260,6 +260,12 @@ class LanguageModelDataConfig(Section):
         le=LARGEST_LENGTH,
         resume="other numbers",
     )
+    bos_in_windows: bool | None = option(
+        "Begin each window with the token that begins a document, also within a document; null: if a pretrained "
+        "base's tokenizer begins every text with it.",
+        None,
+        resume="other numbers",
+    )
     masking_probability: float = option(
         "Masked objective: fraction of the tokens to predict.", 0.15, gt=0, lt=1, resume="other numbers"
     )

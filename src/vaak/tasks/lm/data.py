@@ -3,6 +3,9 @@
 Token ids in, target ids out, -100 where nothing is to be predicted:
   document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
   stream     the concatenated documents, each after a [bos], cut into windows anywhere
+
+Where a base was taught that every text begins with [bos], so does each window: in place of the token before the first
+that is predicted.
 """
 
 from __future__ import annotations
@@ -32,13 +35,17 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The ids that examples are made with. ``eos`` is None if documents have no end (a stream)."""
+    """The ids that examples are made with. ``eos`` is None if documents have no end (a stream).
+
+    ``begins_windows`` says whether ``bos`` begins every window, or documents alone.
+    """
 
     pad: int
     bos: int
     mask: int
     eos: int | None
     vocab_size: int
+    begins_windows: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,16 @@ class WindowDataset(Dataset):
     """Examples that are windows of a store's tokens, whose ids ``ids(index)`` returns."""
 
     store: TokenStore
+    special: SpecialTokens
 
     def ids(self, index: int) -> np.ndarray:
         raise NotImplementedError
+
+    def begin(self, ids: np.ndarray) -> np.ndarray:
+        """Put [bos] at the first place of a window's ``ids``, where windows begin with it; return them."""
+        if self.special.begins_windows:
+            ids[0] = self.special.bos
+        return ids
 
     def documents(self) -> np.ndarray:
         """The document in which each window begins, ``(window,)``."""
@@ -161,7 +175,7 @@ class TextDataset(WindowDataset):
         ids[filled : filled + len(tokens)] = tokens
         if self.special.eos is not None and filled + len(tokens) < size:
             ids[size - 1] = self.special.eos
-        return ids
+        return self.begin(ids)
 
     def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)
@@ -297,7 +311,7 @@ class StreamDataset(WindowDataset):
             ids[filled : filled + len(tokens)] = tokens
             filled += len(tokens)
             document += 1
-        return ids
+        return self.begin(ids)
 
     def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)

@@ -6,6 +6,8 @@
 
 Texts are read as in training: normalised, after the token that begins a document. Metrics are those of the harness'
 own ``hf`` model on the exported folder: with ``add_bos_token=True``, and of whole texts with ``add_bos_token=False``.
+Where windows begin with this token (data.bos_in_windows), so does each part of a long text, which the harness doesn't
+do.
 
 A task file may have been written by anyone. What it names to be executed (Python code, data sets and metrics that are
 code) requires trust; its templates are Jinja, which could execute anything, and run in a sandbox, trusted or not.
@@ -72,7 +74,7 @@ class HarnessModel(TemplateLM):
         super().__init__()
         assert isinstance(model, AnyLanguageModel)
         self.task, self.model, self.batch_size = task, model, batch_size
-        self.max_length = task.data.max_length
+        self.max_length, self.longest_read = task.data.max_length, task.longest_read
 
     @property
     def eot_token_id(self) -> int:
@@ -94,7 +96,9 @@ class HarnessModel(TemplateLM):
         for number, request in enumerate(requests):
             ids = self.tok_encode(request.args[0], add_special_tokens=False)
             for window in get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, 1):
-                windows.append((None, *make_disjoint_window(window)))
+                context, scored = make_disjoint_window(window)
+                begins = [] if self.task.reads.begins_with is None else [self.task.reads.begins_with]
+                windows.append((None, [*begins, *context[len(begins) :]], scored))
                 owners.append(number)
         totals = [0.0 for _ in requests]
         for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
@@ -104,8 +108,9 @@ class HarnessModel(TemplateLM):
     def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Score]:
         """The score of each request, whose texts the harness has turned into tokens; long ones are read first."""
         lengths = [len(context) + len(scored) - 1 for _, context, scored in requests]
-        if cut := sum(length > self.max_length for length in lengths):
-            log.warning("%d of %d texts are longer than data.max_length: their beginning isn't read", cut, len(lengths))
+        if cut := sum(length > self.longest_read for length in lengths):
+            longest = f"{cut} of {len(lengths)} texts are longer than the {self.longest_read:,} tokens that are read"
+            log.warning("%s: their beginning isn't", longest)
         order = sorted(range(len(requests)), key=lambda one: -lengths[one])
         scores: list[Score] = [(0.0, True) for _ in requests]
         with progress("log-probabilities", len(requests)) as advance:
@@ -117,14 +122,16 @@ class HarnessModel(TemplateLM):
         return scores
 
     def _scores(self, requests: Sequence[Request]) -> Iterator[Score]:
-        """The scores of one batch: rows of as many last tokens as the model was trained on, padded on the right.
+        """The scores of one batch: rows of as many last tokens as the model reads, padded on the right.
 
         Raises DataError for more tokens to score than these.
         """
         for asked, _, scored in requests:
-            if len(scored) > self.max_length:
-                raise DataError(f"{asked}: {len(scored)} tokens to score, more than data.max_length {self.max_length}")
-        rows = [[*context, *scored][-self.max_length - 1 :] for _, context, scored in requests]
+            if len(scored) > self.longest_read:
+                longest = f"the {self.longest_read} that the model reads"
+                raise DataError(f"{asked}: {len(scored)} tokens to score, more than {longest} (data.max_length)")
+        keep_last = self.task.reads.keep_last
+        rows = [keep_last([*context, *scored], self.longest_read + 1) for _, context, scored in requests]
         for own, greedy in token_scores(self.model, rows, [len(scored) for _, _, scored in requests]):
             yield float(own.sum()), bool(greedy.all())
 

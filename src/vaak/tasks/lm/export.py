@@ -452,7 +452,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         assert isinstance(model, AnyLanguageModel)
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
-        export_hf(_network_alone(model), self._run_tokenizer(), self._longest(), folder, self._kept_base())
+        export_hf(_network_alone(model), self._run_tokenizer(), self.longest_read, folder, self._kept_base())
 
     def _run_tokenizer(self) -> RunTokenizer:
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
@@ -525,7 +525,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
 
     def _write_use_of_texts(self, folder: Path) -> None:
         """Write tokenizer, chat template and ``generation_config.json`` to a folder that has no configuration."""
-        _write_use_of_texts(folder, *self._tokenizer_and_ids(), self._longest(), self._kept_base())
+        _write_use_of_texts(folder, *self._tokenizer_and_ids(), self.longest_read, self._kept_base())
 
     def _write_plain_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer as Vaak reads it, which puts nothing before a text, with template and ends."""
@@ -553,17 +553,17 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_texts = None
         if model.config.model_type == "decoder" and not isinstance(self.tokenizer, UsersTokenizer):
             write_texts = self._write_plain_tokenizer
-        export_onnx(_network_alone(model), self.tokenizer, self._longest(), folder, write_texts)
+        export_onnx(_network_alone(model), self.tokenizer, self.longest_read, folder, write_texts)
 
     def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a folder that CTranslate2 loads, with the logits of the run."""
         assert isinstance(model, AnyLanguageModel)
         model = _network_alone(model)
-        check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
+        check = partial(ct2_logits, model, min(self.longest_read, self.data.max_length))
         write_ct2(partial(self.export_hf, model), folder, quantization, check)
         self._tell_of_ends(folder)
         window = _find_window(model)
-        if window is not None and window < self._longest():
+        if window is not None and window < self.longest_read:
             log.warning(
                 "CTranslate2 %s continues a prompt of more than %d tokens, the sliding window of this model's layers, "
                 "with another text than transformers: keep prompts shorter, or use --format gguf or hf",
@@ -588,7 +588,8 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         """Write a file that llama.cpp runs, with the tokenizer."""
         write_gguf(partial(self.export_hf, model), folder, quantization, self._turn_ends(), self.tokenizer.eos_id)
 
-    def _longest(self) -> int:
-        """Return the number of tokens that the model reads: the trained length where its base read fewer."""
+    @property
+    def longest_read(self) -> int:
+        """The number of tokens that the model reads: the trained length where its base read fewer."""
         base = None if self.own.pretrained is None else pretrained.read_max_length(self.prepared.folder)
         return max(base or 0, self.data.max_length)

@@ -1,8 +1,8 @@
 """Text from a decoder, token by token, with a cache of earlier tokens. Tokens are drawn by ``nn.decoding.sampling``.
 
-Rotary positions say little beyond the lengths seen in training. So with ``max_length`` the model reads at most that
-many tokens: when a text outgrows it, all but its last ``max_length // 2`` tokens are forgotten, and those are read
-again from position 0.
+Rotary positions say little beyond the lengths seen in training. So with a ``Reading`` of ``max_length`` the model reads
+at most that many tokens: when a text outgrows it, all but its last ``max_length // 2`` tokens are forgotten, and those
+are read again from position 0, after the token that begins a document where the model was taught so.
 """
 
 from __future__ import annotations
@@ -34,15 +34,46 @@ TOGETHER, MOST_KEPT = 64, 100_000
 """Texts that are scored at once, and scores that are kept from one search to the next."""
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How many tokens a model reads at once, and the token before those that are left of a text, if it needs one."""
+
+    max_length: int | None = None
+    begins_with: int | None = None
+
+    def keep_recent(self, ids: Sequence[int]) -> list[int]:
+        """Return the tokens of which the next one is predicted: all, or about the last half of ``max_length``."""
+        if self.max_length is None or len(ids) <= self.max_length:
+            return list(ids)
+        return self.keep_last(ids, max(1, self.max_length // 2))
+
+    def describe_cut(self, prompt: Sequence[int]) -> str:
+        """Return what is not read of a prompt, in words; nothing if all is."""
+        kept = len(self.keep_recent(prompt))
+        if kept == len(prompt):
+            return ""
+        return f"the prompt has {len(prompt)} tokens, more than {self.max_length}: the model reads the last {kept}"
+
+    def keep_last(self, ids: Sequence[int], size: int) -> list[int]:
+        """Return at most ``size`` tokens of a text, the last ones, the first of them what it begins with."""
+        kept = list(ids[-size:])
+        if len(kept) < len(ids) and self.begins_with is not None and size > 1:
+            kept[0] = self.begins_with
+        return kept
+
+
+WITHOUT_END = Reading()
+
+
 def generate(
-    model: AnyLanguageModel, prompt_ids: Sequence[int], settings: SamplingSettings, *, max_length: int | None = None
+    model: AnyLanguageModel, prompt_ids: Sequence[int], settings: SamplingSettings, reading: Reading = WITHOUT_END
 ) -> Iterator[int]:
     """Yield each token after the prompt when it is drawn, up to a stop token or ``max_new_tokens``.
 
-    Greedy or not, the tokens depend on the model, the prompt and the settings alone. ``max_length`` is the length the
-    model was trained with. Raises UserError at once for an empty or unknown prompt or an encoder.
+    Greedy or not, the tokens depend on the model, the prompt and the settings alone. ``reading`` says
+    what it forgets. Raises UserError at once for an empty or unknown prompt or an encoder.
     """
-    steps = draw_rows(model, [prompt_ids], settings, max_length)
+    steps = draw_rows(model, [prompt_ids], settings, reading)
     return (token for (token,) in steps if token is not None)
 
 
@@ -50,8 +81,7 @@ def generate_batch(
     model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
-    *,
-    max_length: int | None = None,
+    reading: Reading = WITHOUT_END,
     seeds: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Return each prompt's continuation, in one batch; each has its own draws, the first those of ``generate``.
@@ -59,7 +89,7 @@ def generate_batch(
     With ``seeds``, one for each prompt, each is what ``generate`` gives with its seed.
     """
     texts: list[list[int]] = [[] for _ in prompts]
-    for tokens in draw_rows(model, prompts, settings, max_length, seeds) if prompts else ():
+    for tokens in draw_rows(model, prompts, settings, reading, seeds) if prompts else ():
         for text, token in zip(texts, tokens, strict=True):
             text += [] if token is None else [token]
     return texts
@@ -141,9 +171,12 @@ class WordScores:
     its end, is the log-probability of all of its tokens. Scores are kept until there are too many.
     """
 
-    def __init__(self, model: AnyLanguageModel, tokenizer: Tokenizer, end: int, max_length: int) -> None:
-        """``end`` is the token that ends a text; the model reads ``max_length`` tokens at once, the last ones."""
-        self.model, self.tokenizer, self.end, self.max_length = model, tokenizer, end, max_length
+    def __init__(self, model: AnyLanguageModel, tokenizer: Tokenizer, end: int, reading: Reading) -> None:
+        """``end`` is the token that ends a text; ``reading`` has the most tokens that are read at once, the last ones.
+
+        Its length can't be None.
+        """
+        self.model, self.tokenizer, self.end, self.reading = model, tokenizer, end, reading
         self._known: dict[tuple[str, ...], tuple[list[int], list[float]]] = {(): ([], [])}
         self._texts: list[tuple[str, ...]] = [()]
         self._states: dict[tuple[str, ...], int] = {(): 0}
@@ -203,7 +236,8 @@ class WordScores:
             ids.append(own)
             counts.append(len(own) - same)
             # Cut on the left to what the model reads, though never so far that a token that counts is lost.
-            rows.append([self.tokenizer.bos_id, *own][-max(self.max_length, counts[-1]) - 1 :])
+            longest = max(self.reading.max_length or 0, counts[-1]) + 1
+            rows.append(self.reading.keep_last([self.tokenizer.bos_id, *own], longest))
         found = iter(token_scores(self.model, rows, counts)) if any(counts) else iter(())
         for text, own, count in zip(texts, ids, counts, strict=True):
             scores = next(found)[0].tolist() if any(counts) else []
@@ -217,6 +251,8 @@ MOST_GRAPHS = 3
 """Graphs that are kept for a model, one for each number of rows; each has separate keys and values."""
 _REFUSED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Models whose step couldn't be captured."""
+_TOLD: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Models of which a text was longer than they read."""
 
 
 def _has_static_step(model: AnyLanguageModel) -> bool:
@@ -250,10 +286,10 @@ def split_text(text: str) -> tuple[str, str]:
 class RowDecoder:
     """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 
-    def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
+    def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], reading: Reading) -> None:
         self.model = model
-        self.max_length = max_length
-        self.contexts = [self._recent(list(prompt)) for prompt in prompts]
+        self.reading = reading
+        self.contexts = [reading.keep_recent(prompt) for prompt in prompts]
         # The cache is of the model's own kind.
         self.cache: Any = None
         self._separate = len({len(context) for context in self.contexts}) > 1
@@ -265,13 +301,14 @@ class RowDecoder:
         """Steps since rows came or went that no static step had room for."""
 
     def append(self, tokens: Sequence[int]) -> None:
-        """One more token for each row; a row that outgrows ``max_length`` forgets its older part."""
+        """One more token for each row; a row that outgrows what is read forgets its older part."""
         for context, token in zip(self.contexts, tokens, strict=True):
             context.append(token)
-        recent = [self._recent(context) for context in self.contexts]
-        if any(one is not context for one, context in zip(recent, self.contexts, strict=True)):
+        longest = self.reading.max_length
+        if longest is not None and any(len(context) > longest for context in self.contexts):
             self._grow()
-            self.contexts, self.cache = recent, None
+            self.contexts, self.cache = [self.reading.keep_recent(context) for context in self.contexts], None
+            tell_forgotten(self.model, self.reading)
 
     @torch.inference_mode()
     def select(self, rows: Sequence[int]) -> None:
@@ -291,11 +328,11 @@ class RowDecoder:
     @torch.inference_mode()
     def join(self, prompts: Sequence[Sequence[int]]) -> None:
         """Add rows with these prompts after the others; their tokens but the last are read now, by themselves."""
-        new = RowDecoder(self.model, prompts, self.max_length)
+        new = RowDecoder(self.model, prompts, self.reading)
         self._separate = True
         if self.cache is not None:
             # A row of one token has nothing before it: one of padding stands for that.
-            read = RowDecoder(self.model, [context[:-1] for context in new.contexts], None)
+            read = RowDecoder(self.model, [context[:-1] for context in new.contexts], WITHOUT_END)
             read._separate = True
             read.next_logits(at_least=1)
             if self._static is None or not self._static.cache.has_room(read.cache):
@@ -360,10 +397,15 @@ class RowDecoder:
             self.cache, self._static = self._static.cache.grow(), None
         self._num_alike = 0
 
-    def _recent(self, context: list[int]) -> list[int]:
-        if self.max_length is None or len(context) <= self.max_length:
-            return context
-        return context[-max(1, self.max_length // 2) :]
+
+def tell_forgotten(model: nn.Module, reading: Reading) -> None:
+    """Log once for each model that texts have outgrown what it reads."""
+    if model not in _TOLD:
+        _TOLD.add(model)
+        log.warning(
+            "a text has grown beyond the %s tokens that the model reads: all but the last %s are forgotten",
+            *(f"{reading.max_length:,}", f"{len(reading.keep_recent(range((reading.max_length or 0) + 1))):,}"),
+        )
 
 
 @dataclass
@@ -386,7 +428,7 @@ def draw_rows(
     model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
-    max_length: int | None,
+    reading: Reading,
     seeds: Sequence[int] | None = None,
     reader: TokenReader | None = None,
 ) -> Iterator[list[int | None]]:
@@ -396,13 +438,13 @@ def draw_rows(
     """
     if model.config.model_type != "decoder":
         raise UserError("Only a decoder generates text; this model is an encoder, trained on the masked objective.")
-    if max_length is not None and max_length < 1:
-        raise UserError(f"max_length is {max_length}; it must be at least 1.")
+    if reading.max_length is not None and reading.max_length < 1:
+        raise UserError(f"max_length is {reading.max_length}; it must be at least 1.")
     _require_readable(model, prompts)
     draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
     keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
     # This is not itself a generator, so that what is wrong is raised by the call and not by the first token.
-    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys, reader or TokenReader())
+    return _draw_steps(RowDecoder(model, prompts, reading), settings, keys, reader or TokenReader())
 
 
 def _require_readable(model: AnyLanguageModel, prompts: Sequence[Sequence[int]]) -> None:

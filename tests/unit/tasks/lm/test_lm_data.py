@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,22 @@ def test_windows_of_documents_say_what_stands_there(tokenizer, stored, documents
     for document, tokens in zip(documents, scored, strict=True):
         assert tokens == [*tokenizer.encode(document), *([tokenizer.eos_id] if eos else [])]
     assert num_bytes == sum(len(document.encode()) + eos for document in documents)
+
+
+@given(documents=DOCUMENTS, size=st.integers(2, 6))
+def test_each_window_begins_with_bos_where_it_should_and_predicts_the_same(tokenizer, stored, documents, size) -> None:
+    store, plain = stored(documents), special(tokenizer, True)
+    begins = replace(plain, begins_windows=True)
+    for make in (
+        lambda ids: TextDataset(store, ids, Corruption(), max_length=size, stride=size),
+        lambda ids: StreamDataset(store, replace(ids, eos=None), Corruption(), max_length=size, shift=True),
+    ):
+        one, other = make(plain), make(begins)
+        for index in range(len(one.lengths)):
+            before, after = one.example(index, rng()), other.example(index, rng())
+            assert after.inputs.tolist() == [tokenizer.bos_id, *before.inputs[1:]]
+            assert after.targets.tolist() == before.targets.tolist()
+            assert after.num_bytes == before.num_bytes
 
 
 @given(documents=DOCUMENTS, size=st.integers(2, 30))

@@ -228,7 +228,7 @@ def test_log_probabilities_are_sums_over_tokens_whatever_the_batch(made: Path) -
             logits = model(read[:, :-1])[0, -number:]
         assert found == pytest.approx(-float(F.cross_entropy(logits, read[0, -number:], reduction="sum")), rel=1e-5)
         assert alone == pytest.approx(found, rel=1e-5)
-    with pytest.raises(DataError, match=r"tokens to score, more than data.max_length 48"):
+    with pytest.raises(DataError, match=r"tokens to score, more than the 48 that the model reads"):
         HarnessModel(opened.task, model, 1).loglikelihood([SimpleNamespace(args=("क", "ख" * 200))], disable_tqdm=True)
 
 

@@ -23,7 +23,7 @@ from vaak.runs.open_run import open_run
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel, TransformersDecoder
 from vaak.tasks.lm.ngram import TokenNgram, count_ngrams, write_ngrams
-from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
+from vaak.tasks.lm.predict import WITHOUT_END, Reading, RowDecoder, generate, generate_batch
 
 BOS, VOCAB_SIZE, ORDER = 6, 8, 4
 
@@ -107,7 +107,7 @@ def test_a_decoder_is_mixed_in_use_and_trained_alone(geometric: float):
 def test_a_mixture_reads_token_by_token_what_it_reads_at_once():
     model = small_model().eval()
     model.ngram = make_ngram(draw_texts(1), BOS).float()
-    reader = RowDecoder(model, [[BOS, 1], [4, 5, 1, 2, 3, 0]], None)
+    reader = RowDecoder(model, [[BOS, 1], [4, 5, 1, 2, 3, 0]], WITHOUT_END)
     for token in (1, 2, 3, 4, 5):
         logits = reader.next_logits()
         for row, context in enumerate(reader.contexts):
@@ -119,8 +119,8 @@ def test_a_mixture_reads_token_by_token_what_it_reads_at_once():
     )
     settings = SamplingSettings(temperature=1.0, max_new_tokens=12, seed=3)
     prompts = [[BOS, 1], [1, 2, 3, 4]]
-    assert generate_batch(model, prompts, settings, max_length=6, seeds=[3, 3]) == [
-        list(generate(model, prompt, settings, max_length=6)) for prompt in prompts
+    assert generate_batch(model, prompts, settings, Reading(6), [3, 3]) == [
+        list(generate(model, prompt, settings, Reading(6))) for prompt in prompts
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_base_is_mixed_with_the_texts_of_its_run(
     own = ngram.probabilities(ngram.find_contexts(rows)[0])[None]
     expected = 0.75 * network + 0.25 * nn.functional.pad(own, (0, network.shape[-1] - own.shape[-1]))
     torch.testing.assert_close(model.eval()(rows).exp(), expected, atol=1e-6, rtol=1e-4)
-    reader = RowDecoder(model, [rows[0, :4].tolist(), rows[0, :2].tolist()], None)
+    reader = RowDecoder(model, [rows[0, :4].tolist(), rows[0, :2].tolist()], WITHOUT_END)
     for at in range(4, 8):
         logits = reader.next_logits()
         torch.testing.assert_close(logits[0].exp(), expected[0, at - 1], atol=1e-6, rtol=1e-4)

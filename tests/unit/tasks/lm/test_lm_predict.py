@@ -20,7 +20,7 @@ from vaak.nn.decoding.static_cache import StaticStep
 from vaak.tasks.lm import predict
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import RowDecoder, TokenReader, draw_rows, generate, generate_batch
+from vaak.tasks.lm.predict import WITHOUT_END, Reading, RowDecoder, TokenReader, draw_rows, generate, generate_batch
 
 VOCAB_SIZE = 30
 GREEDY = SamplingSettings(temperature=0, max_new_tokens=20)
@@ -49,7 +49,7 @@ def greedy_without_cache(model: LanguageModel, prompt: list[int], count: int, ma
 
 def test_logits_with_the_cache_are_those_of_the_whole_context():
     model = small_model().eval()
-    reader = RowDecoder(model, [[1, 2, 3], [4, 5, 6, 7, 8, 9]], None)
+    reader = RowDecoder(model, [[1, 2, 3], [4, 5, 6, 7, 8, 9]], WITHOUT_END)
     for token in range(12):
         logits = reader.next_logits()
         for row, context in enumerate(reader.contexts):
@@ -58,7 +58,7 @@ def test_logits_with_the_cache_are_those_of_the_whole_context():
 
 
 def test_a_row_taken_twice_goes_on_as_two():
-    reader = RowDecoder(small_model(), [[1, 2], [3, 4]], None)
+    reader = RowDecoder(small_model(), [[1, 2], [3, 4]], WITHOUT_END)
     reader.next_logits()
     reader.select([1, 1])
     reader.append([5, 6])
@@ -71,7 +71,7 @@ def test_rows_may_join_others(options: dict[str, Any]):
 
 
 def test_a_cache_whose_rows_come_and_go_doesnt_grow():
-    reader = RowDecoder(small_model(), [[1, 2]], None)
+    reader = RowDecoder(small_model(), [[1, 2]], WITHOUT_END)
     for step in range(60):
         reader.next_logits()
         reader.append([step % VOCAB_SIZE] * len(reader.contexts))
@@ -81,7 +81,7 @@ def test_a_cache_whose_rows_come_and_go_doesnt_grow():
 
 
 def test_a_cache_of_sums_lets_nobody_join():
-    reader = RowDecoder(small_model(attention_type="local", num_key_value_heads=4), [[1, 2]], None)
+    reader = RowDecoder(small_model(attention_type="local", num_key_value_heads=4), [[1, 2]], WITHOUT_END)
     reader.next_logits()
     assert not reader.can_join
 
@@ -96,7 +96,7 @@ def test_rows_that_join_are_drawn_as_alone():
         rest, found = list(waiting), [list[int]() for _ in (*chosen, *waiting)]
         reader = TokenReader(take=lambda _: [(prompts[one], seeds[one]) for one in (rest.pop(0),)] if rest else [])
         own = [seeds[one] for one in chosen]
-        for tokens in draw_rows(model, [prompts[one] for one in chosen], settings, None, own, reader):
+        for tokens in draw_rows(model, [prompts[one] for one in chosen], settings, WITHOUT_END, own, reader):
             for texts, token in zip(found, tokens, strict=False):
                 texts += [] if token is None else [token]
         return found
@@ -108,13 +108,13 @@ def test_rows_that_join_are_drawn_as_alone():
 def test_greedy_with_the_cache_equals_greedy_without(max_length: int):
     model = small_model(qk_norm=True)
     for prompt in ([3], [5, 1, 5, 1, 5, 2, 2, 9, 9, 9, 4]):
-        cached = list(generate(model, prompt, GREEDY, max_length=max_length))
+        cached = list(generate(model, prompt, GREEDY, Reading(max_length)))
         assert cached == list(greedy_without_cache(model, prompt, 20, max_length))
 
 
 def test_the_model_never_reads_more_than_max_length():
     model, lengths = small_model(), []
-    reader = RowDecoder(model, [[1] * 9, [2] * 3], 6)
+    reader = RowDecoder(model, [[1] * 9, [2] * 3], Reading(6))
     for token in range(20):
         reader.next_logits()
         lengths.append(reader.cache.length if reader.cache else 0)
@@ -123,15 +123,28 @@ def test_the_model_never_reads_more_than_max_length():
     assert max(lengths) <= 6
 
 
+def test_what_is_left_of_a_text_begins_as_the_model_was_taught_and_is_said(caplog: pytest.LogCaptureFixture):
+    begins = Reading(6, begins_with=0)
+    assert begins.keep_recent([0, 1, 2, 3, 4, 5]) == [0, 1, 2, 3, 4, 5]
+    assert begins.keep_recent([0, 1, 2, 3, 4, 5, 6]) == [0, 5, 6]
+    assert Reading(6).keep_recent([0, 1, 2, 3, 4, 5, 6]) == [4, 5, 6]
+    model = small_model()
+    for _ in range(2):
+        list(generate(model, [0, 1, 2, 3], GREEDY, begins))
+    assert [one.message for one in caplog.records] == [
+        "a text has grown beyond the 6 tokens that the model reads: all but the last 3 are forgotten"
+    ]
+
+
 @pytest.mark.parametrize("settings", [GREEDY, SamplingSettings(max_new_tokens=20, top_k=10, top_p=0.95, seed=3)])
 @pytest.mark.parametrize("max_length", [None, 8])
 def test_a_prompt_in_a_batch_gets_the_text_it_gets_alone(settings: SamplingSettings, max_length: int | None):
     model = small_model()
     prompts = [[7, 8], [1, 2, 3, 4, 5, 6, 7], [9]]
-    together = generate_batch(model, prompts, settings, max_length=max_length)
-    assert together[0] == list(generate(model, prompts[0], settings, max_length=max_length))
+    together = generate_batch(model, prompts, settings, Reading(max_length))
+    assert together[0] == list(generate(model, prompts[0], settings, Reading(max_length)))
     if settings.temperature == 0:
-        assert together == [list(generate(model, prompt, settings, max_length=max_length)) for prompt in prompts]
+        assert together == [list(generate(model, prompt, settings, Reading(max_length))) for prompt in prompts]
     assert generate_batch(model, [], settings) == []
 
 
@@ -307,7 +320,7 @@ def test_wrong_prompts_and_models_are_refused_before_the_first_token():
     with pytest.raises(UserError, match=r"Token 30 .* 30 tokens"):
         generate(model, [1, 30], GREEDY)
     with pytest.raises(UserError, match="max_length"):
-        generate(model, [1], GREEDY, max_length=0)
+        generate(model, [1], GREEDY, Reading(0))
     with pytest.raises(UserError, match="encoder"):
         generate(small_model(model_type="encoder"), [1], GREEDY)
 
@@ -329,7 +342,7 @@ def test_steps_with_a_static_cache_give_the_texts_of_one_that_grows(
     def texts() -> list[list[int]]:
         prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9], [7]]
         settings = SamplingSettings(max_new_tokens=60, temperature=0.8, seed=1, stop_ids=(3,))
-        return generate_batch(model, prompts, settings, max_length=50)
+        return generate_batch(model, prompts, settings, Reading(50))
 
     grown, step = texts(), StaticStep.__call__
     assert len({len(text) for text in grown}) > 1, "a row ends before the others"
@@ -339,7 +352,7 @@ def test_steps_with_a_static_cache_give_the_texts_of_one_that_grows(
     monkeypatch.setattr(static_cache, "CAPACITY_STEP", 8)
     assert texts() == grown
     assert len(set(steps)) > 1
-    reader, plain = RowDecoder(model, [[1, 2], [3]], None), RowDecoder(model, [[1, 2], [3]], None)
+    reader, plain = RowDecoder(model, [[1, 2], [3]], WITHOUT_END), RowDecoder(model, [[1, 2], [3]], WITHOUT_END)
     for token in range(30):
         if token == 20:
             reader.join([[5, 6, 7]])
@@ -359,7 +372,7 @@ def test_a_static_step_outlives_rows_that_come_and_go(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StaticStep, "__init__", lambda self, *given: make(self, *given) or made.append(self.cache.rows))
     monkeypatch.setattr(predict, "STEPS_BEFORE_GRAPH", 2)
     monkeypatch.setattr(static_cache, "CAPACITY_STEP", 64)
-    reader, plain = (RowDecoder(model, [[1, 2, 3], [4], [5, 6]], None) for _ in range(2))
+    reader, plain = (RowDecoder(model, [[1, 2, 3], [4], [5, 6]], WITHOUT_END) for _ in range(2))
     changes: dict[int, list[int] | list[list[int]]] = {
         6: [2, 0],  # one ends, the others in another order
         9: [[7, 8, 9, 1, 2], [3]],

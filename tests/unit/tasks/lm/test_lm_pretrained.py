@@ -32,7 +32,7 @@ from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import RunTokenizer, ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder, add_adapters
-from vaak.tasks.lm.predict import RowDecoder, generate, generate_batch
+from vaak.tasks.lm.predict import WITHOUT_END, RowDecoder, generate, generate_batch
 from vaak.tasks.lm.pretrained import (
     exported_config,
     find_family,
@@ -124,7 +124,7 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
             ):
                 model.require_packing("training.batching")
     assert model._continues == (kind in CACHED)
-    reader = RowDecoder(model, [[5, 9]], None)
+    reader = RowDecoder(model, [[5, 9]], WITHOUT_END)
     reader.next_logits()
     # The caches of the others keep the last tokens only.
     assert reader.can_join == (kind not in ("mistral, sliding window", "gemma2", "gemma3_text"))

@@ -24,7 +24,7 @@ from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
 from vaak.tasks.lm.model import AnyLanguageModel
-from vaak.tasks.lm.predict import generate
+from vaak.tasks.lm.predict import Reading, generate
 from vaak.tasks.lm.task import LanguageModelTask
 
 ORDINARY = ("model.dropout=0", "data.token_dropout=0")
@@ -121,7 +121,7 @@ def drawn_tokens(
     task: LanguageModelTask, model: AnyLanguageModel, prompt: str, settings: SamplingSettings
 ) -> list[int]:
     ids = [task.tokenizer.bos_id, *task.tokenizer.encode(unicodedata.normalize("NFC", prompt))]
-    return list(generate(model, ids, settings, max_length=task.data.max_length))
+    return list(generate(model, ids, settings, Reading(task.data.max_length)))
 
 
 def test_wordpiece_reports_what_it_loses(tmp_path: Path):
