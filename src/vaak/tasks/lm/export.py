@@ -239,15 +239,19 @@ def export_onnx(
     ``eos_token_id`` is also in the model's metadata (``stop_ids``): a loop that writes texts has to stop there.
 
     ``inputs`` are ids ``(row, token)``; an encoder also has ``mask``, true where they are real. ``logits`` are ``(row,
-    token, vocab)``, ``hidden`` ``(row, token, width)``; an encoder's are 0 in padding. A row has ``longest`` tokens at
-    most. Raises UserError where the model can't be exported, or the outputs differ from PyTorch's.
+    token, vocab)``, ``hidden`` ``(row, token, width)``; an encoder's are 0 in padding. A model that is mixed with
+    n-grams gives the mixture's log-probabilities as ``logits``. A row has ``longest`` tokens at most. Raises UserError
+    where the model can't be exported, or the outputs differ from PyTorch's.
     """
     is_encoder = model.config.model_type == "encoder"
     names = ("inputs", "mask") if is_encoder else ("inputs",)
 
     def outputs(given: LanguageModel, inputs: Tensor, mask: Tensor | None = None) -> tuple[Tensor, ...]:
         hidden = given.hidden(inputs, mask=mask)
-        found = given.logits(hidden), hidden
+        logits = given.logits(hidden)
+        if given.ngram is not None:
+            logits = given.ngram.mix(logits, given.ngram.find_contexts(inputs))
+        found = logits, hidden
         return found if mask is None else tuple(one * mask[..., None] for one in found)
 
     # The file is made with the first and checked with all: a size that was fixed by mistake fails with the others.
@@ -420,10 +424,13 @@ def find_base_ends(base: KeptBase | None) -> list[int]:
 
 
 def _network_alone(model: Decoder) -> Decoder:
-    """Return a model without the n-grams that it is mixed with, which no format has; log that they are left out."""
+    """Return a model without the n-grams that it is mixed with, which only ONNX has; log that they are left out."""
     if model.ngram is None:
         return model
-    log.warning("the n-grams of model.ngram are left out: the file has the network alone, which predicts less well")
+    log.warning(
+        "the n-grams of model.ngram are left out: the file has the network alone, which predicts less well; "
+        "--format onnx has both"
+    )
     return model.without_ngram()
 
 
@@ -553,7 +560,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         write_texts = None
         if model.config.model_type == "decoder" and not isinstance(self.tokenizer, UsersTokenizer):
             write_texts = self._write_plain_tokenizer
-        export_onnx(_network_alone(model), self.tokenizer, self.longest_read, folder, write_texts)
+        export_onnx(model, self.tokenizer, self.longest_read, folder, write_texts)
 
     def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
         """Write a folder that CTranslate2 loads, with the logits of the run."""

@@ -94,6 +94,33 @@ def write_ngrams(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write_bytes(path, save({name: one if name.startswith("keys") else one.float() for name, one in tensors.items()}))
 
 
+def search(keys: Int[Tensor, "key"], numbers: Int[Tensor, "row"]) -> Int[Tensor, "row"]:
+    """Return how many of the sorted keys are below each number.
+
+    ONNX has no search: exported, a place is found bit by bit.
+    """
+    if not torch.compiler.is_exporting():
+        return torch.searchsorted(keys, numbers)
+    bits = len(keys).bit_length()
+    padded = torch.cat([keys, torch.full((2**bits - len(keys),), torch.iinfo(keys.dtype).max)])
+    found = torch.zeros_like(numbers)
+    for bit in reversed(range(bits)):
+        found = torch.where(padded[found + (2**bit - 1)] < numbers, found + 2**bit, found)
+    return found
+
+
+def repeat_rows(numbers: Int[Tensor, "row"]) -> Int[Tensor, "place"]:
+    """Return each row's index as often as its number says."""
+    if not torch.compiler.is_exporting():
+        return torch.repeat_interleave(numbers)
+    # ONNX can't repeat, either: rows are counted where they begin.
+    ends = numbers.cumsum(0)
+    total: int = ends[-1].item()  # type: ignore[assignment]
+    torch._check(total >= 0)
+    begins = torch.zeros(total + 1, dtype=torch.long).scatter_add(0, ends - numbers, torch.ones_like(numbers))
+    return begins.cumsum(0)[:-1] - 1
+
+
 class TokenNgram(nn.Module):
     """The probability of each token after others, on the device and in the precision of the arrays.
 
@@ -136,14 +163,14 @@ class TokenNgram(nn.Module):
 
     def probabilities(self, contexts: Int[Tensor, "row lag"]) -> Float[Tensor, "row vocab"]:
         """Return the distribution of the token after each context, the newest token first, −1 where there is none."""
-        found = self.unigram.repeat(len(contexts), 1)
+        found = self.unigram.repeat(contexts.shape[0], 1)
         for size, place, is_known in self._known_contexts(contexts):
             keys, values = self._order(size + 1)
             found *= self._back_off(size, place, is_known)[:, None]
-            first = torch.searchsorted(keys, place * self.vocab_size)
-            numbers = torch.where(is_known, torch.searchsorted(keys, (place + 1) * self.vocab_size) - first, 0)
-            rows = torch.repeat_interleave(numbers)
-            at = torch.arange(len(rows), device=rows.device) + (first - numbers.cumsum(0) + numbers)[rows]
+            first = search(keys, place * self.vocab_size)
+            numbers = torch.where(is_known, search(keys, (place + 1) * self.vocab_size) - first, 0)
+            rows = repeat_rows(numbers)
+            at = torch.arange(rows.shape[0], device=rows.device) + (first - numbers.cumsum(0) + numbers)[rows]
             # Each token once a row, so this adds the same in every run.
             where = rows, keys[at] % self.vocab_size
             found[where] += values[at]
@@ -164,6 +191,8 @@ class TokenNgram(nn.Module):
     ) -> Float[Tensor, "*shape vocab"]:
         """Return the logarithm of the mixture's probabilities, in float32 at least."""
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+        if torch.compiler.is_exporting():
+            return self._mix_rows(exact.flatten(0, -2), contexts.flatten(0, -2)).view_as(exact)
         # How many n-grams continue a context differs: nothing to compile.
         mix = torch.compiler.disable(self._mix_rows) if torch.compiler.is_compiling() else self._mix_rows
         at_once = max(1, NUMBERS_AT_ONCE // self.vocab_size)
@@ -196,7 +225,7 @@ class TokenNgram(nn.Module):
         if not len(keys):
             return torch.zeros_like(place), torch.zeros_like(is_known)
         key = place * self.vocab_size + token
-        found = torch.searchsorted(keys, key).clamp(max=len(keys) - 1)
+        found = search(keys, key).clamp(max=len(keys) - 1)
         return found, is_known & (token >= 0) & (keys[found] == key)
 
     def _order(self, size: int) -> tuple[Tensor, Tensor]:

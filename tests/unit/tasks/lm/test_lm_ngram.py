@@ -263,22 +263,41 @@ def test_a_checkpoint_alone_has_its_n_grams(runs: Path, vaak: Any, tmp_path: Pat
     assert alone != texts[0]
 
 
-@pytest.mark.parametrize("kind", ["hf", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_an_export_has_the_network_alone_and_says_so(
-    runs: Path, vaak: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+    runs: Path, vaak: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     made = {}
     for name in ("mixed", "alone"):
         caplog.clear()
-        code, _, errors = vaak("export", runs / name, "--format", kind, "--output", tmp_path / name)
+        code, _, errors = vaak("export", runs / name, "--format", "hf", "--output", tmp_path / name)
         assert code == 0, errors
         made[name] = sorted(path.name for path in (tmp_path / name).iterdir())
         said = [one.message for one in caplog.records if "n-grams of model.ngram are left out" in one.message]
         assert len(said) == (name == "mixed")
     assert made["mixed"] == made["alone"]
-    if kind == "hf":
-        weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in made]
-        assert weights[0] == weights[1]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in made]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometric", [0, 0.25])
+def test_an_onnx_file_has_the_mixture(runs: Path, tmp_path: Path, geometric: float, caplog: pytest.LogCaptureFixture):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    opened = open_run(runs / "mixed", device="cpu")
+    task, model = (opened.task, opened.model)  # type: Any, Any
+    model.ngram.geometric = geometric
+    task.export_onnx(model, tmp_path / "onnx")
+    assert "left out" not in caplog.text
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
+    dataset = task.dataset("test")
+    for index in range(0, len(dataset.lengths), 5):
+        inputs = dataset.ids(index)[None]
+        with torch.inference_mode():
+            expected = model(torch.from_numpy(inputs)).numpy()
+        (found,) = session.run(["logits"], {"inputs": inputs})
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    unknown = np.full((2, 3), task.tokenizer.vocab_size - 1)
+    assert np.exp(session.run(["logits"], {"inputs": unknown})[0]).sum(-1) == pytest.approx(np.ones((2, 3)), abs=1e-5)
 
 
 @pytest.mark.parametrize(
