@@ -89,7 +89,8 @@ class DistilledTask(TaskWrapper):
             what = "hidden states are learned" if self.options.hidden else "distillation.stored_gib is too small"
             raise UserError(
                 f"{TEACHER_KEY}: {self.teacher.source} reads other batches than this run, which it can only where its "
-                f"predictions are stored, and {what}: give both the same tokenizer, max_length and kind of model"
+                f"predictions are stored, and {what}: give both the same tokenizer, max_length, "
+                "bos_in_windows and kind of model"
             )
 
     def _require_teacher_of_this_run(self) -> None:
@@ -332,8 +333,7 @@ class Teacher:
             what = "whose examples are augmented" if not dataset.is_constant else "whose examples it can't read again"
             raise UserError(
                 f"{TEACHER_KEY}: {self.source} reads other batches than this run, {what}: give "
-                "both the same tokenizer, "
-                "max_length and kind of model"
+                "both the same tokenizer, max_length, bos_in_windows and kind of model"
             )
         return self.task.make_dataset_from(rows)
 

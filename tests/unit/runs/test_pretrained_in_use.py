@@ -238,6 +238,23 @@ def test_runs_checkpoints_and_names_are_told_from_models(tiny_run: Path, whisper
 
 
 @pytest.mark.slow
+def test_windows_of_a_real_gemma_begin_as_it_was_taught(vaak: Vaak, vaak_data: Callable[[str], Path], tmp_path: Path):
+    folder = Path(os.environ.get("VAAK_WEIGHTS", "/nowhere")) / "gemma"
+    if not folder.is_dir():
+        pytest.skip("VAAK_WEIGHTS has no folder gemma")
+    text = (vaak_data("hindi") / "premchand.valid.txt").read_text("utf-8")[:2000]
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    sizes = ("data.layout=stream", "data.corpus.document=file", "data.max_length=64", "data.stride=32")
+
+    def evaluate(*options: str) -> float:
+        code, out, err = vaak("eval", folder, "--data", tmp_path / "text.txt", "--json", *sizes, *options)
+        assert code == 0, err
+        return float(json.loads(out)["metrics"]["test_bits_per_byte"])
+
+    assert evaluate() < 0.9 * evaluate("data.bos_in_windows=false")
+
+
+@pytest.mark.slow
 def test_a_real_whisper_writes_what_transformers_writes(vaak: Vaak):
     weights, data = os.environ.get("VAAK_WEIGHTS"), os.environ.get("VAAK_DATA")
     if not weights or not data:
