@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Annotated as Bool
 from typing import Annotated as Float
@@ -221,10 +221,11 @@ class TransformersDecoder(MixedDecoder):
         return logits if self.ngram is None else self.ngram.mix(logits, cache.find_context(self.ngram))
 
     def _continued(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
-        given: dict[str, Any] = {}
+        # Scores of a whole prompt would be the largest tensor: a gigabyte for 1,000 tokens of Gemma.
+        given: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in self._arguments else {}
         if cache.is_padded:
             given["attention_mask"] = cache.real.long()
-            if self._takes_positions:
+            if "position_ids" in self._arguments:
                 given["position_ids"] = (cache.real.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         found = self.network(input_ids=input_ids, past_key_values=cache.past, use_cache=True, **given)
         cache.past = found.past_key_values
@@ -250,8 +251,9 @@ class TransformersDecoder(MixedDecoder):
         return TransformersDecoder(small, self.config) if has_weights else self
 
     @cached_property
-    def _takes_positions(self) -> bool:
-        return "position_ids" in inspect.signature(self.network.forward).parameters
+    def _arguments(self) -> Mapping[str, Any]:
+        """What can be given to the network besides tokens, by name."""
+        return inspect.signature(self.network.forward).parameters
 
     @cached_property
     def _continues(self) -> bool:
@@ -260,7 +262,7 @@ class TransformersDecoder(MixedDecoder):
     def require_packing(self, section: str) -> None:
         """Raises UserError where tokens of a row see other documents than their own; ``section`` is what asks."""
         tried = self._to_try
-        if not (self._takes_positions and tried._tried(tried._packed_and_alone)):
+        if not ("position_ids" in self._arguments and tried._tried(tried._packed_and_alone)):
             raise UserError(
                 f"{section}: {self.kind}, as transformers has it, can't keep the documents of one row apart; use "
                 "training.batching: {type: bucketed}, or data.layout: stream"

@@ -124,8 +124,13 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
             ):
                 model.require_packing("training.batching")
     assert model._continues == (kind in CACHED)
-    reader = RowDecoder(model, [[5, 9]], WITHOUT_END)
+    reader, scored = RowDecoder(model, [[5, 9]], WITHOUT_END), list[int]()
+    counting = model.network.get_output_embeddings().register_forward_hook(
+        lambda _module, _inputs, found: scored.append(found.shape[1])
+    )
     reader.next_logits()
+    counting.remove()
+    assert kind not in CACHED or scored == [1]
     # The caches of the others keep the last tokens only.
     assert reader.can_join == (kind not in ("mistral, sliding window", "gemma2", "gemma3_text"))
     if reader.can_join:
