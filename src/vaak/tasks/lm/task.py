@@ -233,6 +233,8 @@ class LanguageModelTask(ExportableTask):
             corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
             if self.chats:
                 return self._conversations(store, corruption, "all" if self.data.loss_on == "all" else "answers")
+            if self.begins_windows and self.data.bos_in_windows is None:
+                log.info("every window begins with %s, as the base's texts do", self.tokenizer.special_tokens["bos"])
             whole: TextDataset | StreamDataset
             if self.data.layout == "stream":
                 whole = StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
