@@ -2,9 +2,10 @@
 
     texts ──tokenizer──▶ encoder ──pooling over real tokens──▶ (unit length) ──▶ embeddings
 
-A folder of sentence-transformers lists its modules in ``modules.json``: Transformer, Pooling and Normalize are read.
-Any other encoder has the mean over its tokens. A cross-encoder, a classifier of transformers with one label, reads two
-texts together and gives one score. Source: Reimers and Gurevych 2019, "Sentence-BERT".
+A folder of sentence-transformers lists its modules in ``modules.json``: Transformer, Pooling and Normalize are read,
+and the prompt that it puts before each text by default. Any other encoder has the mean over its tokens. A
+cross-encoder, a classifier of transformers with one label, reads two texts together and gives one score. Source:
+Reimers and Gurevych 2019, "Sentence-BERT".
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from torch.nn import functional as F
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import TaskSpec
 from vaak.core.errors import UserError
-from vaak.core.names import require_known
+from vaak.core.names import list_names, require_known
 from vaak.core.storage.files import read_json
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import Precision
 from vaak.runs.open_run import OpenedRun
 from vaak.tasks.batches import Embedded, limit_batch
+from vaak.tasks.classification.pretrained import longest_input
 from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
 from vaak.tasks.pretrained import fetch_folder, load_config, load_tokenizer
 
@@ -37,26 +39,33 @@ KEY, PAIRS_KEY = "--embeddings", "--pairs"
 FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
 SENTENCES_AT_ONCE = 32
 POOLINGS = {
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "last",
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
 }
-"""Ours for the keys of sentence-transformers; a folder that has another one switched on isn't read."""
+"""The modes of sentence-transformers 6, in the order in which their vectors are joined, and the keys of older folders,
+which are true or false."""
 MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the vectors of tokens become one; ``max_length`` is that of a text, in tokens."""
+    """How texts are read, and the vectors of their tokens become one; ``max_length`` is that of a text, in tokens."""
 
-    kinds: tuple[str, ...] = ("mean",)
+    modes: tuple[str, ...] = ("mean",)
     normalises: bool = False
     max_length: int | None = None
+    prompt: str = ""
+    """Put before each text."""
+    lowers: bool = False
+    """Whether texts are read in lower case, whatever the tokenizer does."""
 
     @classmethod
     def read(cls, folder: Path) -> Pooling:
-        """Return that of a folder. Raises UserError for modules that aren't read."""
+        """Return that of a folder; a line says its prompt. Raises UserError for modules that aren't read."""
         if not (folder / "modules.json").is_file():
             log.warning("%s: %s has no modules.json: the embedding of a text is the mean over its tokens", KEY, folder)
             return cls()
@@ -65,28 +74,71 @@ class Pooling:
         ]
         if unread := [kind for kind, _ in modules if kind not in MODULES]:
             raise UserError(f"{KEY}: {folder} has a module {unread[0]}; only {', '.join(MODULES)} are read")
-        own: dict[str, Any] = next(
-            (read_json(place / "config.json") for kind, place in modules if kind == "Pooling"), {}
-        )
-        on = [name for name, value in own.items() if name.startswith("pooling_mode_") and value is True]
-        if unread := [name for name in on if name not in POOLINGS]:
-            raise UserError(f"{KEY}: {folder} has {unread[0]}, which isn't read")
-        file = folder / "sentence_bert_config.json"
-        longest = read_json(file).get("max_seq_length") if file.is_file() else None
+        own = next((_read_options(place / "config.json") for kind, place in modules if kind == "Pooling"), None)
+        if own is None:
+            raise UserError(f"{KEY}: modules.json of {folder} has no Pooling of the tokens' vectors")
+        text = _read_options(folder / "sentence_bert_config.json")
+        if (task := text.get("transformer_task", "feature-extraction")) != "feature-extraction":
+            raise UserError(f"{KEY}: {folder} has transformer_task {task}, which isn't read")
+        prompt = _read_prompt(folder)
+        if prompt and own.get("include_prompt") is False:
+            raise UserError(f"{KEY}: {folder} leaves its prompt out of the pooling (include_prompt), which isn't read")
         normalises = any(kind == "Normalize" for kind, _ in modules)
-        return cls(tuple(POOLINGS[name] for name in on) or ("mean",), normalises, longest)
+        lowers = text.get("do_lower_case") is True
+        return cls(_read_modes(own, folder), normalises, text.get("max_seq_length"), prompt, lowers)
+
+    def render(self, text: str) -> str:
+        """Return what is read of a text."""
+        found = self.prompt + text
+        return found.lower() if self.lowers else found
 
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """The embeddings ``(row, dim)`` of ``hidden (row, token, width)``; ``mask`` is True where a token is real."""
-        last = mask.sum(1) - 1
+        kept, number = hidden.masked_fill(~mask[..., None], 0.0), mask.sum(1, keepdim=True)
+        places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device) * mask
         each = {
-            "first": lambda: hidden[:, 0],
-            "mean": lambda: hidden.masked_fill(~mask[..., None], 0.0).sum(1) / mask.sum(1, keepdim=True),
+            "cls": lambda: hidden[:, 0],
             "max": lambda: hidden.masked_fill(~mask[..., None], -torch.inf).amax(1),
-            "last": lambda: hidden[torch.arange(len(hidden), device=hidden.device), last],
+            "mean": lambda: kept.sum(1) / number,
+            "mean_sqrt_len_tokens": lambda: kept.sum(1) / number.sqrt(),
+            "weightedmean": lambda: (kept * places[..., None]).sum(1) / places.sum(1, keepdim=True),
+            "lasttoken": lambda: hidden[torch.arange(len(hidden), device=hidden.device), number[:, 0] - 1],
         }
-        found = torch.cat([each[kind]() for kind in self.kinds], 1)
+        found = torch.cat([each[mode]() for mode in self.modes], 1)
         return F.normalize(found, dim=1) if self.normalises else found
+
+
+def _read_options(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = read_json(file) if file.is_file() else {}
+    return found
+
+
+def _read_modes(own: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+    """Return the modes of a Pooling with the options ``own``. Raises UserError for one that isn't read."""
+    # sentence-transformers 6 writes names; before, each mode had a key.
+    named = own.get("pooling_mode")
+    if named is not None:
+        modes = [named] if isinstance(named, str) else list(named)
+    else:
+        on = [name for name, value in own.items() if name.startswith("pooling_mode_") and value is True]
+        modes = [mode for mode, name in POOLINGS.items() if name in on]
+        modes += [name for name in on if name not in POOLINGS.values()]
+    require_known(modes, POOLINGS, f"{KEY}: {folder} has the pooling mode", error=UserError)
+    return tuple(modes) or ("mean",)
+
+
+def _read_prompt(folder: Path) -> str:
+    """Return what a folder puts before each text by default; a line says it, or that prompts aren't used."""
+    about = _read_options(folder / "config_sentence_transformers.json")
+    name, prompts = about.get("default_prompt_name"), about.get("prompts") or {}
+    if name is None:
+        if named := [one for one, prompt in prompts.items() if prompt]:
+            log.info("%s: %s has prompts (%s): put one before the texts yourself", KEY, folder, list_names(named))
+        return ""
+    if name not in prompts:
+        raise UserError(f"{KEY}: {folder} has no prompt {name!r}, its default_prompt_name")
+    log.info("%s: each text is read after the prompt %r (%s), its default", KEY, prompts[name], name)
+    return str(prompts[name])
 
 
 @dataclass(frozen=True)
@@ -106,14 +158,13 @@ class SentenceEncoder:
         tokenizer = load_tokenizer(KEY, str(folder))
         how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
         model = fetch_model(KEY, source, lambda: auto.AutoModel.from_pretrained(folder, **how)).to(device).eval()
-        longest = pooling.max_length or min(
-            tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 512)
-        )
+        longest = pooling.max_length or min(tokenizer.model_max_length, longest_input(model.config) or 512)
         tokenizer.padding_side = "right"
         return cls(model, tokenizer, pooling, longest)
 
     def embed_batch(self, texts: list[str]) -> list[Embedded]:
         """Return the embedding of each text, all computed at once."""
+        texts = [self.pooling.render(text) for text in texts]
         sizes = [len(ids) for ids in self.tokenizer(texts, verbose=False)["input_ids"]]
         how = {"padding": True, "truncation": True, "max_length": self.longest, "return_tensors": "pt"}
         read = self.tokenizer(texts, **how).to(next(self.model.parameters()).device)
@@ -203,7 +254,7 @@ def score_pairs(
     how: dict[str, Any] = {**SAFELY, "use_safetensors": True, "dtype": torch.float32}
     kind = auto.AutoModelForSequenceClassification
     model = fetch_model(PAIRS_KEY, source, lambda: kind.from_pretrained(folder, **how)).to(device).eval()
-    longest = min(tokenizer.model_max_length, getattr(config, "max_position_embeddings", 512))
+    longest = min(tokenizer.model_max_length, longest_input(config) or 512)
     log.info("%s: scores are of %s, as the model's configuration has it", PAIRS_KEY, activation)
     cut, given = 0, iter(pairs)
     while some := list(islice(given, limit_batch(SENTENCES_AT_ONCE))):

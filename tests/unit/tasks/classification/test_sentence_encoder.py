@@ -56,6 +56,10 @@ def compute_hidden(folder: Path, text: str) -> np.ndarray:
         (("mean_tokens",), ("Normalize",), lambda x: x.mean(0) / np.linalg.norm(x.mean(0))),
         (("cls_token", "max_tokens"), (), lambda x: np.concatenate([x[0], x.max(0)])),
         (("lasttoken",), (), lambda x: x[-1]),
+        (("mean_sqrt_len_tokens",), (), lambda x: x.sum(0) / len(x) ** 0.5),
+        (("weightedmean_tokens",), (), lambda x: np.average(x, 0, np.arange(1, len(x) + 1))),
+        # Whatever the order in the file, the maximum comes before the mean.
+        (("mean_tokens", "max_tokens"), (), lambda x: np.concatenate([x.max(0), x.mean(0)])),
     ],
 )
 def test_embeddings_are_those_of_its_modules(
@@ -73,6 +77,46 @@ def test_embeddings_are_those_of_its_modules(
         np.testing.assert_allclose(row["embedding"], pool(compute_hidden(encoder, row["text"])), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("named", "pool"),
+    [("cls", lambda x: x[0]), (["lasttoken", "mean"], lambda x: np.concatenate([x[-1], x.mean(0)]))],
+)
+def test_folders_of_sentence_transformers_6_name_their_pooling(
+    encoder: Path, vaak: Vaak, named: Any, pool: Callable[[np.ndarray], np.ndarray]
+):
+    """These had the mean, without a word."""
+    write_modules(encoder, {"embedding_dimension": 8, "pooling_mode": named, "include_prompt": True})
+    code, said, error = vaak("predict", encoder, "so it is", "--embeddings")
+    assert code == 0, error
+    np.testing.assert_allclose(json.loads(said)["embedding"], pool(compute_hidden(encoder, "so it is")), atol=1e-5)
+
+
+def test_texts_are_read_after_the_default_prompt_in_the_case_of_the_folder(
+    encoder: Path, vaak: Vaak, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    write_modules(encoder, {"pooling_mode_mean_tokens": True})
+    about, case = encoder / "config_sentence_transformers.json", encoder / "sentence_bert_config.json"
+    about.write_text(json.dumps({"prompts": {"query": "It is ", "document": ""}, "default_prompt_name": "query"}))
+    case.write_text('{"max_seq_length": 16, "do_lower_case": true}')
+    code, said, error = vaak("predict", encoder, "SO", "--embeddings")
+    assert code == 0, error
+    assert "each text is read after the prompt 'It is ' (query)" in caplog.text
+    row = json.loads(said)
+    assert row["text"] == "SO"
+    np.testing.assert_allclose(row["embedding"], compute_hidden(encoder, "it is so").mean(0), atol=1e-5)
+    write_modules(encoder, {"pooling_mode": "mean", "include_prompt": False})
+    code, _, error = vaak("predict", encoder, "so", "--embeddings")
+    assert code == 2
+    assert "leaves its prompt out of the pooling (include_prompt)" in error
+    about.write_text(json.dumps({"prompts": {"query": "It is "}, "default_prompt_name": None}))
+    code, said, _ = vaak("predict", encoder, "so", "--embeddings")
+    assert "has prompts (query): put one before the texts yourself" in caplog.text
+    np.testing.assert_allclose(json.loads(said)["embedding"], compute_hidden(encoder, "so").mean(0), atol=1e-5)
+    about.unlink()
+    case.unlink()
+
+
 def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
     encoder: Path, vaak: Vaak, caplog: pytest.LogCaptureFixture
 ):
@@ -83,7 +127,8 @@ def test_what_is_cut_is_counted_and_what_isn_t_read_refused(
     assert code == 0
     assert "1 texts are longer than 5 tokens; only their beginning was read" in caplog.text
     for change, expected in (
-        ({"pooling_mode_weightedmean_tokens": True}, "has pooling_mode_weightedmean_tokens"),
+        ({"pooling_mode_odd_tokens": True}, "has the pooling mode 'pooling_mode_odd_tokens'"),
+        ({"pooling_mode": "odd"}, "has the pooling mode 'odd'"),
         ({}, "Dense"),
     ):
         write_modules(encoder, change, *([] if change else ["Dense"]))
