@@ -12,7 +12,7 @@ from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import SHORT_DAYS
 from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.short_words import FORMS
-from vaak.text.speech.words import DIGITS, cardinal, digits, table, words, year
+from vaak.text.speech.words import DIGITS, RewriteRule, cardinal, digits, rewrite, table, words, year
 
 TITLES = table(
     """
@@ -76,7 +76,7 @@ LATIN = {
 _SECTION_OF = re.compile(r"(?<![\w.])([Ss])(s?)\.\s?(?=\d+[A-Z]?(?:\(\w+\))*(?:(?:, | and | ?[-–] ?)\d+\w*)* of the\b)")
 _UNDER_SECTION = re.compile(r"(?<!\w)([Uu])/s\.?\s?(?=\d)")
 _LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
-_AVERAGES = (
+_AVERAGES: tuple[RewriteRule, ...] = (
     (
         re.compile(r"(\b(?:[Tt]he|high|low|max\.?|min\.?|body|room|air|oven|water|mean|outside) )temp\.(?=\s[a-z\d])"),
         r"\1temperature",
@@ -146,8 +146,7 @@ def abbreviations(text: str) -> str:
     text = _HONOURABLE.sub("Honorable", _VERSUS.sub("versus", text))
     text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
     text = _UNDER_SECTION.sub(lambda match: f"{match[1]}nder section ", text)
-    for pattern, said in _AVERAGES:
-        text = pattern.sub(said, text)
+    text = rewrite(text, _AVERAGES)
     text = _SAINTS.sub("Saints ", text)
     text = _DIRECTION.sub(lambda match: f"{_DIRECTIONS[match[1]]} ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
@@ -212,7 +211,7 @@ SYMBOLS = (
 )
 """The name of a symbol; empty where it is not spoken."""
 _MARKS = {"[": "(", "]": ")", "{": "(", "}": ")"}
-_PUNCTUATION = (
+_PUNCTUATION: tuple[RewriteRule, ...] = (
     (re.compile(r"\.(?:\s?\.)+"), "… "),
     (re.compile(r"\s*(?:--+|—|(?<=\s)[-–](?=\s))\s*"), " — "),
     (re.compile("–"), "-"),
@@ -225,7 +224,7 @@ _PUNCTUATION = (
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
 _REPEATED = re.compile(r"([*_=~+#$])\1{2,}")
 _SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
-_SHORT = (
+_SHORT: tuple[RewriteRule, ...] = (
     (re.compile(r"\b(and)/(or)\b", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"\bw/o\b"), "without"),
     (re.compile(r"\bc/o\b"), "care of"),
@@ -238,11 +237,8 @@ def symbols(text: str) -> str:
     >>> symbols("3+4=7, and/or w/o he/she")
     '3 plus 4 equals 7, and or without he slash she'
     """
-    for pattern, said in _PUNCTUATION:
-        text = pattern.sub(said, text)
-    text = _REPEATED.sub(" ", text)
-    for pattern, said in _SHORT:
-        text = pattern.sub(said, text)
+    text = _REPEATED.sub(" ", rewrite(text, _PUNCTUATION))
+    text = rewrite(text, _SHORT)
     text = _SLASH.sub(" slash ", text).replace("/", " ")
     return _SYMBOL.sub(lambda match: f" {SYMBOLS[match[0]]} ", text)
 

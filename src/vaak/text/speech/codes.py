@@ -80,7 +80,7 @@ _RULES: tuple[RewriteRule, ...] = (
     ("-", re.compile(r"(?<=\bBoeing )(7\d7)-(\d{3})(?!\w)"), lambda match: f"{grouped(match[1])} {grouped(match[2])}"),
     ("-", re.compile(r"(?<![\w.,-])50-50(?![\w-])"), "fifty fifty"),
     (":", re.compile(r"(?<![\w:])[\dA-Fa-f]{2}(?::[\dA-Fa-f]{2}){5}(?![\w:])"), lambda match: _spell(match[0])),
-    ("", re.compile(r"\b[A-Z]{2}\d\d ?[A-Z]{4}(?: ?\d{2,4}){2,7}\b"), lambda match: _spell(match[0])),
+    (re.compile(r"\b[A-Z]{2}\d\d ?[A-Z]{4}(?: ?\d{2,4}){2,7}\b"), lambda match: _spell(match[0])),
     (".", re.compile(r"\bH\.(26\d)\b"), lambda match: f"H {digits(match[1])}"),
     (".", re.compile(r"\bF\.\s?(2d|3d|4th)\b"), lambda match: f"F {_NTH[match[1]]}"),
     (
@@ -104,12 +104,10 @@ _RULES: tuple[RewriteRule, ...] = (
     ("q", re.compile(r"\b[qQ](\d+)(?:\s?[-–]\s?(\d+))?\s?h(?:rs?)?\b"), _read_interval),
     ("q", re.compile(r"\bq(HS|AM|PM|D|d|day)\b"), lambda match: _AT_NIGHT[match[1]]),
     (
-        "",
         re.compile(r"\b(480|576|720|1080|1440|2160)([pi])(?![\w-]|\.\d)"),
         lambda match: f"{grouped(match[1])} {match[2].upper()}",
     ),
     (
-        "",
         re.compile(
             r"(?<![\w.,])(\d+(?:\.\d+)?)[xX](?=(?: (?:faster|slower|more|less|the|bigger|larger|better|higher|longer|"
             r"cheaper|likely|daily|weekly|smaller|lower|stronger)\b|/(?:day|week|wk|month|mo|year|yr)\b))"
@@ -121,7 +119,7 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(r"(?<=\d{4})(,?) x(\d{1,6})\b(?![.,]\d)"),
         lambda match: f"{match[1]} extension {digits(match[2])}",
     ),
-    ("", re.compile(r"\b(?=[A-Z]\w*[a-z]\w*)(?:[A-Z][a-z]?\d{0,3}){2,}\b"), _read_formula),
+    (re.compile(r"\b(?=[A-Z]\w*[a-z]\w*)(?:[A-Z][a-z]?\d{0,3}){2,}\b"), _read_formula),
     (
         "0",
         re.compile(r"(?<![\w.,-])([1-9]\d{0,2})((?: \d{3})+)(?<= 000)(?= [a-z]|[.,;)]?$)"),
@@ -134,7 +132,6 @@ _RULES: tuple[RewriteRule, ...] = (
         lambda match: f"{match[1]} {cardinal(parse_roman(match[2]))} {match[3].upper()}",
     ),
     (
-        "",
         re.compile(r"\b([123]) (?=(?:Corinthians|Kings|Samuel|Chronicles|Thessalonians|Timothy|Peter|John) \d)"),
         lambda match: f"{_NTH[match[1]]} ",
     ),

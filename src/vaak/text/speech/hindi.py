@@ -8,14 +8,13 @@ for पंद्रह and हज़ार, which are more usual now. Of 15/8/19
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from vaak.text.speech import hindi_forms
 from vaak.text.speech.hindi_money import SIGNS
 from vaak.text.speech.hindi_short_words import BEGINS, ENDED, HAS_SHORT_WORD, SHORT_WORDS, nfc
 from vaak.text.speech.hindi_units import UNITS_ALONE
 from vaak.text.speech.identifiers import read_after, read_digits
-from vaak.text.speech.words import table, words
+from vaak.text.speech.words import RewriteRule, rewrite, table, words
 
 _nfc = nfc
 
@@ -156,8 +155,7 @@ def _quarters(found: re.Match[str]) -> str:
 
 _SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन){ENDED}){{1,2}})?")
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
-Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
-RULES: tuple[Rule, ...] = (
+RULES: tuple[RewriteRule, ...] = (
     (re.compile("\x02(\\d{4})\x03"), lambda found: year(int(found[1]))),
     (
         re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?![\d/-])"),
@@ -211,18 +209,18 @@ def in_words(text: str, unspoken: list[str] | None = None) -> str:
     >>> in_words("15/08/1947 को 5वाँ, ₹2.50 और 10:30 बजे")
     'पंद्रह अगस्त उन्नीस सौ सैंतालीस को पाँचवाँ, दो रुपये पचास पैसे और दस बजकर तीस मिनट'
     """
-    text = hindi_forms.apply(hindi_forms.ADDRESSES, text)
-    text = hindi_forms.apply(UNITS_ALONE, text)
+    text = rewrite(text, hindi_forms.ADDRESSES)
+    text = rewrite(text, UNITS_ALONE)
     if HAS_SHORT_WORD.search(text):
-        text = hindi_forms.apply(SHORT_WORDS, text)
-    text = hindi_forms.apply(hindi_forms.WORDS, text)
+        text = rewrite(text, SHORT_WORDS)
+    text = rewrite(text, hindi_forms.WORDS)
     if hindi_forms.HAS_ROMAN.search(text):
-        text = hindi_forms.apply(hindi_forms.ROMAN, text)
+        text = rewrite(text, hindi_forms.ROMAN)
     text = read_digits(read_after(text, hindi_forms.CUES, digits, _nfc("प्लस")), digits, _nfc("प्लस"))
     if hindi_forms.HAS_FIGURE.search(text):
-        text = hindi_forms.apply(hindi_forms.FIGURES, text)
+        text = rewrite(text, hindi_forms.FIGURES)
     if unspoken is not None:
         unspoken.extend(hindi_forms.find_unspoken(text))
     if hindi_forms.HAS_FIGURE.search(text):
-        text = hindi_forms.apply(RULES, text)
+        text = rewrite(text, RULES)
     return re.sub(r"\s+", " ", text).strip()

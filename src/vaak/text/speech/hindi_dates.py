@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from vaak.text.speech.hindi_short_words import BEGINS, ENDED, Rule, match_any, nfc, read_table
+from vaak.text.speech.hindi_short_words import BEGINS, ENDED, match_any, nfc, read_table
+from vaak.text.speech.words import RewriteRule
 
 MONTH_NAMES = read_table(
     """
@@ -54,7 +55,7 @@ _FOREIGN_MONTH = re.compile(
     rf"(?<![\d.,])(\d{{1,2}})(?:st|nd|rd|th)?[ /-]({'|'.join(_LATIN_MONTHS)})(?:[a-z]{{1,6}})?\b\.?"
     rf"(?:,?[ /-]([12]\d{{3}})(?!\d))?"
 )
-NAMED_DATES: tuple[Rule, ...] = (
+NAMED_DATES: tuple[RewriteRule, ...] = (
     (
         re.compile(rf"\b{_LATIN_DAY}\s?[-–]\s?{_LATIN_DAY}\b"),
         lambda found: f"{_LATIN_DAYS[found[1]]}{_TO}{_LATIN_DAYS[found[2]]}",
@@ -85,7 +86,7 @@ NAMED_DATES: tuple[Rule, ...] = (
     (re.compile(rf"({_MONTH})\s{{0,2}}[-–]\s?(?=\d{{1,2}}\s(?:{match_any(MONTH_NAMES)}))"), rf"\1{_TO}"),
 )
 """With names of months or days."""
-DATES: tuple[Rule, ...] = (
+DATES: tuple[RewriteRule, ...] = (
     (
         re.compile(r"(?<![\d/])([12]\d{3})/(\d{1,2})/(\d{1,2})(?![\d/])"),
         lambda found: f"{found[3]}/{found[2]}/{found[1]}" if int(found[2]) <= 12 else found[0],
@@ -109,7 +110,7 @@ DATES: tuple[Rule, ...] = (
     (re.compile(r"(?<![\d.,/-])'?([2-9]0)s\b"), nfc(r"\1 के दशक")),
 )
 """Before versions, which have the same form."""
-TIMES: tuple[Rule, ...] = (
+TIMES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<=\d)(\s?)([ap])\.\s?m\.(?!\w)"), r"\1\2m"),
     (re.compile(r"(?<![\d:.,])(1?\d|2[0-4])\.([0-5]\d)(?=\s?[AaPp][Mm]\b)"), r"\1:\2"),
     (
@@ -172,7 +173,7 @@ TIMES: tuple[Rule, ...] = (
         lambda found: nfc(f"{_count_hours(found[1])} {found[2]} मिनट"),
     ),
 )
-YEARS: tuple[Rule, ...] = (
+YEARS: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<![\d/.-])(\d{1,2})/(\d{1,2})/(\d\d)(?![\d/])"), lambda found: _short_date(found)),
     (
         re.compile(

@@ -14,7 +14,6 @@ from vaak.text.speech.hindi_short_words import (
     BEGINS,
     ENDED,
     LETTER,
-    Rule,
     nfc,
     read_table,
 )
@@ -22,8 +21,8 @@ from vaak.text.speech.hindi_units import UNIT, UNITS
 from vaak.text.speech.identifiers import compile_cues
 from vaak.text.speech.operators import LOWERED, RAISED
 from vaak.text.speech.roman import parse_roman
+from vaak.text.speech.words import RewriteRule, table
 from vaak.text.speech.words import ordinal as english_ordinal
-from vaak.text.speech.words import table
 
 _NAMES = read_table(
     """
@@ -96,7 +95,7 @@ def _stars(found: re.Match[str]) -> str:
     return nfc(f" {stars + missing} में से {stars} सितारे " if missing else f" {stars} सितारे ")
 
 
-ADDRESSES: tuple[Rule, ...] = (
+ADDRESSES: tuple[RewriteRule, ...] = (
     (re.compile(r"\b(?:https?|ftp)://([\w./?=&%#~:@+-]*[\w/])", re.ASCII), lambda found: address(found[1])),
     (re.compile(r"(?<![\w.+-])[\w.+%-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII), lambda found: address(found[0])),
     (
@@ -167,7 +166,7 @@ _ROMAN_CLAUSE = re.compile(
 )
 """Names in no list are counted: एंजियोटेंसिन II is दो, like most things numbered so."""
 _TRAINS = nfc("एक्सप्रेस|राजधानी|शताब्दी|मेल|दुरंतो|वंदे|सुपरफ़ास्ट|सुपरफास्ट|पैसेंजर|हमसफ़र|हमसफर|तेजस|ट्रेन|गाड़ी")
-WORDS: tuple[Rule, ...] = (
+WORDS: tuple[RewriteRule, ...] = (
     (  # of cars: KA 05 MN 4410, UP-32-AB-1234
         re.compile(r"\b([A-Z]{2})[ -]?(\d{1,2})[ -]?([A-Z]{1,3}(?:[ -][A-Z]{2})?)[ -]?(\d{4})\b"),
         lambda found: f"{found[1]} {found[2]} {found[3]} {' '.join(found[4])}",
@@ -226,7 +225,7 @@ WORDS: tuple[Rule, ...] = (
         lambda found: f"{found[1]}{' '.join(found[2])}",
     ),
 )
-ROMAN: tuple[Rule, ...] = (
+ROMAN: tuple[RewriteRule, ...] = (
     (_ROMAN_ITEM, lambda found: f"{parse_roman(found[1].upper())}. "),
     (_ROMAN_CLAUSE, lambda found: f"{found[1] or ''} ({parse_roman((found[2] or found[3]).upper())})"),
     (_ROMAN_ORDINAL, lambda found: str(parse_roman(found[1]))),
@@ -240,7 +239,7 @@ ROMAN: tuple[Rule, ...] = (
 HAS_ROMAN = re.compile("[IVXivx]")
 HAS_FIGURE = re.compile(r"[^\u0900-\u0965\u0970-\u097fA-Za-z\s.,;:!?()\"'…—-]")
 """Much faster to look for than each of these."""
-FIGURES: tuple[Rule, ...] = (
+FIGURES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<![\w.,:/-])0(?=[1-9]\s[\u0904-\u0939a-z])"), ""),  # 05 मार्च
     (re.compile(r"(?<=\d)\s?[-−]\s?(?=\d+(?:\.\d+)?\s?(?:[-−+*/×÷]\s?\d+(?:\.\d+)?\s?)*=)"), _MINUS),
     (
@@ -379,10 +378,3 @@ def with_full_stops(text: str) -> str:
 def find_unspoken(text: str) -> list[str]:
     """The symbols of a text that aren't spoken."""
     return [one for one in text if one in DROPPED]
-
-
-def apply(rules: tuple[Rule, ...], text: str) -> str:
-    """The text after each of the rules."""
-    for pattern, said in rules:
-        text = pattern.sub(said, text)
-    return text

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 
-from vaak.text.speech.hindi_short_words import BEGINS, ENDED, Rule, match_any, nfc, read_table
+from vaak.text.speech.hindi_short_words import BEGINS, ENDED, match_any, nfc, read_table
 from vaak.text.speech.hindi_units import NUMBER, PER, name_below
+from vaak.text.speech.words import RewriteRule
 
 SIGNS = read_table("$=डॉलर €=यूरो £=पाउंड ¥=येन ₩=वॉन ₺=लीरा ৳=टका ₦=नाइरा ₽=रूबल ₫=डोंग ฿=बाट ₪=शेकेल ₿=बिटकॉइन")
 """Signs other than that of the rupee, and what the money is called."""
@@ -35,7 +36,7 @@ _RUPEES = nfc("रुपये|रुपए")
 _SAID_SCALES = ")(?<!".join(read_table("हज़ार_= हजार_= लाख_= लाखों_= करोड़_= करोड़ों_= अरब_= सौ_="))
 _PER, _TO = nfc(" प्रति "), nfc(" से ")
 
-MONEY: tuple[Rule, ...] = (
+MONEY: tuple[RewriteRule, ...] = (
     (re.compile(nfc(rf"(?<!\d )(?<!\d){BEGINS}(?:रु|रू|Rs|Re|INR)(?:\.|:)?\s?(?=\d)|₨\s?(?=\d)")), "₹"),
     (  # not of "5 करोड़ रुपये 45 लोगों", or of a year
         re.compile(

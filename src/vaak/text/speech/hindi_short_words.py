@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from vaak.text.speech.words import table
+from vaak.text.speech.words import RewriteRule, table
 
 
 def nfc(text: str) -> str:
@@ -24,7 +24,6 @@ def match_any(written: Iterable[str]) -> str:
     return "|".join(re.escape(one) for one in sorted(written, key=len, reverse=True))
 
 
-Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str] | str]
 LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
 BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
 """The borders of a word: to ``re``, vowel signs aren't word characters."""
@@ -126,7 +125,7 @@ def _read_compound(found: re.Match[str]) -> str:
     return f"{COMPOUND.get(key, key.replace('.', ' '))} {stop}"
 
 
-SHORT_WORDS: tuple[Rule, ...] = (
+SHORT_WORDS: tuple[RewriteRule, ...] = (
     (re.compile(nfc(rf"{BEGINS}सं\.\s?रा\.\s?(?=अमेरिका|अमरीका)")), nfc("संयुक्त राज्य ")),
     (_SPACED, lambda found: f"{found[1].replace(' ', '')}."),
     (re.compile(rf"{BEGINS}{_DEGREES}"), r"\1 \2 "),

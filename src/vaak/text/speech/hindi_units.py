@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vaak.text.speech.hindi_short_words import BEGINS, ENDED, LETTER, Rule, match_any, nfc, read_table
+from vaak.text.speech.hindi_short_words import BEGINS, ENDED, LETTER, match_any, nfc, read_table
+from vaak.text.speech.words import RewriteRule
 
 _PREFIXES = read_table(
     "k=किलो K=किलो M=मेगा G=गीगा T=टेरा P=पेटा h=हेक्टो d=डेसी c=सेंटी m=मिली µ=माइक्रो μ=माइक्रो n=नैनो p=पिको"
@@ -316,7 +317,7 @@ def _measure(found: re.Match[str]) -> str:
     return f"{found['number']} {_RAISED_UNIT.get(found['power'] or '', '')}{unit}{quotient}"
 
 
-UNITS_ALONE: tuple[Rule, ...] = (
+UNITS_ALONE: tuple[RewriteRule, ...] = (
     (  # the unit of a column, or after वर्ग and प्रति
         re.compile(rf"(?<!(?!\d){LETTER})({_COMPOUND})(?:/({PER}))?{_STOP}{ENDED}"),
         lambda found: HINDI_BY_UNIT[found[1]] + (_PER_SAID + name_below(found[2]) if found[2] else ""),
@@ -333,7 +334,7 @@ UNITS_ALONE: tuple[Rule, ...] = (
     (re.compile(nfc(r"(?<=[\d°] )से\.\s?ग्रे\.?|(?<=डिग्री )(?:से\.|C\b)|(?<=°)\s?(?:से\.|सेल्सियस)")), nfc(" सेल्सियस")),
 )
 """Without a figure; applied before abbreviations, which would spell them."""
-UNITS: tuple[Rule, ...] = (
+UNITS: tuple[RewriteRule, ...] = (
     (
         re.compile(nfc(rf"(?<=\d )({_SCALE})(\s)({UNIT}){ENDED}")),
         lambda found: f"{found[1]}{found[2]}{HINDI_BY_UNIT[found[3]]}",

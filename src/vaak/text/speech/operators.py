@@ -8,7 +8,7 @@ import unicodedata
 from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.unit_names import NAME_BY_UNIT
 from vaak.text.speech.unit_names import plural as plural_unit
-from vaak.text.speech.words import cardinal, plural, table
+from vaak.text.speech.words import RewriteRule, cardinal, plural, rewrite, table
 
 NAMES_BY_SIGN = table(
     """
@@ -84,7 +84,7 @@ _UNIT = "|".join(re.escape(one) for one in sorted(NAME_BY_UNIT, key=len, reverse
 _POWER_OF_UNIT = re.compile(rf"(?<=10)({_RAISED}+)\s?({_UNIT})(?![\w/])")
 _CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RAISED})")
 _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
-_RULES = (
+_RULES: tuple[RewriteRule, ...] = (
     (_SEVERAL, lambda found: _several(found)),
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
     (re.compile(r"\bA-Z\b"), "A to Z"),
@@ -144,9 +144,7 @@ def operators(text: str) -> str:
     '6.02 times 10 to the power of 23 , a is not equal to b, C A 2 plus , H2O, 6 times 7 = 42'
     """
     # In order: composed forms (10², !=) before the single signs in them.
-    for pattern, said in _RULES:
-        text = pattern.sub(said, text)
-    return text
+    return rewrite(text, _RULES)
 
 
 def _rate(found: re.Match[str]) -> str:

@@ -48,19 +48,20 @@ def table(pairs: str) -> dict[str, str]:
     return {key.replace("_", " "): said.replace("_", " ") for key, _, said in written}
 
 
-RewriteRule = tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]]
-"""A character that a text must have, a pattern, and its replacement: most texts have none of the characters."""
+_Replacement = str | Callable[[re.Match[str]], str]
+RewriteRule = tuple[re.Pattern[str], _Replacement] | tuple[str, re.Pattern[str], _Replacement]
+"""A pattern and its replacement, after a character that a text must have, if there is one: most texts lack it."""
 
 
 def rewrite(text: str, rules: Iterable[RewriteRule]) -> str:
     """Return a text after one rule after another.
 
-    >>> rewrite("a-b & c", [("&", re.compile("&"), "and"), ("+", re.compile(r"\\+"), "plus")])
+    >>> rewrite("a-b & c", [("&", re.compile("&"), "and"), (re.compile(r"\\+"), "plus")])
     'a-b and c'
     """
-    for character, pattern, replacement in rules:
-        if character in text:
-            text = pattern.sub(replacement, text)
+    for rule in rules:
+        if len(rule) == 2 or rule[0] in text:
+            text = rule[-2].sub(rule[-1], text)
     return text
 
 
