@@ -45,6 +45,7 @@ ALONE = {
     "comparison": ("--experiments 2 --samples 10", "corrected t-test"),
     "cross_entropy": ("--sizes 16x4x40 --rounds 1", "| 16x4x40, bf16 | chunked, z_loss |"),
     "decoding": ("--width 64 --layers 1 --vocab 300 --rows 1 --tokens 2 --rounds 1", "transformers"),
+    "detokenizing": ("--tokens 8 --rounds 1", "as they come"),
     "engine": ("--rounds 1 --sizes micro --arms Vaak", "by the checkpoint's place in its epoch"),
     "exports": ("--width 32 --layers 1 --seconds 0.5 --rounds 1", "CTC"),
     "favor": ("--head-width 8 --draws 4 --features 16", "16"),

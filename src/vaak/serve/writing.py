@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from starlette.requests import Request
@@ -24,9 +24,7 @@ from vaak.serve.errors import ApiError
 from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
 from vaak.serve.models import Served, Server, compute, stream
 from vaak.serve.prompts import read_chat, read_prompts
-
-if TYPE_CHECKING:
-    from vaak.tasks.lm.predict import Pieces
+from vaak.text.detokenizer import Pieces
 
 log = logging.getLogger("vaak")
 DONE = "data: [DONE]\n\n"
@@ -70,8 +68,6 @@ class Row:
 
     def begin(self, tokenizer: Any) -> None:
         """Begin, or begin again after a failed attempt, without sending text twice."""
-        from vaak.tasks.lm.predict import Pieces
-
         self.text, self.num_tokens, self.is_stopped, self.scores = "", 0, False, []
         self._pieces = Pieces(tokenizer, self.prompt)
 
@@ -82,9 +78,11 @@ class Row:
     def take_scores(self) -> list[TokenScore]:
         """Return the scores of the tokens that begin in what was told of the text, but for those returned before."""
         is_whole = self._is_ended and not self.is_stopped
-        known = [one for one in self.scores if is_whole or one.offset < self._told]
-        found, self._told_scores = known[self._told_scores :], len(known)
-        return found
+        begin = end = self._told_scores
+        while end < len(self.scores) and (is_whole or self.scores[end].offset < self._told):
+            end += 1
+        self._told_scores = end
+        return self.scores[begin:end]
 
     def add(self, token: int) -> None:
         assert self._pieces is not None

@@ -195,13 +195,13 @@ class Tokenizer:
 
     def are_reproduced(self, batch: Sequence[list[int]], texts: Sequence[str]) -> list[bool]:
         """Return for each row of ids whether it decodes to exactly its text."""
-        parts = self._bytes_of_tokens
+        parts = self.bytes_of_tokens
         if parts is None:
             return [back == text for back, text in zip(self.backend.decode_batch(list(batch)), texts, strict=True)]
         return [b"".join([parts[one] for one in ids]) == text.encode() for ids, text in zip(batch, texts, strict=True)]
 
     @cached_property
-    def _bytes_of_tokens(self) -> list[bytes] | None:
+    def bytes_of_tokens(self) -> list[bytes] | None:
         """Return what each id decodes to, if a text is just that of its tokens one after another: faster than decoding.
 
         None where a decoder does more than that.
@@ -215,6 +215,10 @@ class Tokenizer:
                 parts[number] = bytes(BYTES[char] for char in token) if known else token.encode()
         return parts
 
+    def has_text(self, token: int) -> bool:
+        """Return whether a token is decoded: not a special one, nor one beyond the vocabulary."""
+        return token not in self._special_ids and self.backend.id_to_token(token) is not None
+
     def written_bytes(self, token: int) -> bytes:
         """Return what a token adds to a text after others, in UTF-8: for a special one its name, for None nothing."""
         if token >= self.vocab_size:
@@ -223,7 +227,7 @@ class Tokenizer:
             return self.readable(token).encode()
         if self.is_byte(token):
             return bytes.fromhex(str(self.backend.id_to_token(token))[3:5])
-        if (parts := self._bytes_of_tokens) is not None:
+        if (parts := self.bytes_of_tokens) is not None:
             return parts[token]
         return self.decode([token, token])[len(self.decode([token])) :].encode()
 
@@ -345,7 +349,7 @@ class UsersTokenizer(Tokenizer):
         self.special_tokens = {role: names[0] for role, names in SPECIAL_NAMES.items()}
         self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = range(len(SPECIAL_TOKENS))
         self.vocab_size = len(SPECIAL_TOKENS) + len(self._users)
-        self._special_ids, self._bytes_of_tokens = frozenset(range(len(SPECIAL_TOKENS))), None
+        self._special_ids, self.bytes_of_tokens = frozenset(range(len(SPECIAL_TOKENS))), None
 
     @classmethod
     def trained(cls, options: UsersOptions, folder: Path, texts: Iterable[str]) -> UsersTokenizer:

@@ -95,38 +95,6 @@ def generate_batch(
     return texts
 
 
-class Pieces:
-    """The text of tokens after a prompt, as they come, in pieces that are whole characters."""
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
-        # The token that begins a text isn't part of it; a prompt of tokens may lack it.
-        self.tokenizer, self.ids = tokenizer, list(prompt[1:] if prompt[:1] == [tokenizer.bos_id] else prompt)
-        self.said = tokenizer.decode(self.ids)
-
-    def add(self, token: int) -> str:
-        """Return the text that one more token completes; empty within a character."""
-        self.ids.append(token)
-        whole = self.tokenizer.decode(self.ids)
-        if whole.endswith("\ufffd") or self.tokenizer.is_byte(token):
-            # Wait for the rest.
-            return ""
-        piece, self.said = whole[len(self.said) :], whole
-        return piece
-
-    def rest(self) -> str:
-        """Return what was waited for, once there are no more tokens."""
-        return self.tokenizer.decode(self.ids)[len(self.said) :]
-
-
-def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
-    """The text of tokens after a prompt, in pieces that are whole characters."""
-    found = Pieces(tokenizer, prompt)
-    for token in tokens:
-        if piece := found.add(token):
-            yield piece
-    yield found.rest()
-
-
 def token_scores(
     model: AnyLanguageModel, rows: Sequence[Sequence[int]], counts: Sequence[int]
 ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -74,7 +74,6 @@ from vaak.tasks.lm.predict import (
     embed_rows,
     generate,
     generate_batch,
-    pieces,
     split_text,
 )
 from vaak.tasks.lm.preferences import (
@@ -94,6 +93,7 @@ from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
 from vaak.text.corpora.tool_calls import NO_OPTIONS, Options
+from vaak.text.detokenizer import pieces
 from vaak.text.tokenizer import Tokenizer, normalise
 
 log = logging.getLogger("vaak")
