@@ -203,6 +203,7 @@ class TranslateRequest(Form):
     max_new_tokens: int | None = None
     beam_size: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
     length_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
     n_best: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
     num_samples: Annotated[int | None, Field(le=MOST_HYPOTHESES)] = None
     temperature: float | None = None

@@ -228,6 +228,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         ("seq2seq", f"data.decoding.{name}"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER)
         for name in ("length_penalty", "early_stopping")
     },
+    ("seq2seq", "data.decoding.no_repeat_ngram_size"): ("data.decoding={max_new_tokens: 24}", LONGER),
     **{
         ("seq2seq", f"model.{side}.{name}"): (f"model.{side}.attention_type={kind}",)
         for side, kind in (("encoder", "linear"), ("decoder", "causal_linear"))

@@ -8,7 +8,8 @@ nowhere: top-k needs its k best, top-p as many as together reach the probability
 
 Sources: Fan et al. 2018, "Hierarchical Neural Story Generation" (top-k); Holtzman et al. 2020, "The Curious Case of
 Neural Text Degeneration" (top-p); Nguyen et al. 2024, "Turning Up the Heat: Min-p Sampling" (min-p); Keskar et al.
-2019, "CTRL" (repetition penalty).
+2019, "CTRL" (repetition penalty); Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization" (no
+n-gram twice).
 """
 
 from __future__ import annotations
@@ -245,6 +246,40 @@ class Writer(Protocol):
     def select(self, rows: Tensor) -> None:
         """Keep these rows ``(rows,)``, on the CPU, in this order; one may be taken several times."""
         ...
+
+
+class WithoutRepeats:
+    """A writer in whose rows no run of ``size`` tokens occurs twice: the token that would complete one can't follow.
+
+    The probabilities are those of the tokens that can. What a row begins with isn't part of a run, so that the token
+    that ends it always can, also where it is the one that begins it.
+    """
+
+    def __init__(self, writer: Writer, size: int) -> None:
+        assert size >= 1
+        self.writer, self.size = writer, size
+        self.written: Tensor | None = None
+        """``(rows, time)``; None before the first token."""
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        newest = tokens[:, None]
+        self.written = newest[:, :0] if self.written is None else torch.cat((self.written, newest), 1)
+        logits = self.writer.next_logits(tokens)
+        length = self.written.shape[1]
+        if length < self.size:
+            return logits
+        runs, latest = self.written.unfold(1, self.size, 1), self.written[:, length - self.size + 1 :]
+        begun = (runs[..., :-1] == latest[:, None]).all(-1)
+        # Tokens that don't complete a run go to a column more. All are written alike, so the order doesn't matter.
+        vocab = logits.shape[1]
+        forbidden = logits.new_zeros(len(logits), vocab + 1)
+        forbidden.scatter_(1, runs[..., -1].masked_fill(~begun, vocab), -torch.inf)
+        return logits + forbidden[:, :vocab]
+
+    def select(self, rows: Tensor) -> None:
+        self.writer.select(rows)
+        if self.written is not None:
+            self.written = self.written[send(rows, self.written.device)]
 
 
 @dataclass(frozen=True)

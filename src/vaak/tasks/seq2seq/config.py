@@ -183,6 +183,9 @@ class DecodingConfig(Section):
     temperature: float = option("sampling, mbr: below 1, probable tokens become more probable; 0 is greedy.", 1.0, ge=0)
     top_k: int = option("sampling, mbr: only the K most probable tokens; 0 for all.", 0, ge=0)
     top_p: float = option("sampling, mbr: only the most probable tokens with this total probability.", 1.0, ge=0, le=1)
+    no_repeat_ngram_size: int = option(
+        "No run of this many tokens is written twice, against models that repeat themselves; 0 allows it.", 0, ge=0
+    )
     max_new_tokens: int | None = option(
         "Maximum number of tokens to generate; null is max_target_length.", None, gt=0, le=LARGEST_LENGTH
     )

@@ -192,6 +192,8 @@ def translation_protocol(
         return {"translated": "0"}
     protocol = {"translated": str(len(num_references)), "decoding": decoding.method}
     protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
+    if decoding.no_repeat_ngram_size:
+        protocol["no_repeat_ngram_size"] = str(decoding.no_repeat_ngram_size)
     protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
     scores, numbers = sacrebleu_scores(), set(num_references)
     for metric in scores.values():

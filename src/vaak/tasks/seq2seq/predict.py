@@ -26,7 +26,14 @@ from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
-from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
+from vaak.nn.decoding.sampling import (
+    Hypothesis,
+    SamplingSettings,
+    WithoutRepeats,
+    Writer,
+    without_dropout,
+    write,
+)
 from vaak.nn.models import EncoderDecoderModel
 from vaak.report.attention import Sentence, draw_attention
 from vaak.tasks.batches import Batches
@@ -147,8 +154,11 @@ class Translator:
         """The hypotheses for each source, the best first, all computed at once."""
         end, copies = self.target.eos_id, settings.width
         with without_dropout(self.model), torch.inference_mode():
-            writer = TargetWriter(self.model, sources, self.impossible())
-            begin = torch.full((len(sources),), self.target.bos_id, device=writer.device)
+            writer: Writer = TargetWriter(self.model, sources, self.impossible())
+            if settings.no_repeat_ngram_size:
+                writer = WithoutRepeats(writer, settings.no_repeat_ngram_size)
+            device = self.model.target_embedding.weight.device
+            begin = torch.full((len(sources),), self.target.bos_id, device=device)
             if settings.method == "beam":
                 found = beam_search(writer, begin, settings.beam(end))
             elif settings.method == "greedy":
@@ -220,6 +230,8 @@ class DecodingSettings:
     length_penalty: float = 1.0
     """Scores are log-probabilities divided by this power of the length, whatever the method."""
     early_stopping: bool = True
+    no_repeat_ngram_size: int = 0
+    """No run of so many tokens is written twice; 0 allows any."""
     n_best: int = 1
     """The number of translations of each text: from the beam, or samples, or the best of mbr's samples."""
     num_samples: int = 16
@@ -238,6 +250,8 @@ class DecodingSettings:
         for name in ("n_best", "num_samples", "batch_size", "max_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.no_repeat_ngram_size < 0:
+            raise UserError(f"no_repeat_ngram_size is {self.no_repeat_ngram_size}; it must be 0 (off) or more.")
         if self.method == "greedy" and self.n_best > 1:
             raise UserError(f"n_best is {self.n_best}, and a greedy search finds one; use method beam or sampling.")
         if self.method == "mbr" and self.n_best > self.num_samples:

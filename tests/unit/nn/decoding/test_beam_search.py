@@ -18,7 +18,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.hotword_writer import HotwordWriter
 from vaak.nn.decoding.hotwords import Hotwords
-from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, highest, write
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, WithoutRepeats, highest, write
 
 END = 1
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 2.0])
@@ -225,12 +225,54 @@ def test_a_diverged_model_says_so():
         beam_search(Broken(4, [0]), torch.tensor([0]), BeamSettings(END))
 
 
+class TableWithoutRepeats(TableWriter):
+    """Scores of which a loop over every run forbids those that would repeat one of ``size`` tokens."""
+
+    size = 2
+
+    def scores(self, prefix: tuple[int, ...]) -> Tensor:
+        scores = super().scores(prefix).clone()
+        _, *written = prefix
+        runs = [written[place : place + self.size] for place in range(len(written) - self.size + 1)]
+        for token in range(len(scores)):
+            if [*written, token][-self.size :] in runs:
+                scores[token] = -math.inf
+        return scores
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@given(ROWS, st.integers(1, 3), st.integers(0, 100))
+def test_no_run_is_repeated(beam_size: int, begin: list[int], size: int, seed: int):
+    """In rows that are reordered and leave the batch, too; rows may begin with the token that ends them."""
+    settings = BeamSettings(END, 9, beam_size, n_best=beam_size)
+    table, expected = TableWriter(4, begin, seed=seed), TableWithoutRepeats(4, begin, seed=seed)
+    expected.size = size
+    found = beam_search(WithoutRepeats(table, size), torch.tensor(begin), settings)
+    assert found == beam_search(expected, torch.tensor(begin), settings)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@torch.inference_mode()
+def test_what_repeats_nothing_is_what_transformers_writes(bart: Any, size: int):
+    torch.manual_seed(5)
+    source, mask = torch.randint(3, 12, (16, 7)), torch.arange(7) < torch.randint(2, 8, (16, 1))
+    options = {"max_length": 16, "do_sample": False, "suppress_tokens": [0, 2]}
+    theirs = bart.generate(source, attention_mask=mask.long(), no_repeat_ngram_size=size, **options)
+    bart_writer = BartWriter(bart, source, mask.long())
+    bart_writer.impossible = [0, 2]
+    writer = WithoutRepeats(bart_writer, size)
+    ours = write(writer, torch.zeros(16, dtype=torch.long), SamplingSettings(15, temperature=0, stop_ids=(END,)))
+    expected = [[token for token in row[1:] if token not in (END, 2)] for row in theirs.tolist()]
+    assert [list(one.tokens) for one in ours] == expected
+
+
 class BartWriter:
     """A model of transformers that follows our protocol, with its own cache."""
 
     def __init__(self, model: Any, source: Tensor, mask: Tensor) -> None:
         self.model, self.mask = model, mask
         self.cache: Any = None
+        self.impossible: list[int] = []
         self.memory = model.get_encoder()(source, attention_mask=mask)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
@@ -242,7 +284,9 @@ class BartWriter:
             use_cache=True,
         )
         self.cache = output.past_key_values
-        return output.logits[:, -1]
+        logits = output.logits[:, -1].clone()
+        logits[:, self.impossible] = -math.inf
+        return logits
 
     def select(self, rows: Tensor) -> None:
         self.memory.last_hidden_state = self.memory.last_hidden_state[rows]

@@ -196,6 +196,13 @@ def test_the_protocol_has_what_the_method_depends_on(method, options):
     assert found == {"translated": "1", "decoding": method, "max_new_tokens": "64", **options}
 
 
+def test_the_protocol_has_what_may_not_be_repeated():
+    """Only where something may not, so that protocols of earlier evaluations are still equal."""
+    protocol = translation_protocol(DecodingConfig(no_repeat_ngram_size=4), 64, [1])
+    assert protocol.pop("no_repeat_ngram_size") == "4"
+    assert protocol == translation_protocol(DecodingConfig(), 64, [1])
+
+
 def test_the_protocol_says_that_nothing_was_translated():
     assert translation_protocol(DecodingConfig(), 64, []) == {"translated": "0"}
 

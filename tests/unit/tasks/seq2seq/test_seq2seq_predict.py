@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -51,6 +52,18 @@ def test_a_text_in_a_batch_is_translated_as_alone(method: str, attention_type: s
         together = replace(asked, batch_size=batch_size, max_tokens=max_tokens)
         same(list(translator.translate(TEXTS, together)), alone)
         same(list(translator.translate(TEXTS[::-1], together))[::-1], alone)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sampling", "mbr"])
+def test_no_run_of_tokens_is_written_twice(method: str):
+    def repeats(settings: DecodingSettings) -> int:
+        found = [one.tokens for text in translator.translate(TEXTS, settings) for one in text.candidates]
+        runs = [list(pairwise(tokens)) for tokens in found]
+        return sum(len(own) - len(set(own)) for own in runs)
+
+    translator, asked = tiny_translator(), DecodingSettings(method, 20)
+    assert repeats(asked)
+    assert not repeats(replace(asked, no_repeat_ngram_size=2))
 
 
 @pytest.mark.parametrize("attention_type", ATTENTIONS)
@@ -219,6 +232,8 @@ def test_a_text_longer_than_the_model_reads_is_named_before_anything_is_translat
         ({}, {"num_samples": 8}, {"method": "mbr", "num_samples": 8}),
         ({"method": "sampling"}, {"num_samples": 8, "temperature": 0.5}, {"method": "mbr", "num_samples": 8}),
         ({"method": "beam"}, {"method": "greedy"}, {"method": "greedy"}),
+        ({"no_repeat_ngram_size": 4}, {"num_samples": 8}, {"method": "mbr", "no_repeat_ngram_size": 4}),
+        ({}, {"no_repeat_ngram_size": 4}, {"method": "greedy", "no_repeat_ngram_size": 4}),
         ({"max_new_tokens": 20}, {}, {"max_new_tokens": 20}),
         ({"max_new_tokens": 20}, {"max_new_tokens": 30}, {"max_new_tokens": 30}),
         ({}, {"max_new_tokens": 1000}, {"max_new_tokens": 50}),
@@ -237,6 +252,7 @@ def test_what_is_asked_for_goes_over_the_run(config: dict[str, Any], asked: dict
             "num_samples is an option of method mbr, but the method is sampling",
         ),
         ({"method": "mbr", "num_samples": 4, "n_best": 5}, "n_best is 5 of 4 draws"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size is -1; it must be 0 \\(off\\) or more"),
         ({"num_samples": 0}, "num_samples is 0; it must be at least 1"),
         ({"method": "greedy", "beam_size": 3}, "beam_size is an option of method beam, but the method is greedy"),
         ({"beam_size": 3, "temperature": 0.5}, "is an option of method"),
