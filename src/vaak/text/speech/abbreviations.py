@@ -12,7 +12,7 @@ from vaak.text.speech.currencies import CURRENCIES
 from vaak.text.speech.dates_and_times import SHORT_DAYS
 from vaak.text.speech.guesses import report_guess
 from vaak.text.speech.short_words import FORMS
-from vaak.text.speech.words import DIGITS, RewriteRule, cardinal, digits, rewrite, table, words, year
+from vaak.text.speech.words import DIGITS, RewriteRule, cardinal, digits, rewrite, table, whole, words, year
 
 TITLES = table(
     """
@@ -369,12 +369,14 @@ def _read_ip(match: re.Match[str]) -> str:
 def spoken(address: str) -> str:
     """An address piece by piece; a piece without vowel is spelled."""
     said = []
-    for piece in _PIECE.findall(address.rstrip("/")):
+    pieces = _PIECE.findall(address.rstrip("/"))
+    for piece, following in zip(pieces, [*pieces[1:], ""], strict=True):
         if piece.isascii() and piece.isalpha():
             spelled = not _VOWEL.search(piece) or (piece in DOMAIN_ENDINGS and len(piece) == 2)
             said.append(" ".join(piece.upper()) if spelled else piece)
         elif piece.isdecimal():
-            said.append(piece)
+            # before letters in words, or the next could be its unit
+            said.append(whole(piece) if following.isalpha() else piece)
         else:
             said.append(SAID.get(piece, "" if piece.isascii() else piece))
     return " ".join(filter(None, said))

@@ -13,6 +13,8 @@ _LAW = (
     r"[Vv]ol(?:ume)?s?\.?|\bss?\."
 )
 _SIZE = "XXS|XS|S|M|L|XL|XXL|XXXL|[2-5]XL"
+_DOLLARS = "US|USD|CAD|CDN|AUD|NZD?|HKD?|SGD?|TWD?|A|C|S"
+"""After a dollar sign: whose dollars an amount is in."""
 _LISTED = "i{1,3}|iv|vi{0,3}|ix|x"
 _NTH = table("1=First 2=Second 3=Third 2d=second 3d=third 4th=fourth")
 _AT_NIGHT = table("HS=every_night_at_bedtime AM=every_morning PM=every_evening D=every_day d=every_day day=every_day")
@@ -124,6 +126,19 @@ _RULES: tuple[RewriteRule, ...] = (
         "0",
         re.compile(r"(?<![\w.,-])([1-9]\d{0,2})((?: \d{3})+)(?<= 000)(?= [a-z]|[.,;)]?$)"),
         lambda match: match[0].replace(" ", ","),
+    ),
+    # Text in tokens has spaces within figures: 3, 000 miles at 5: 00 a.m.
+    ("0", re.compile(r"(?<![\w.,])(\d{1,3}), (?=000\b(?![.,]\d))"), r"\1,"),
+    (":", re.compile(r"(?<![\w:.])(\d{1,2}): (?=[0-5]\d ?[AaPp]\.? ?[Mm]\b)"), r"\1:"),
+    # Others lack them after a comma: 1991,1990 or New York,2002.
+    (",", re.compile(r"(?<=[A-Za-z)]),(?=(?:1[5-9]|20)\d\d\b)|(?<=\b(?:19|20)\d\d),(?=(?:19|20)\d\d\b)"), ", "),
+    ("©", re.compile(r"\b([Cc]opyright:?|COPYRIGHT:?) ©"), r"\1"),
+    ("$", re.compile(r"(?<=[a-z])\$(?=[a-z])"), "s"),  # Ke$ha
+    ("$", re.compile(rf"(?<![\w$])\$\{{?(?!(?:{_DOLLARS})(?![A-Za-z]))(?=[A-Za-z_])"), "dollar "),  # $PATH
+    (
+        "-",
+        re.compile(r"(\b(?:[Vv]ersions?|[Rr]eleases?)(?: of| is| was| to)? \d+(?:\.\d+)+)-(?=\d+(?!\.?\d))"),
+        r"\1 dash ",
     ),
     ("M", re.compile(r"\bM[Kk]\.? (?=[IVX]+\b|\d)"), "Mark "),
     (

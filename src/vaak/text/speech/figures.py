@@ -73,6 +73,7 @@ _EMERGENCY = re.compile(
 )
 _ISH = re.compile(r"(?<=\d)-?ish\b")
 _CODE = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
+_SYLLABLE = re.compile("[bcdfghjklmnpqrstvwxyz][aeiou][bcdfghjklmnpqrstvwxyz]")
 _GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}}(?:\s?[-–]\s?\d{{3,4}})?)(?:[-–]?([A-Z]))?\b(?![,.]\d)")
 _ADDRESS = re.compile(
     rf"(?<![\w.,])(\d{{3,5}})(?= (?:(?:{DIRECTIONS}|[NSEW]\.?) (?!of\b)[A-Z\d]|(?:[A-Z][a-z]+ ){{1,2}}(?:{STREETS})\b))"
@@ -166,7 +167,7 @@ def code(written: str) -> str:
             said.append(year(int(piece)) if of_year else whole(piece) if len(piece) < 3 else digits(piece))
         elif piece == "s" and len(said) > 1:
             said[-1] = plural(said[-1])
-        elif len(piece) > 3 and not piece.isupper():
+        elif len(piece) > 5 or (len(piece) > 3 and not piece.isupper()) or _SYLLABLE.fullmatch(piece):
             said.append(piece)
         else:
             said.append(" ".join(piece.upper()))

@@ -44,6 +44,10 @@ SIGNS = "%&+=@#*/°$£€¥₹×÷½¼¾|_-"
 """Signs that are read in words, or parted from."""
 GAPS = "|_"
 """Signs that part words without being read."""
+_TYPED_DANDA = re.compile(
+    r"(?<=\s)(है|हैं|हूँ|हूं|था|थी|थे|थीं|गया|गयी|गई|गए|गये|किया|दिया|लिया|कहा|रहा|रही|रहे|हुआ|हुई|हुए) [Il](?=\s*$)"
+)
+"""A capital I or small l for the danda, where keyboards lack it."""
 _SPACES = re.compile(r"\s+")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*(?![\w])")
@@ -91,7 +95,7 @@ def normalise(text: str, language: str, kept: Container[str] = (), unspoken: lis
     text = leave_out_markup(text, unspoken)
     if language == "hi":
         # A danda ends a sentence, never an abbreviation: "1945 से।" has no seconds.
-        text = cleaned(with_full_stops(text).replace("।", " ।"), kept=_Either(kept, READ))
+        text = cleaned(with_full_stops(_TYPED_DANDA.sub(r"\1 ।", text)).replace("।", " । "), kept=_Either(kept, READ))
         return _tidied(hindi.in_words(text, unspoken))
     text = cleaned(text, kept=kept)
     if unspoken is not None:

@@ -22,6 +22,8 @@ _NAMED_BY_LETTER = re.compile(
     r"Paragraph|Clause|Rule|Regulation|Para|Volume|Art) $",
     re.IGNORECASE,
 )
+_AFTER_HYPHEN = re.compile(r"[A-Za-z]-$")
+"""Before the number of a version: Apache-2.0 A copy."""
 _BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tuple(
     (unit, re.compile(before), re.compile(after), names)
     for unit, before, after, names in (
@@ -143,6 +145,7 @@ _ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"
 _PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
 _MINUTES_OF_MATCH = re.compile(r"(?<=\()(\d{1,3})(?:\+(\d{1,2}))?'(?=[,;)])|(?<=, )(\d{1,3})(?:\+(\d{1,2}))?'(?=[,;)])")
 """Minutes of a match, in brackets after a name: Messi (87')."""
+_OPENED = re.compile(r"(?<!\w)[`'][^`']*$")
 _FEET = re.compile(r"(?<![\w.'])(\d{1,3})'(?![\w'])")
 _INCHES = re.compile(rf"(?<![\w.\"])({NUMBER})\"")
 _INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})([ -])in\.(?=\s[a-z(]|[,;:)])")
@@ -188,7 +191,7 @@ def units(text: str) -> str:
     text = _INCHES_AND_PART.sub(r"\1 inches", text)
     text = _PRIMES.sub(lambda match: _name_amount(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
     text = _MINUTES_OF_MATCH.sub(_read_minute_of_match, text)
-    text = _FEET.sub(lambda match: _name_amount(match[1], "foot/feet"), text)
+    text = _FEET.sub(_feet, text)
     text = _INCHES.sub(_inches, text)
     text = _INCHES_SHORT.sub(_inches_short, text)
     text = _SHORT_STOP.sub(r"\1", text)
@@ -307,10 +310,10 @@ def _measure(match: re.Match[str]) -> str:
     # "5 in" is rarely inches and "3 s" rarely seconds, unless the number has decimals, or a time ends the clause.
     if gap and unit in ATTACHED_ONLY and not match["power"] and "." not in match["amount"] and not of_time:
         return match[0]
-    if gap and unit in CAPITALS and "." not in match["amount"]:
-        before = match.string[max(0, match.start() - 16) : match.start()]
-        if not _NO_NAME.match(match.string, match.end()) or _NAMED_BY_LETTER.search(before):
-            return match[0]
+    before = match.string[max(0, match.start() - 16) : match.start()]
+    is_named = _NAMED_BY_LETTER.search(before) or not _NO_NAME.match(match.string, match.end())
+    if gap and unit in CAPITALS and (_AFTER_HYPHEN.search(before) or ("." not in match["amount"] and is_named)):
+        return match[0]
     names = _find_names(match)
     if match["power"]:
         names = _raise_unit(names, match["power"])
@@ -370,6 +373,12 @@ def _inches_short(match: re.Match[str]) -> str:
 def _inch_after_fraction(match: re.Match[str]) -> str:
     closes = match[0].endswith('"') and match.string.count('"', 0, match.start()) % 2
     return match[0] if closes else f"/{match[1]} inch"
+
+
+def _feet(match: re.Match[str]) -> str:
+    """Feet, where the mark doesn't close a quotation."""
+    opened = _OPENED.search(match.string[: match.start()])
+    return match[0] if opened else _name_amount(match[1], "foot/feet")
 
 
 def _inches(match: re.Match[str]) -> str:

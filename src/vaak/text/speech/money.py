@@ -71,6 +71,7 @@ _NOUN_AFTER = re.compile(
     r"\b)[a-z]{3,}"
 )
 _ARTICLE = re.compile(r"\b[Aa]n? $")
+_CLAUSE_ENDS = re.compile(r"\s*(?:$|[.,;:!?)\"]|(?:in|for|to|from|by|of|and|or|at|on|a)\b)")
 
 
 def money(text: str) -> str:
@@ -116,7 +117,11 @@ def _amount(match: re.Match[str]) -> str:
     if match["to"]:
         words = _range_of_amounts(match["amount"], match["to"], currency, magnitude)
     # A noun follows, so the currency is singular: a ten dollar bill, a two million dollar house.
-    elif bill or (magnitude and magnitude.startswith("-")) or _is_before_noun(match):
+    elif (
+        bill
+        or (magnitude and magnitude.startswith("-") and not _CLAUSE_ENDS.match(match.string, match.end()))
+        or _is_before_noun(match)
+    ):
         words = f"{decimal(match['amount'])}{_magnitude(magnitude)} {currency.one}{bill.replace('-', ' ')}"
     else:
         words = say_amount(match["amount"], currency, magnitude)

@@ -84,6 +84,10 @@ _UNIT = "|".join(re.escape(one) for one in sorted(NAME_BY_UNIT, key=len, reverse
 _POWER_OF_UNIT = re.compile(rf"(?<=10)({_RAISED}+)\s?({_UNIT})(?![\w/])")
 _CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RAISED})")
 _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
+_HUMPED = re.compile(
+    r"(?<![A-Za-z\d'])(?!(?:Mc|Mac(?!OS)|De|Van|La|Le|Di|Du)[A-Z])(?=[A-Za-z]*[A-Z]{2})(?=[A-Za-z]*[a-z])[A-Za-z]{4,}(?![A-Za-z])"
+)
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _RULES: tuple[RewriteRule, ...] = (
     (_SEVERAL, lambda found: _several(found)),
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
@@ -134,6 +138,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<![\d.,])(\d+)!(?=\s*[=+*/×÷)-])"), r"\1 factorial "),
     (re.compile(r"(?<=\d)[~～](?=\d)"), " to "),
     (re.compile(rf"(?![¹²³]){_RAISED}"), lambda found: f" {_lowered(found[0])} "),
+    (_HUMPED, lambda found: _part_humps(found)),
     (re.compile(f"[{''.join(NAMES_BY_SIGN)}]"), lambda found: f" {NAMES_BY_SIGN[found[0]]} "),
 )
 
@@ -167,6 +172,18 @@ def _several(found: re.Match[str]) -> str:
 def _divide(found: re.Match[str]) -> str:
     """``8/2 =`` is a division, ``1/2 =`` a fraction."""
     return f"{found[1]} divided by {found[2]}" if int(found[1]) >= int(found[2]) else found[0]
+
+
+def _part_humps(found: re.Match[str]) -> str:
+    """``OpenSSL`` and ``JSONEncodeError`` at their capitals, if a part of them is an initialism.
+
+    >>> [_HUMPED.sub(_part_humps, name) for name in ("OpenSSL", "JSONEncodeError", "mTLS", "HCoV", "APIs")]
+    ['Open SSL', 'JSON Encode Error', 'M TLS', 'HCoV', 'APIs']
+    """
+    parts = _HUMP.split(found[0])
+    if len(parts) == 1 or not any(len(part) > 1 and part.rstrip("s").isupper() for part in parts):
+        return found[0]
+    return " ".join(part.upper() if len(part) == 1 else part for part in parts)
 
 
 def _lowered(raised: str) -> str:

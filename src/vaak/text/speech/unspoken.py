@@ -7,6 +7,7 @@ reads them aloud; a symbol that means something (☃, ∮) is an error until it 
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
 
@@ -22,6 +23,9 @@ _TAG = re.compile(
     r"|table|td|th|tr|u|ul)(?:\s+[a-z-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'))*\s*/?>",
     re.IGNORECASE,
 )
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z]{2,8}\d?);")
+_BRACKETED_ADDRESS = re.compile(r"<((?:(?:https?|ftp)://|www\.|mailto:)[^<>\s]+|[\w.+%-]+@[\w-]+\.[\w.-]+)>_{0,2}")
+"""An address between the brackets of RFC 3986, and the underscores of a link in reStructuredText."""
 _LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
 """A heading, a quotation or an open box of Markdown."""
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])([^*~]*?[^\s*_~])\1(?!\w)")
@@ -68,10 +72,13 @@ def leave_out_pictures(text: str, unspoken: list[str] | None = None) -> str:
 def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
     """The text without HTML's tags, Markdown's headings and emphasis, and faces (:-); they are added to ``unspoken``.
 
-    What only resembles a tag, or stands between figures, stays.
+    What only resembles a tag, or stands between figures, stays. HTML's character references become their characters,
+    and the brackets around an address are left out.
 
     >>> leave_out_markup("# One <b>two</b> a < b > c, **three** 2 * 3 * 4, x[0]")
     '  One  two  a < b > c, three 2 * 3 * 4, x[0]'
+    >>> leave_out_markup("Pok&#233;mon &amp; Jo <jo@example.com>")
+    'Pokémon & Jo  jo@example.com '
     """
 
     def emphasised(match: re.Match[str]) -> str:
@@ -80,7 +87,8 @@ def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
         return match[2]
 
     text = _leave_out(_FACE, _leave_out(_LEADING, text, unspoken), unspoken)
-    return _EMPHASIS.sub(emphasised, _leave_out(_TAG, text, unspoken))
+    text = _BRACKETED_ADDRESS.sub(r" \1 ", _leave_out(_TAG, text, unspoken))
+    return _EMPHASIS.sub(emphasised, _ENTITY.sub(lambda match: html.unescape(match[0]), text))
 
 
 def _leave_out(pattern: re.Pattern[str], text: str, unspoken: list[str] | None) -> str:
