@@ -14,9 +14,11 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, impossible, remark
 from vaak.core.names import find_unmatched, list_names
 from vaak.core.storage.model_formats import (
+    GGUF,
     PYANNOTE,
     WHISPER_PT,
     list_checkpoint_matrices,
+    list_gguf_layers,
     list_stored_matrices,
     recognise,
 )
@@ -90,10 +92,12 @@ def _unmatched(
 def _list_base_layers(place: Path) -> list[str]:
     """Return the names of the layers of a base; none where they aren't known."""
     try:
-        form = recognise(place).name
+        form = recognise(place)
     except OSError:
         return []
-    return CONVERTED_LAYERS.get(form) or _without_embeddings(list_stored_matrices(place))
+    if form.name == GGUF:
+        return [] if form.file is None else list_gguf_layers(form.file)
+    return CONVERTED_LAYERS.get(form.name) or _without_embeddings(list_stored_matrices(place))
 
 
 def _list_run_layers(place: Path) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -24,6 +25,7 @@ from vaak.core.errors import UserError
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
 from vaak.tasks.adapter_checks import target_findings
+from vaak.tasks.lm.spec import OWN_LAYERS as DECODER_LAYERS
 from vaak.tasks.seq2seq.spec import OWN_LAYERS
 
 
@@ -143,3 +145,36 @@ def test_config_check_knows_the_layers_of_a_network_of_pyannote(tmp_path: Path):
     assert [*target_findings("model.lora", place, LoraConfig(targets=("linear.0", "classifier")))] == []
     (found,) = target_findings("model.lora", place, LoraConfig())
     assert "has no layer called query, value; there are 0, 1, classifier" in found.message
+
+
+def test_config_check_knows_the_layers_of_a_gguf_by_its_header(tmp_path: Path):
+    gguf = pytest.importorskip("gguf")
+    file = tmp_path / "m.gguf"
+
+    def write(architecture: str, *layers: str) -> None:
+        writer = gguf.GGUFWriter(file, architecture)
+        writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
+        for layer in layers:
+            writer.add_tensor(f"blk.0.{layer}.weight", np.zeros((2, 2), np.float32))
+        writer.add_tensor("token_embd.weight", np.zeros((2, 2), np.float32))
+        writer.add_tensor("blk.0.attn_norm.weight", np.zeros(2, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def find(*targets: str) -> list[str]:
+        lora = LoraConfig(targets=targets) if targets else LoraConfig()
+        return [one.message for one in target_findings("model.lora", str(file), lora, DECODER_LAYERS)]
+
+    write("gemma3", "attn_q", "attn_v", "ffn_down")
+    assert find() == find("v_proj", "mlp.down_proj", "lm_head") == []
+    assert find("q_prj") == [f"{file} has no layer called q_prj; there are down_proj, q_proj, v_proj"]
+    write("gpt2", "attn_qkv", "attn_output")
+    assert find("c_attn") == []
+    assert find("q_prj") == [f"{file} has no layer called q_prj; there are c_attn, c_proj"]
+    # A layer whose name in transformers isn't known, and no header at all: nothing is said.
+    write("mamba", "ssm_in")
+    assert find("q_prj") == []
+    file.write_bytes(file.read_bytes()[:40])
+    assert find("q_prj") == []

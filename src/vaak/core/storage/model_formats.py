@@ -9,7 +9,6 @@ all others       are named, with what makes the form that is read
 from __future__ import annotations
 
 import json
-import os
 import pickletools
 import re
 import struct
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from vaak.core.storage.gguf_header import name_layers, read_gguf_header
 
 TRANSFORMERS, GGUF, WHISPER_PT, PYANNOTE = "transformers", "gguf", "openai-whisper", "pyannote"
 WHOLE_MODELS = (GGUF, WHISPER_PT, PYANNOTE)
@@ -170,45 +171,20 @@ def _count_in_pickle(content: bytes) -> int:
     return sum(sizes.values())
 
 
-_GGUF_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of a value of each type; the others are _GGUF_TEXT and _GGUF_ARRAY."""
-_GGUF_TEXT, _GGUF_ARRAY = 8, 9
-
-
 def _count_in_gguf(path: Path) -> int:
-    """Return the values of the tensors that a GGUF's header lists.
+    """Return the values of the tensors that a GGUF's header lists; raises as ``read_gguf_header`` does."""
+    return sum(prod(shape) for _, shape in read_gguf_header(path)[1])
 
-    Raises OSError, ValueError, KeyError, OverflowError or struct.error where it isn't one.
 
-    Source: github.com/ggml-org/ggml, docs/gguf.md, version 3.
+def list_gguf_layers(file: Path) -> list[str]:
+    """Return transformers' names of the linear layers of a GGUF, in parts or not, by headers alone.
+
+    None where a part can't be read, or has a layer whose name isn't known.
     """
-    with open(path, "rb") as file:
-
-        def read(form: str) -> Any:
-            return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))
-
-        def skip(kind: int, number: int) -> None:
-            if kind != _GGUF_TEXT:
-                file.seek(_GGUF_BYTES[kind] * number, os.SEEK_CUR)
-                return
-            for _ in range(number):
-                (length,) = read("Q")
-                file.seek(length, os.SEEK_CUR)
-
-        _, _, tensors, values = read("4sIQQ")
-        for _ in range(values):
-            skip(_GGUF_TEXT, 1)
-            (kind,) = read("I")
-            skip(*(read("IQ") if kind == _GGUF_ARRAY else (kind, 1)))
-        total = 0
-        for _ in range(tensors):
-            skip(_GGUF_TEXT, 1)
-            (dimensions,) = read("I")
-            if dimensions > 8:
-                raise ValueError(f"{path}: a tensor of {dimensions} dimensions")
-            total += prod(read(f"{dimensions}Q"))
-            read("IQ")
-    return total
+    try:
+        return name_layers([read_gguf_header(part) for part in list_gguf_parts(file)])
+    except (OSError, ValueError, KeyError, OverflowError, struct.error):
+        return []
 
 
 # Folders
