@@ -12,7 +12,6 @@ with tokens without text, since decoders treat the first token of a text differe
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -89,7 +88,7 @@ def _begin(tokenizer: Tokenizer, ids: Sequence[int]) -> _Decoded:
         return _Whole(tokenizer, ids)
     if (parts := tokenizer.bytes_of_tokens) is not None:
         return _Bytes(parts, ids)
-    return (_Window if _is_local(json.loads(tokenizer.to_json())["decoder"]) else _Whole)(tokenizer, ids)
+    return (_Window if _is_local(tokenizer.decoder) else _Whole)(tokenizer, ids)
 
 
 def _is_local(decoder: Mapping[str, Any] | None) -> bool:

@@ -188,6 +188,12 @@ class Tokenizer:
         """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
+    @property
+    def decoder(self) -> dict[str, Any] | None:
+        """Return what makes text of tokens, as ``tokenizer.json`` has it, without writing the whole file."""
+        own: Any = self.backend.decoder
+        return None if own is None else dict(json.loads(own.__getstate__()))
+
     def find_unwritable(self, words: Sequence[str]) -> list[str]:
         """Return for each word the characters that its tokens don't represent (``vaak.text.coverage``)."""
         own = self.backend.token_to_id(getattr(self.backend.model, "unk_token", None) or "")
@@ -206,7 +212,7 @@ class Tokenizer:
 
         None where a decoder does more than that.
         """
-        if (json.loads(self.to_json())["decoder"] or {}).get("type") != "ByteLevel":
+        if (self.decoder or {}).get("type") != "ByteLevel":
             return None
         parts = [b""] * self.vocab_size
         for token, number in self.backend.get_vocab(with_added_tokens=True).items():
@@ -247,7 +253,7 @@ class Tokenizer:
             return name
         if _BYTE_TOKEN.fullmatch(name):
             text = f"‹{name[3:5]}›"
-        elif "ByteLevel" in str(json.loads(self.to_json())["decoder"]) and all(char in BYTES for char in name):
+        elif "ByteLevel" in str(self.decoder) and all(char in BYTES for char in name):
             text = bytes(BYTES[char] for char in name).decode(errors="vaak_readable")
         else:
             text = name

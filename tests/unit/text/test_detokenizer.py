@@ -211,6 +211,8 @@ def test_the_tokens_that_are_decoded_are_few_whatever_the_prompt(name, monkeypat
     sizes: list[int] = []
     decode = tokenizer.decode
     monkeypatch.setattr(tokenizer, "decode", lambda some: (sizes.append(len(some)), decode(some))[1])
+    # As much work as to decode millions of tokens, for a large vocabulary.
+    monkeypatch.setattr(tokenizer, "to_json", None)
     found = Pieces(tokenizer, ids * 50)
     for token in ids:
         found.add(token)
