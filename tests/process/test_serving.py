@@ -18,7 +18,7 @@ from folders import contents
 from served_runs import serving, wait_until
 
 PROMPT = "लड़की"
-LONG = {"prompt": [PROMPT] * 48, "max_tokens": 300, "temperature": 2.0}
+LONG = {"prompt": [PROMPT] * 48, "max_tokens": 300, "truncation": "auto", "temperature": 2.0}
 """A request that takes some seconds."""
 LONGER = {**LONG, "prompt": [PROMPT] * 128}
 

@@ -21,7 +21,7 @@ from vaak.audio.audio_file import SpeechFile, speech_file
 from vaak.core.errors import UserError
 from vaak.runs.use import reads_files, to_json
 from vaak.serve.batching import Job, Kind
-from vaak.serve.errors import ApiError
+from vaak.serve.errors import OFFER_CUT, TOO_LONG, ApiError
 from vaak.serve.forms import ClassifyRequest, EmbeddingsRequest, PredictRequest, SpeechRequest, TranslateRequest
 from vaak.serve.json_bodies import read_form
 from vaak.serve.models import Served, Server, compute, naming_fields, stream
@@ -110,6 +110,9 @@ async def embed(request: Request, form: EmbeddingsRequest) -> Response:
     ]
     read = sum(one.num_tokens for one in found)
     usage, cut = {"prompt_tokens": read, "total_tokens": read}, sum(one.is_cut for one in found)
+    if cut and form.truncation != "auto":
+        message = f"input: texts longer than the model's maximum context length: {cut} of {len(texts)}; {OFFER_CUT}"
+        raise ApiError(400, message, param="input", code=TOO_LONG)
     warnings = {"warnings": [f"texts longer than the model reads: {cut}; only their beginning was read"]} if cut else {}
     return JSONResponse({"object": "list", "model": served.name, "data": data, "usage": usage, **warnings})
 

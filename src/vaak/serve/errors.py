@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+TOO_LONG = "context_length_exceeded"
+"""The code by which clients know that a text has more tokens than the model reads."""
+OFFER_CUT = 'send "truncation": "auto" to have it cut'
 FAULT = "this is a fault of the server; its log has more"
 
 

@@ -52,6 +52,8 @@ def name_prompts(value: Any, read: Callable[[Any], Any]) -> Any:
 def limit_stops(stops: str | list[str] | None) -> str | list[str] | None:
     """Raise ValueError for too many texts to stop at, or too long ones."""
     several = [stops] if isinstance(stops, str) else stops or []
+    if not all(several):
+        raise ValueError("an empty text is in every text; leave it out")
     if len(several) > MOST_STOPS or any(len(one) > MOST_STOP_CHARACTERS for one in several):
         raise ValueError(f"expected at most {MOST_STOPS} texts of at most {MOST_STOP_CHARACTERS} characters")
     return stops
@@ -61,6 +63,10 @@ Several = str | list[str]
 Texts = Annotated[Several, BeforeValidator(refuse_tokens)]
 Prompts = Annotated[str | list[str] | list[int] | list[list[int]], WrapValidator(name_prompts)]
 """Of one, or of several; numbers are tokens."""
+Truncation = Annotated[
+    Literal["auto", "disabled"] | None,
+    Field(description="With auto, a text longer than the model reads is cut; otherwise it is an error."),
+]
 Seed = Annotated[int | None, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -172,6 +178,7 @@ class EmbeddingsRequest(Form):
     input: Annotated[Texts, Field(description="A text, or several; an empty text is refused.")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1, description="Only the number that the model has.")] = None
+    truncation: Truncation = None
     user: Annotated[str | None, Field(description="Not read.")] = None
 
 
@@ -264,8 +271,9 @@ class WritingRequest(Form):
     stream: Annotated[bool, *nullable(False, type="boolean")] = False
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, Field(description="Not read.")] = None
-    frequency_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
-    presence_penalty: Annotated[int | None, Field(ge=0, le=0, description="Only 0.")] = None
+    truncation: Truncation = None
+    frequency_penalty: Annotated[Any, *unsupported("send repetition_penalty", 0)] = None
+    presence_penalty: Annotated[Any, *unsupported("send repetition_penalty", 0)] = None
     logit_bias: Annotated[Any, *unsupported("tokens have the probabilities of the model", {})] = None
 
 

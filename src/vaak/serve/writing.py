@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from starlette.requests import Request
@@ -20,11 +20,14 @@ from torch import Tensor
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.serve.batching import Intake, Job, Kind
-from vaak.serve.errors import ApiError
+from vaak.serve.errors import OFFER_CUT, TOO_LONG, ApiError
 from vaak.serve.forms import ChatRequest, CompletionRequest, WritingRequest
 from vaak.serve.models import Served, Server, compute, stream
 from vaak.serve.prompts import read_chat, read_prompts
 from vaak.text.detokenizer import Pieces
+
+if TYPE_CHECKING:
+    from vaak.tasks.lm.predict import Reading
 
 log = logging.getLogger("vaak")
 DONE = "data: [DONE]\n\n"
@@ -217,16 +220,20 @@ class Asked:
     served: Served
     form: WritingRequest
     prompts: list[list[int]]
+    most_tokens: list[int]
+    """The most new tokens after each prompt."""
     settings: SamplingSettings
     warnings: list[str]
 
     def rows(self, tell: Callable[[Row, str], None] = lambda row, piece: None) -> list[Row]:
         """Return the texts to write: ``n`` for each prompt, each with the next seed, as ``--samples`` has them."""
         stops = (self.form.stop,) if isinstance(self.form.stop, str) else tuple(self.form.stop or ())
-        most, seed = self.settings.max_new_tokens, self.settings.seed
-        pairs = [(prompt, seed + sample) for prompt in self.prompts for sample in range(self.form.n)]
         texts = tuple(one for one in stops if one)
-        return [Row(number, prompt, own, most, texts, tell, self.num_top) for number, (prompt, own) in enumerate(pairs)]
+        found: list[Row] = []
+        for prompt, most in zip(self.prompts, self.most_tokens, strict=True):
+            for seed in range(self.settings.seed, self.settings.seed + self.form.n):
+                found.append(Row(len(found), prompt, seed, most, texts, tell, self.num_top))
+        return found
 
     @property
     def num_top(self) -> int | None:
@@ -280,7 +287,6 @@ def require_consistent(form: WritingRequest, num_prompts: int, most: int) -> Non
     num_texts = num_prompts * form.n
     wrong = {
         "n": (num_texts > most, f"{num_texts} texts were asked for, and at most {most} are written"),
-        "stream": (form.stream and num_texts > 1, "one text at a time; ask for n: 1 and one prompt"),
         "stream_options": (wants_usage(form) and not form.stream, "include_usage is for stream: true"),
     }
     if isinstance(form, CompletionRequest):
@@ -327,8 +333,33 @@ def read_request(server: Server, served: Served, form: WritingRequest, prompts: 
     if settings.max_new_tokens > most:
         message = f"max_tokens is {settings.max_new_tokens}, and at most {most} are written (--max-tokens)"
         raise ApiError(400, message, param="max_tokens")
+    if form.truncation == "auto":
+        lengths = [settings.max_new_tokens] * len(prompts)
+    else:
+        lengths = [limit_length(len(one), asked, settings.max_new_tokens, task.reads, chat) for one in prompts]
     warnings = [cut for prompt in prompts if (cut := task.reads.describe_cut(prompt))]
-    return Asked(served, form, prompts, settings, warnings)
+    return Asked(served, form, prompts, lengths, settings, warnings)
+
+
+def limit_length(prompt: int, asked: int | None, default: int, reading: Reading, chat: bool) -> int:
+    """Return how many tokens are written after a prompt of so many: those ``asked`` for, or what there is room for.
+
+    Raises ApiError where the model can't read all of them at once, in the words by which clients know that.
+    """
+    longest = reading.max_length
+    if longest is None:
+        return asked or default
+    name, total = "messages" if chat else "prompt", prompt + (asked or 1)
+    if total <= longest:
+        return asked or min(default, longest - prompt)
+    parts = f" ({prompt} in the {name}, {asked} in the completion)" if asked else ""
+    requested = f"you requested {total} tokens{parts}" if asked else f"your {name} resulted in {prompt} tokens"
+    message = (
+        f"This model's maximum context length is {longest} tokens. However, {requested}. Please reduce the length of "
+        f"the {name}{' or completion' if asked else ''}, or {OFFER_CUT}."
+    )
+    param = name if prompt >= longest else "max_tokens"
+    raise ApiError(400, message, param=param, code=TOO_LONG)
 
 
 def name_token(written: bytes) -> str:
@@ -363,7 +394,8 @@ async def complete(request: Request, form: CompletionRequest) -> Response:
         return {"index": index, "text": text, "logprobs": asked.logprobs(scores), "finish_reason": reason}
 
     if form.stream:
-        return _stream(asked, about, choice, [choice(0, begins[0], None)] if form.echo else [])
+        first = [choice(index, begin, None) for index, begin in enumerate(begins) if form.echo]
+        return _stream(asked, about, choice, first)
     rows = await compute(request, served, asked.job(asked.rows()))
     choices = [choice(row.number, begins[row.number] + row.text, row.finish_reason, row.take_scores()) for row in rows]
     return _whole(asked, about, choices, rows)
@@ -382,8 +414,9 @@ async def chat(request: Request, form: ChatRequest) -> Response:
         return {"index": index, "delta": delta, "logprobs": asked.logprobs(scores), "finish_reason": reason}
 
     if form.stream:
-        first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        return _stream(asked, {**about, "object": "chat.completion.chunk"}, choice, [first])
+        delta = {"role": "assistant", "content": ""}
+        first = [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None} for index in range(form.n)]
+        return _stream(asked, {**about, "object": "chat.completion.chunk"}, choice, first)
     rows = await compute(request, served, asked.job(asked.rows()))
     choices = [
         {
@@ -408,11 +441,11 @@ def _stream(
     choice: Callable[[int, str, str | None, Sequence[TokenScore]], dict[str, Any]],
     first: list[dict[str, Any]],
 ) -> Response:
-    """Answer with server-sent events, one for each piece of the text."""
+    """Answer with server-sent events, one for each piece of a text; those of several come as they are written."""
     rows: list[Row] = []
 
     def make(tell: Callable[[Any], None]) -> Job:
-        rows[:] = asked.rows(lambda row, piece: tell((piece, row.take_scores())))
+        rows[:] = asked.rows(lambda row, piece: tell((row.number, piece, row.take_scores())))
         return asked.job(rows)
 
     async def events() -> AsyncIterator[str]:
@@ -420,9 +453,10 @@ def _stream(
         try:
             for one in first:
                 yield _event({**about, "choices": [one], **warnings})
-            async for piece, scores in stream(asked.served, make):
-                yield _event({**about, "choices": [choice(0, piece, None, scores)]})
-            yield _event({**about, "choices": [choice(0, "", rows[0].finish_reason, rows[0].take_scores())]})
+            async for number, piece, scores in stream(asked.served, make):
+                yield _event({**about, "choices": [choice(number, piece, None, scores)]})
+            for row in rows:
+                yield _event({**about, "choices": [choice(row.number, "", row.finish_reason, row.take_scores())]})
             if wants_usage(asked.form):
                 yield _event({**about, "choices": [], "usage": asked.usage(rows)})
         except Exception as error:

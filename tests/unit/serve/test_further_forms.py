@@ -62,7 +62,11 @@ def test_embeddings_are_those_of_predict(client_of, vaak, tmp_path):
     np.testing.assert_allclose(written[0]["embedding"], expected[0], rtol=1e-6)
     predicted = http.post("/predict", json={"inputs": TEXTS}).json()["predictions"]
     np.testing.assert_allclose([one["embedding"] for one in predicted], expected, rtol=1e-6)
-    long = http.post("/v1/embeddings", json={"input": "ab " * 17}).json()
+    asked = {"input": ["ab", "ab " * 17]}
+    refused = http.post("/v1/embeddings", json=asked)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "maximum context length: 1 of 2; " in refused.json()["error"]["message"]
+    long = http.post("/v1/embeddings", json={**asked, "truncation": "auto"}).json()
     assert long["warnings"] == ["texts longer than the model reads: 1; only their beginning was read"]
     assert http.post("/v1/embeddings", json={"input": "ab", "dimensions": 8}).status_code == 200
     for wrong, field in (({"input": "ab", "dimensions": 4}, "dimensions"), ({"input": ["ab", " "]}, "input")):

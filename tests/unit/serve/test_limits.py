@@ -21,7 +21,7 @@ from vaak.serve.gate import MEBIBYTE, Limits
 from vaak.serve.models import Served
 from vaak.serve.running import listen
 
-LONG = {"prompt": "लड़की", "max_tokens": 4000}
+LONG = {"prompt": "लड़की", "max_tokens": 4000, "truncation": "auto"}
 """A request that takes many seconds, unless it is dropped."""
 SHORT = {"prompt": "लड़की", "max_tokens": 2}
 
@@ -112,7 +112,8 @@ def test_a_client_that_never_reads_its_answer_frees_its_place(live, run_of, monk
     """It kept its place for ever."""
     monkeypatch.setattr(gates, "UNREAD_SECONDS", 0.5)
     server = live(run_of("lm").folder, limits=Limits(max_requests=1))
-    body = json.dumps({"prompt": "ल " * 50_000, "max_tokens": 50, "echo": True, "stream": True}).encode()
+    asked = {"prompt": "ल " * 50_000, "max_tokens": 50, "echo": True, "stream": True, "truncation": "auto"}
+    body = json.dumps(asked).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     with socket.socket() as deaf:
         # Its buffer is small, as the server's is: the system holds little of the answer, which comes as a stream.

@@ -85,6 +85,98 @@ def test_what_is_no_token_is_refused(http, tokens):
     assert found["param"] == "prompt"
 
 
+def stream_texts(found: Any) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the texts of a stream, and why each ended, by their numbers."""
+    texts: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    for event in found:
+        [choice] = event.choices
+        assert choice.index not in reasons, "nothing comes after the end of a text"
+        texts[choice.index] = texts.get(choice.index, "") + choice.text
+        reasons |= {choice.index: choice.finish_reason} if choice.finish_reason else {}
+    return texts, reasons
+
+
+def test_several_texts_may_be_streamed_together(client):
+    """It was refused; OpenAI's API has them in one stream, by their numbers."""
+    asked = {**ASKED, "prompt": [PROMPT, "वह"], "n": 2, "echo": True}
+    whole = client.completions.create(**asked).choices
+    texts, reasons = stream_texts(client.completions.create(**asked, stream=True))
+    assert texts == {one.index: one.text for one in whole}
+    assert reasons == {one.index: one.finish_reason for one in whole}
+    assert len(texts) == 4
+
+
+def test_a_text_stops_wherever_in_tokens_that_begins(client):
+    create = client.completions.create
+    text = create(**ASKED, prompt=PROMPT).choices[0].text
+    for begin in range(len(text)):
+        stop = text[begin : begin + 3]
+        expected = text[: text.index(stop)]
+        assert create(**ASKED, prompt=PROMPT, stop=["\x00", stop]).choices[0].text == expected
+        texts, reasons = stream_texts(create(**ASKED, prompt=PROMPT, stop=stop, stream=True))
+        assert (texts, reasons) == ({0: expected}, {0: "stop"})
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 2**63 - 1])
+def test_a_seed_may_be_any_of_64_bits(client, seed):
+    first, second = client.completions.create(**{**ASKED, "seed": seed}, prompt=PROMPT, n=2).choices
+    assert client.completions.create(**{**ASKED, "seed": seed}, prompt=PROMPT).choices[0].text == first.text
+    if seed < 2**63 - 1:
+        assert client.completions.create(**{**ASKED, "seed": seed + 1}, prompt=PROMPT).choices[0].text == second.text
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"seed": 2**63}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"logit_bias": {"5": -100}}, "logit_bias"),
+        ({"n": 0}, "n"),
+        ({"n": 257}, "n"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"extra_body": {"min_tokens": 1}}, "min_tokens"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(client, given, param):
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.completions.create(**{**ASKED, "prompt": PROMPT, **given})
+    assert (raised.value.param, raised.value.type) == (param, "invalid_request_error")
+    assert param in str(raised.value)
+
+
+def test_the_extremes_of_sampling_are_answered(client):
+    create = client.completions.create
+    greedy = create(**ASKED, prompt=PROMPT, temperature=0).choices[0].text
+    for given in ({"temperature": 1e-300}, {"top_p": 0}, {"extra_body": {"top_k": 1}}, {"extra_body": {"min_p": 1}}):
+        assert create(**ASKED, prompt=PROMPT, **given).choices[0].text == greedy
+    assert create(**ASKED, prompt=PROMPT, temperature=1e300, n=3).choices[2].text
+    assert create(**{**ASKED, "max_tokens": 1}, prompt="", logprobs=20).choices[0].logprobs.top_logprobs
+
+
+def test_what_does_not_fit_into_the_context_is_refused_as_by_openai(client, opened):
+    """The last half of a prompt was read, and the answer had a field that clients don't look at."""
+    longest, create = opened.task.reads.max_length, client.completions.create
+    [token] = opened.task.tokenizer.encode(PROMPT)[:1]
+    for size, given, param in (
+        (longest + 1, {}, "prompt"),
+        (longest, {"max_tokens": None}, "prompt"),
+        (longest - 3, {"max_tokens": 4}, "max_tokens"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=f"maximum context length is {longest} tokens") as raised:
+            create(**{**ASKED, **given}, prompt=[[token], [token] * size])
+        assert (raised.value.code, raised.value.param) == ("context_length_exceeded", param)
+    for most in (3, None):
+        found = create(**{**ASKED, "max_tokens": most}, prompt=[[token], [token] * (longest - 3)])
+        assert found.usage.completion_tokens <= (6 if most else longest + 2)
+    cut = create(**ASKED, prompt=[token] * (longest + 1), extra_body={"truncation": "auto"})
+    [warning] = cut.model_extra["warnings"]
+    assert f"the prompt has {longest + 1} tokens" in warning
+
+
 def message_of(form: type[Any], **asked: Any) -> tuple[str | None, str]:
     with pytest.raises(ValidationError) as caught:
         form.model_validate(asked)
@@ -109,6 +201,11 @@ def message_of(form: type[Any], **asked: Any) -> tuple[str | None, str]:
         ("stream_options", {"include_obfuscation": False}, {"include_obfuscation": True}),
         ("stop", ["a"] * 16, ["a"] * 17),
         ("stop", "a" * 256, "a" * 257),
+        ("stop", ["a", " "], ["a", ""]),
+        ("stop", [], ""),
+        ("truncation", "disabled", "left"),
+        ("presence_penalty", 0.0, 0.5),
+        ("frequency_penalty", 0, -2),
     ],
 )
 def test_a_field_of_openais_asks_for_nothing_or_is_refused(name, harmless, wrong):
@@ -135,7 +232,6 @@ def test_further_fields_are_refused_by_name():
     [
         ({"best_of": 2}, "best_of"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"n": 2, "stream": True}, "stream"),
         ({"echo": True, "logprobs": 1}, "logprobs"),
     ],
 )

@@ -46,6 +46,11 @@ def _sampling_controls(page: Page) -> list[Any]:
     return [most, temperature, seed]
 
 
+def _read_controls(most: float, temperature: float, seed: float) -> dict[str, Any]:
+    """Return the fields of a request; a text that outgrows what the model reads goes on, as in ``vaak generate``."""
+    return {"max_tokens": int(most), "temperature": temperature, "seed": int(seed), "truncation": "auto"}
+
+
 def complete_panel(page: Page, models: Sequence[Served]) -> None:
     """A prompt, which models continue token by token."""
     prompt = gr.Textbox(label="Prompt", lines=3)
@@ -59,7 +64,7 @@ def complete_panel(page: Page, models: Sequence[Served]) -> None:
     def run(given: str, most: float, temperature: float, seed: float) -> Iterator[dict[Any, str]]:
         def show(served: Served) -> Iterator[Html]:
             text = require_text(page, given)
-            form = CompletionRequest(prompt=text, max_tokens=int(most), temperature=temperature, seed=int(seed))
+            form = CompletionRequest(prompt=text, **_read_controls(most, temperature, seed))
             asked = read_request(page.server, served, form, [served.task.prompt(text)], chat=False)
             remarks = Html("".join(map(drawing.note, asked.warnings)))
             for written in write(asked):
@@ -113,7 +118,7 @@ def chat_panel(page: Page, models: Sequence[Served]) -> None:
             number = models.index(served)
             messages = talks[number]
             require_text(page, given)
-            form = ChatRequest(messages=messages, max_tokens=int(most), temperature=temperature, seed=int(seed))
+            form = ChatRequest(messages=messages, **_read_controls(most, temperature, seed))
             found = read_conversation({"messages": messages, "tools": None}, "messages")
             prompt = served.task.chat_template.prompt(found.messages, "messages", found.tools)
             asked = read_request(page.server, served, form, [prompt], chat=True)
