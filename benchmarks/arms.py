@@ -158,7 +158,7 @@ Arm = Generator[None, Watch, None]
 
 
 def by_hand(job: dict[str, Any], made: Callable[[dict[str, int]], nn.Module] = SmallGPT) -> Arm:
-    """The shortest loop there is, without logging: what all others are measured against."""
+    """Train in the shortest loop possible, without logging: the baseline of all other arms."""
     size, tokens, rng = job["size"], number_tokens(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
     while True:

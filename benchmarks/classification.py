@@ -191,7 +191,7 @@ def by_the_trainer(job: Job, way: str, tick: Tick) -> None:
 
 
 def seconds_of(work: Callable[[Job, str, Tick], None], job: Job, way: str) -> float:
-    """Seconds of a step in one round, the first left out; what is printed on the way is not shown."""
+    """Return the mean seconds of a step in one round, without its first; output is discarded."""
     clock, steps = CLOCKS[job.options.clock], job.options.steps
     times: list[float] = []
 

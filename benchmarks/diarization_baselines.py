@@ -5,7 +5,7 @@
 
 FOLDER holds conversations with RTTM, as ``vaak data simulate`` writes them; audio and RTTM are matched by name. A row
 of the table for each of ``vaak.tasks.diarization.metrics``, at collar 0 with overlap scored, over all recordings
-together. What is scored is the UEM, or the whole of each recording.
+together. The UEM is scored, or the whole of each recording where there is none.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ def machine(card: Card) -> None:
 
 
 def recipes(card: Card) -> None:
-    """Train each quick start in each mode; what runs side by side shares the card."""
+    """Train each quick start in each mode, up to eight at once on the card."""
     steps = 4 if card.toy else 40
     jobs = [(recipe, mode) for recipe in (RECIPES[:1] if card.toy else RECIPES) for mode in MODES]
     with ThreadPoolExecutor(1 if card.toy else 8) as pool:
@@ -711,7 +711,7 @@ PARTS: dict[str, Callable[[Card], None]] = {
     "recipes": recipes,
 }
 LIMITS = {"machine": 30, "speech": 270, "inference": 120, "throughput": 240, "snapshot": 30, "decoding": 60}
-"""Seconds after which a part is ended; of the others, what is left of ``--minutes``."""
+"""Seconds after which a part is ended; the others may take all that remains of ``--minutes``."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a step has a GPU compute: the operators of its phases, by recipe.
+"""Count the operators that a step launches on a GPU, by recipe and phase.
 
     python benchmarks/launches.py RECIPE ... [--precision bf16|no] [--where] [--json FILE]
 

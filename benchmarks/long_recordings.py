@@ -11,8 +11,8 @@ The first argument is a folder of recordings with RTTM, as ``vaak data simulate`
 name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a separate process, so its memory
 is its own: the most that it adds to what the opened run held. Time is that of the whole way from the file to segments.
 ``oracle`` is the DER of the same windows where those who know the reference join them: each window's speakers are given
-to those of the reference with whom they share most time. What DER is above it is the price of joining. ``--options``
-are those of all runs: a speaker encoder's file, for example.
+to those of the reference with whom they share most time. DER above it is the price of joining. ``--options`` are those
+of all runs: a speaker encoder's file, for example.
 The last two columns are of one forward and backward pass over a window, as training would take it. DER is at collar 0,
 overlap scored, over the whole of each recording.
 """

@@ -4,7 +4,7 @@
 
 Both are whole ``trainer.fit()`` loops with the default logging but TensorBoard, on the sizes of benchmarks/engine.py; a
 ratio is that of two neighbours in one round, and the median over rounds is given. "off twice" is one arm against
-itself: what differs there is the machine's noise.
+itself, so it shows the machine's noise.
 """
 
 from __future__ import annotations

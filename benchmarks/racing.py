@@ -181,7 +181,7 @@ def is_there(process: Process) -> bool:
 
 
 def configuration(size: dict[str, int], cache: Path, corpus: str) -> str:
-    """The YAML of one size: what the peers do, said to Vaak."""
+    """Return the YAML of one size, which has Vaak do the same as its peers."""
     return f"""
 task: lm
 name: bench

@@ -13,7 +13,7 @@ It prints three tables:
 
 With ``--before`` each round also runs the Vaak of another checkout, in turn, so that a noisy machine is noisy for both;
 with ``--exact`` also steps with exact sums, and with ``--strategies`` those whose model or update is divided, where the
-peak of a process counts; what torch's ``fully_shard`` sends isn't among the bytes. ``--options`` go into the YAML:
+peak of a process counts; the bytes exclude those that torch's ``fully_shard`` sends. ``--options`` go into the YAML:
 another device, a larger model. ``--small`` has a model of 4 layers of width 128, with 8 × 128 tokens.
 
     PYTHONPATH=src python benchmarks/ranks.py --fake 1024

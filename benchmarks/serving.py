@@ -8,7 +8,7 @@ both, the median of their ratios by the clock and by processor time (the server'
 a request (p50, p95) and the machine's load. The time that opening the model takes isn't counted. Ends with an error
 where a served result differs from the command's.
 
-With --together, each request has so many texts (lm, classification). The ratio at equal batch is that to the command
+With --together N, each request has N texts (lm, classification). The ratio at equal batch is that to the command
 with as many inputs at a time as the server computes together: those of all clients, at most 16.
 """
 
@@ -130,7 +130,7 @@ def _json(answer: httpx.Response) -> Any:
 
 
 class Cost(NamedTuple):
-    """What it took to compute all inputs: seconds of the clock, and of the processor."""
+    """Wall-clock and processor seconds that it took to compute all inputs."""
 
     clock: float
     processor: float
@@ -152,7 +152,7 @@ def serving(run: Path) -> Iterator[tuple[str, psutil.Process]]:
 def compute_all(
     opened: OpenedRun, use: Use, inputs: Sequence[Any], together: int | None = None
 ) -> tuple[list[Any], Cost]:
-    """Return what the command computes of all inputs, and its cost; with ``together``, of so many at a time."""
+    """Return the command's outputs for all inputs, ``together`` at a time if given, and their cost."""
     size = together or len(inputs)
     with opened.precision.autocast():
         begun, processor = time.perf_counter(), time.process_time()

@@ -12,7 +12,7 @@ engine.py; ``(not in a part)`` is what is between the parts: the loop, generator
 ``--clock cpu`` counts the thread's processor time in place of wall time: for a machine that others use, too.
 ``--before`` names another checkout of Vaak, measured by this one's PARTS.
 
-``--muon LAYERSxWIDTH`` measures in place of all this, in one process, the update of so many layers' matrices by Muon:
+``--muon LAYERSxWIDTH`` instead measures, in one process, the update of the matrices of LAYERS layers by Muon:
 those of one shape together and one after the other, which must give the same bits, and by torch's own rule.
 """
 
@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "count units": ("vaak.engine.trainer:count_units",),
     "meet other ranks": ("vaak.engine.trainer:Trainer.exchange",),
     "exchange": ("vaak.engine.distributed.ranks:Ranks.exchange", "vaak.engine.distributed.ranks:Ranks.gather"),
-    "what is due": ("vaak.engine.trainer:Trainer.run_scheduled",),
+    "save, evaluate if due": ("vaak.engine.trainer:Trainer.run_scheduled",),
     "step: the rest": ("vaak.engine.step:Step.__call__", "vaak.engine.trainer:Trainer.take_step"),
     "chunks": ("vaak.engine.gradient:GradientPass.split",),
     "key of the draws": ("vaak.engine.gradient:draw_key",),

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 Arm = tuple[str, str, list[str]]
-"""What it is, the size of what it reads, and the command."""
+"""Its name, the size of its input, and the command."""
 
 
 def measure(command: list[str]) -> tuple[float, float]:

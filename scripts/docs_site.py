@@ -1,4 +1,4 @@
-"""A hook of MkDocs, named in mkdocs.yml: what this repository's site needs besides the usual.
+"""A hook of MkDocs, named in mkdocs.yml, that adapts this repository's pages for its site.
 
 The README, CONTRIBUTING, CHANGELOG and the tasks' READMEs are pages too, and so are the notebooks; the recipes and
 examples are files of the site. Links are those of the repository, so that they work on a code host as well; here they
@@ -75,7 +75,7 @@ def packages() -> dict[str, list[str]]:
 def public_page() -> str:
     """The names of ``import vaak`` by what they are for, each where it is defined."""
     homes = dict(re.findall(r'"(\w+)": "(vaak[\w.]*)"', (SOURCE / "vaak/__init__.py").read_text(encoding="utf-8")))
-    lines = ["# `import vaak`\n\nGuide: [library.md](../library.md). Every other package has a page of its own.\n"]
+    lines = ["# `import vaak`\n\nGuide: [library.md](../library.md). Every other package has its own page.\n"]
     for purpose, names in PUBLIC.items():
         lines.append(f"## {purpose.capitalize()}\n")
         for name in names:

@@ -1,4 +1,4 @@
-"""Writes docs/licences.md: what Vaak requires, with the licence that each package states in its metadata.
+"""Writes docs/licences.md: the required packages, with the licence that each states in its metadata.
 
 python scripts/licences.py
 """
@@ -80,7 +80,7 @@ def _classifiers(about: metadata.PackageMetadata) -> Iterator[str]:
 
 
 def rows_of(page: str) -> dict[str, tuple[str, str]]:
-    """Return what a page says of each package: what it is for, and its licence."""
+    """Return the extras that need each package on a page, and its licence."""
     rows = re.findall(r"^\| (\S+) \| (.+?) \| (.+?) \|$", page, re.MULTILINE)
     return {name: (extras, licence) for name, extras, licence in rows[1:]}
 

@@ -49,7 +49,7 @@ def find_disagreements(tag: str, root: Path = ROOT) -> list[str]:
 
 
 def write_hashes() -> None:
-    """Write requirements-hashed.txt: what requirements.txt needs besides torch, at the versions of constraints.txt."""
+    """Write requirements-hashed.txt: requirements.txt without torch, pinned to the versions of constraints.txt."""
     if not (uv := shutil.which("uv")):
         sys.exit("uv isn't installed: pip install uv")
     platform = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]

@@ -325,7 +325,7 @@ def imports_of(tree: ast.AST, known: dict[str, Path]) -> set[str]:
 
 @dataclass
 class TracedStep:
-    """What ran of the package from the end of one training step to the end of the next.
+    """The package's code that ran from the end of one training step to the end of the next.
 
     ``inside`` are the functions within the one whose code is ``call``, ``codes`` all, ``lines`` all lines in their
     order, each with its file.

@@ -26,8 +26,8 @@ from vaak.config.tasks import _LASTING_SPECS, REGISTERED_TASKS, built_in
 from vaak.core import progress
 from vaak.runs.preflight.doctor import packages
 
-# No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
-# every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
+# No test is timed: one that is quick on a quiet machine takes seconds on a busy one. `make test` tries the same
+# examples every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
 UNTIMED = [HealthCheck.too_slow]
 settings.register_profile("same", deadline=None, derandomize=True, max_examples=15, suppress_health_check=UNTIMED)
 settings.register_profile("search", deadline=None, max_examples=200)

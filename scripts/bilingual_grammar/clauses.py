@@ -71,7 +71,7 @@ class Event:
         return (*words[:verb_at], "नहीं", *words[verb_at:]) if self.negative else words
 
     def hindi_order(self, polite: bool) -> Words:
-        """What you (आप, or तुम where not ``polite``) are told to do, without saying you."""
+        """Return the imperative to आप, or to तुम unless ``polite``, without the pronoun."""
         words, verb_at = self.hindi_clause()
         forbidden = (("न",) if polite else ("मत",)) if self.negative else ()
         start = len(YOU.hindi())
@@ -141,7 +141,7 @@ Time = Literal["present", "past", "future"]
 
 @dataclass(frozen=True)
 class State:
-    """Someone or something is something, or is somewhere: what it is stands in both languages."""
+    """A clause that says what someone or something is, or where; its predicate is given in both languages."""
 
     subject: Participant
     time: Time

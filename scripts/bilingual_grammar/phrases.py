@@ -1,4 +1,4 @@
-"""Noun phrases and pronouns in two languages: what is known of them once, and how each language says it.
+"""Noun phrases and pronouns in two languages: their shared features, and their form in each language.
 
 English always says *the* or *a*: एक is *a*, and what has no एक, no यह and no possessor is *the* (or nothing, before a
 mass noun or a plural). English *his* is अपना where the subject is a man, and उसका where it isn't; so for each pronoun.

@@ -1,4 +1,4 @@
-"""What every task keeps, whatever it trains. A new task adds one entry to tests/support/tasks/contract_cases.py."""
+"""Every task keeps this contract. A new task adds one entry to tests/support/tasks/contract_cases.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SLOW = (
     "asr, experts", "tts, flow matching, pitch, energy, learned durations", "diarization, speech, conversations",
     "diarization, attractors, stored features",
 )  # fmt: skip
-"""Further cases of a task, for which there is no time in every run of the tests."""
+"""Further cases of a task, too slow for every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)
 OF_FURTHER_STATE = (check_resume, check_step)
 """Those that find a state which isn't saved, or isn't put back; the others look at the same once more."""

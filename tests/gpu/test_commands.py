@@ -28,7 +28,7 @@ EXACTLY = ("--precision", "fp32")
 
 
 def on_both(vaak: Any, *arguments: object) -> list[str]:
-    """What a command prints on a CPU and on a GPU, without the time that it takes."""
+    """Return a command's output on a CPU and on a GPU, without the time that it takes."""
     said = []
     for device in ("cpu", "cuda"):
         code, out, err = vaak(*arguments, "--device", device)
@@ -72,7 +72,7 @@ def test_a_recipe_trains(vaak: Any, recipe: str, deterministic: bool, gpu: MockD
 
 
 def test_the_peak_of_memory_is_shown(vaak: Any, gpu: MockDevice, tmp_path: Path):
-    """Of a step, not what is held between two of them: weights and moments."""
+    """Allocated during a step, without the weights and moments that are held between steps."""
     file, options = REPOSITORY / "configs/quickstart.yml", ["data.max_length=128", "data.minimal_pairs=[]"]
     options += ["training.max_steps=3", "training.batching.max_tokens=8192", "training.mixed_precision=no"]
     options += ["training.logging={interval: 1, progress_bar: false}", "training.device=cuda"]

@@ -1,4 +1,4 @@
-"""Weights on a GPU take rows by their names: what says which of them are known is where they are."""
+"""Weights on a GPU take rows by their names; the mask of known rows is on the same device."""
 
 from __future__ import annotations
 

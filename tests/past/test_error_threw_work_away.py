@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {
     "scheduler": {"type": "plateau", "patience": 0, "factor": 0.5},
     "feature_redraw_interval": 2,
 }
-"""Twelve steps. What evaluations change (rates, patience, the best) changes with every one."""
+"""Twelve steps. Every evaluation changes the rate, the patience and the best checkpoint."""
 
 SAVES: dict[str, dict[str, Any]] = {
     "nothing else is saved": {"checkpoint": {"interval": None, "interval_epochs": None}},

@@ -22,7 +22,7 @@ def section(kind: str, audio: str, offset: float | None = None, duration: float 
 
 
 def names(folder: Path, kind: str, lines: list[dict[str, Any]]) -> dict[str, str]:
-    """What each recording is called, by its file and where it begins and ends."""
+    """Return each cut's id, by its recording and where it begins and ends."""
     (folder / "train.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
     own = {"corpus_dir": str(folder)} if kind == "nemo" else {"train": (str(folder / "train.json"),)}
     dataset = DatasetConfig(name="data", type=kind, train_fraction=1.0, valid_fraction=0.0, **own)

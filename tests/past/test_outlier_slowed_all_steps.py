@@ -1,7 +1,7 @@
 """One long example that did not fit had every batch after it computed in chunks, to the end of the run.
 
 A cut now holds for microbatches at least as large as the one that failed (rows times the longest), as a function of
-what was written down and of the place in the run.
+the journal and of the place in the run.
 """
 
 from __future__ import annotations

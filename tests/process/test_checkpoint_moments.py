@@ -40,7 +40,7 @@ def attacks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def of(attacks: Attacks, scenario: str, verdict: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was left undisturbed, and what each attack left."""
+    """Return the outcome without an attack, and that of each attack."""
     undisturbed, *left = attacks[scenario, verdict]
     assert undisturbed["status"] == 0, undisturbed
     assert len(left) > 2

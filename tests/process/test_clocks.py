@@ -59,7 +59,7 @@ def stat_records(run: Path) -> list[dict[str, Any]]:
 
 
 def without_clocks(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the training itself said."""
+    """Return the records of training itself, without those parts that depend on a clock."""
     kinds = ("step", "evaluation", "epoch")
     kept = [record for record in records if record["kind"] in kinds]
     return [{name: value for name, value in record.items() if not isinstance(value, dict)} for record in kept]

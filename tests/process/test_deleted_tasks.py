@@ -68,7 +68,7 @@ def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.mark.parametrize("gone", TASKS)
 def test_nothing_of_the_rest_imports_it(gone: str):
-    """Where a module is imported; what is named in a table, or imported in a call, is for the tests below."""
+    """No other module imports it at its top level; the tests below cover tables and imports within functions."""
     own = [SOURCE / path for path in (f"tasks/{gone}", *GOES_WITH.get(gone, ()))]
     others = [path for path in SOURCE.rglob("*.py") if not any(path.is_relative_to(one) for one in own)]
     assert len(others) > 300

@@ -56,7 +56,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def draws_of(folder: Path, rank: int, step: int) -> list[dict[str, Any]]:
-    """What a rank's microbatches of a step were computed from, in its order."""
+    """Return the draws from which a rank computed its microbatches of a step, in order."""
     path = folder / f"draws-{rank}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [draw for line in lines if (draw := json.loads(line))["step"] == step]

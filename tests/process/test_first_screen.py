@@ -59,7 +59,7 @@ QUICK = (
     [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in (*ON_FILES, *ON_A_RUN)],
 )
 def test_something_is_on_the_screen_within_a_second(command: str, folder: Path, tiny_run: Path) -> None:
-    """A second of the processor: what others do with it meanwhile is not the command's."""
+    """A second of processor time, as the command can't answer for other processes."""
     with OnTerminal(arguments_of(command, tiny_run), folder) as terminal:
         assert terminal.read()
         assert terminal.processor_seconds() < 1.0

@@ -83,7 +83,7 @@ def is_starting(run: Path, begun_at: tuple[str, int]) -> bool:
 
 
 def moment_of(run: Path) -> str:
-    """What the run was at, from what it left."""
+    """Return what the run was doing when it was killed, judged by its files."""
     kind, step = last_record(run)
     if is_writing(run):
         return "checkpoint"

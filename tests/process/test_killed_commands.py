@@ -34,7 +34,7 @@ STORED = ("global_config.storage_path=out/features", "global_config.num_jobs=2")
 
 
 def trained(run: Path) -> Any:
-    """What training left that doesn't depend on the clock or on its folder."""
+    """Return a run's results that depend neither on the clock nor on its folder."""
     tensors = {
         str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(run.glob("checkpoints/step-*/*.safetensors"))
@@ -135,7 +135,7 @@ SET_UPS = {
 
 @dataclass
 class Reference:
-    """What a set-up leaves that nobody kills, and how many operations on files that takes."""
+    """The result of a set-up that nobody kills, and the number of file operations that it takes."""
 
     left: Any
     operations: int

@@ -35,7 +35,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def python(*arguments: object, hash_seed: int) -> str:
-    """What a new Python of this hash seed says; fails where it does."""
+    """Return the output of a new Python with this hash seed, which must succeed."""
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *map(str, arguments)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -97,7 +97,7 @@ def numbers_in(value: Any) -> list[float]:
 def test_two_processes_give_what_one_does_and_resume_on_one(
     given: dict[str, Any], commands: Commands, tmp_path: Path
 ) -> None:
-    """Rows are the same bits, whoever made them; what is trained is the same but for rounding."""
+    """Rows are the same bits, whoever made them, and trained weights are equal up to rounding."""
     (dataset,) = given["datasets"]
     folder = Path(shutil.copytree(Path(dataset["train"][0]).parent, tmp_path / "data"))
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]

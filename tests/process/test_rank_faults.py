@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 def lines(folder: Path, fault: Fault, codes: Sequence[int], *overrides: str) -> list[str]:
-    """What the ranks that weren't killed said, after they ended with these codes."""
+    """Train with a fault, check the exit codes, and return the output of the ranks that weren't killed."""
     write_corpus(folder)
     assert run_on_ranks(2, train_together, folder, fault, *overrides, seconds=SECONDS) == list(codes)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("[01].json"))]

@@ -110,7 +110,7 @@ def whole_there(server: Server, bucket: str) -> list[int]:
 def kill_after(
     begin: Callable[..., Command], server: Server, bucket: str, tmp_path: Path
 ) -> Callable[[int], list[int]]:
-    """``kill_after(number)`` trains, is killed once so many checkpoints are at the URL, and loses its machine.
+    """``kill_after(number)`` trains, is killed once ``number`` checkpoints are at the URL, and loses its machine.
 
     It returns the steps that are there.
     """
@@ -127,7 +127,7 @@ def kill_after(
 
 
 def require_ended(command: Command) -> str:
-    """What a command said that ended well."""
+    """Return the output of a command, which must have succeeded."""
     ended = command.wait(300)
     assert ended.status == 0, ended.errors
     return ended.output + ended.errors

@@ -1,4 +1,4 @@
-"""What unit tests share: tiny recordings and runs; what trains for seconds does so once for all workers."""
+"""Shared fixtures of unit tests: tiny recordings, and runs that are trained once for all workers."""
 
 from __future__ import annotations
 

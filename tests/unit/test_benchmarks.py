@@ -1,4 +1,4 @@
-"""Every benchmark runs at its smallest size, to its last table. What needs trained runs gets tiny ones."""
+"""Every benchmark runs at its smallest size, to its last table, with tiny trained runs where it needs any."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tiny_whisper import write_whisper
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LIBRARIES = {"arms", "racing"}
-"""What engine.py starts and imports."""
+"""Modules that engine.py starts and imports."""
 
 ALONE = {
     "asr": (

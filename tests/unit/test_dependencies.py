@@ -1,4 +1,4 @@
-"""What is imported is declared; what stands beside the core isn't imported by it."""
+"""Every imported package is declared, and the core imports no optional part of Vaak."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A block that a test can't run comes after ``<!-- not run: why -->``, one of another toolkit after ``<!-- run where NAME
 is installed -->``. A YAML or Python block whose first line is a
-comment with a file's name is that file for the commands of its document. What takes minutes is trained for two steps.
+comment with a file's name is that file for the commands of its document. Runs that take minutes train for two steps.
 A server that a document starts runs until the end of it, and later blocks ask it, on the port that it has here.
 """
 
@@ -104,7 +104,7 @@ SLOW = {
         )
     ),
 }  # fmt: skip
-"""Documents whose commands take several seconds; what they do has tests of its own, and each line is parsed."""
+"""Documents whose commands take several seconds. Other tests run the same; here each line is only parsed."""
 
 documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 

@@ -1,4 +1,4 @@
-"""The ASR pipeline's own commands and defaults: what people typed there is taken here, and means the same."""
+"""The ASR pipeline's commands are accepted as typed there, with the same meaning and defaults."""
 
 from __future__ import annotations
 

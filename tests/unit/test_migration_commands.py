@@ -155,7 +155,7 @@ def test_the_preprocessing_script_has_the_options_of_the_research_kits_own(tiny_
 
 
 def test_the_preprocessing_script_alone_prepares_the_quick_start(tmp_path):
-    """What it runs is asked of the shell: the data themselves take a while."""
+    """A stand-in for ``vaak`` prints the command that would run, as the data themselves take a while."""
     (tmp_path / "vaak").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "vaak").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}

@@ -94,7 +94,7 @@ DEFAULT = re.compile(r"\| `global_config\.(\w+)` \|[^|]*\|[^|]*?default ([^;,| ]
 
 
 def test_the_defaults_that_sentences_name():
-    """Those of audio: what the page says is what the type has."""
+    """Audio's defaults on the page are those of ``AudioConfig``."""
     found = DEFAULT.findall((ROOT / "docs" / "migration" / "universal-pipeline.md").read_text(encoding="utf-8"))
     assert len(found) > 15
     options, alone = AudioConfig(), load_layers([{"task": "diarization"}]).experiment

@@ -129,7 +129,7 @@ def test_workflows_run_what_is_here():
 
 
 def planned(target: str, folder: Path) -> str:
-    """What make would run for a target."""
+    """Return the commands that make would run for a target."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))}
     command = ["make", "-n", target]
     return subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=True).stdout

@@ -37,7 +37,7 @@ def test_each_side_is_in_its_letters(splits):
 
 
 def test_agreement_and_articles_in_english(splits):
-    """What no sentence may have, whatever its words."""
+    """No sentence has one of these errors, whatever its words."""
     wrong = r"""
     ^(he|she)\ (are|were|have|do|am)\b | ^(they|we|you)\ (is|was|has|does|am)\b | \bI\ (is|are|has|does|were)\b
     | \ba\ [aeio] | \ban\ [^aeiou\ h] | \b(a|this|that|an)\ \w+(men|children)\b | \b(these|those)\ \w+man\b

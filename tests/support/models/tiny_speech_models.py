@@ -158,9 +158,9 @@ LISTENERS: dict[str, Callable[[Path], Path]] = {
 
 
 def ask(folder: Path, samples: Any, language: str = "en") -> dict[str, Any]:
-    """What a model's own processor makes of audio, for a transcript in a language.
+    """Return the inputs that a model's own processor makes from audio, for a transcript in a language.
 
-    Of a Voxtral that needs mistral-common, which may not be there: the tokens that it writes, by hand.
+    Voxtral's needs mistral-common, which may not be installed, so its tokens are written here by hand.
     """
     auto: Any = transformers.AutoConfig
     kind = auto.from_pretrained(folder).model_type

@@ -71,7 +71,7 @@ def backward(
 
 
 def _checked(bounds: Any, key_bounds: Any, more: Any, options: dict[str, Any]) -> tuple[int, list[int]]:
-    """Return the longest document and the window; what isn't asked for here is as it should be."""
+    """Return the longest document and the window, after checking all other arguments."""
     assert torch.equal(bounds, key_bounds)
     longest, key_longest, dropout, is_causal = more
     window = [options.pop("window_size_left"), options.pop("window_size_right")]

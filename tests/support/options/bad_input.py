@@ -469,7 +469,7 @@ COMMANDS = (
 
 
 def _elsewhere() -> Iterator[Bad]:
-    """What depends on where a command runs."""
+    """Yield bad input that depends on the folder in which a command runs."""
     for line in ("train {lm.yml}", "config check lm.yml", "data simulate out", "doctor lm.yml"):
         yield Bad(line, "working folder|current folder|lm.yml|runs", ("deleted folder",))
     for line in (

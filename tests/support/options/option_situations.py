@@ -47,7 +47,7 @@ class Asked:
 
 @contextlib.contextmanager
 def noted() -> Iterator[Asked]:
-    """Within this context, what is asked of torch and of soundfile is counted; models aren't really compiled."""
+    """Count calls of torch and soundfile within this context; models aren't really compiled."""
     asked = Asked()
 
     def call(module: torch.nn.Module, *_: Any) -> None:
@@ -185,7 +185,7 @@ SITUATIONS: dict[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
     "@torn": with_a_torn_document,
     "@hub": without_the_hub,
 }
-"""What an option may need besides other options to be read."""
+"""Circumstances, besides other options, in which alone some options are read."""
 
 
 def words_of(text: str) -> str:

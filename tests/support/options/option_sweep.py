@@ -148,13 +148,13 @@ class Sweep:
         return load([self.file], [f"run_dir={run}", *overrides], trust_code=True)
 
     def without(self, circumstances: tuple[str, ...]) -> Observed:
-        """What a run in these circumstances shows."""
+        """Return the observations of a run in these circumstances."""
         if circumstances not in self.undisturbed:
             self.undisturbed[circumstances] = self.observe(self.load(circumstances), circumstances)
         return self.undisturbed[circumstances]
 
     def effect(self, key: str, value: Any, circumstances: tuple[str, ...]) -> str | None:
-        """What changes with an option, or who says that nothing does; None where it is silent.
+        """Return what changes with an option, or which message says that nothing does; None if neither.
 
         A refusal counts where it names the option. Data that differ must have another fingerprint: by it, a cache
         knows them.
@@ -207,7 +207,7 @@ def _refusal(key: str, message: str) -> str | None:
 
 
 def _trained(loaded: Any) -> Observed:
-    """What is seen while a run is trained."""
+    """Train a run and return everything observed meanwhile."""
     with noted() as asked, open_trainer(loaded) as trainer:
         trainer.fit()
         plans = [trainer.data.planner.plan(epoch) for epoch in range(3)]
@@ -225,7 +225,7 @@ def _trained(loaded: Any) -> Observed:
 
 
 def _used(run: Path) -> Observed:
-    """What a trained run has, and what it is used with."""
+    """Return a trained run's records, log, files and weights, and the results of using it."""
     seen = _records(run)
     seen["log"] = _without_order((run / "train.log").read_text().replace(str(run), "RUN").replace(run.name, "RUN"))
     seen["files"] = "\n".join(sorted({_file_name(path, run) for path in run.rglob("*") if path.is_file()}))
@@ -279,7 +279,7 @@ def _detect_kind(console: str) -> str:
 
 
 def _of_wandb(run: Path) -> Observed:
-    """What W&B keeps of the run."""
+    """Return the metadata and artifacts that W&B stored for the run."""
     files = sorted((run / "wandb").glob("offline-run-*/*.wandb"))
     if not files:
         return {}
@@ -292,7 +292,7 @@ def _of_wandb(run: Path) -> Observed:
 
 
 def _file_name(path: Path, run: Path) -> str:
-    """A file's name; of what is written for trackers with its size, in place of what names it."""
+    """Return a file's name; for a tracker's files, with their size in place of the part that varies."""
     name = str(path.relative_to(run))
     if "tfevents" in name:
         return f"tensorboard: {path.stat().st_size}"

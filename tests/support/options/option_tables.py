@@ -166,7 +166,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     ),
     "global_config.storage_type": ("global_config.storage_path=OWN/features",),
 }
-"""What must hold for an option, or for all of a section, to be read."""
+"""Overrides without which an option, or all of a section, isn't read."""
 PAIRS = ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl], test: []}",)
 LINES = (
     "data.corpus={type: text, train: [FOLDER/train.en], train_target: [FOLDER/train.hi], valid: [FOLDER/valid.en], "

@@ -34,7 +34,7 @@ IMPORTED = (
     *("vaak.tasks.asr.stages.pipeline", "transformers.models.whisper.modeling_whisper"),
     *("lhotse.features.kaldi", "matplotlib.backends.backend_agg", "matplotlib.figure", "scipy.cluster.hierarchy"),
 )
-"""What commands import."""
+"""Modules that commands import."""
 
 
 def serve() -> None:
@@ -146,7 +146,7 @@ CIRCUMSTANCES: dict[str, Callable[[], object]] = {
     "little shared memory": _little_shared_memory,
     "as under nohup": _as_under_nohup,
 }
-"""What a command may find itself in."""
+"""Environments in which a command may start."""
 
 
 def become(request: dict[str, Any]) -> NoReturn:

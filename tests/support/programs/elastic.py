@@ -76,7 +76,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def train(run: Path, stop: int, reduction: str) -> None:
-    """What one process does."""
+    """Train one rank to step ``stop``, resuming from the last checkpoint."""
     ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=MICROBATCHES))
     dtype = torch.float64 if reduction == "float" else torch.float32
     task = Recording(num_examples=200, noise=0.3, dropout=0.2, dtype=dtype)

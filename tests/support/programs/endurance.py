@@ -1,4 +1,4 @@
-"""What a separate process does in tests/process/test_endurance.py: very many steps, and what it holds in between."""
+"""The process of tests/process/test_endurance.py: takes very many steps and notes the resources held in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = 50
 
 
 class ForgetfulTask(ToyTask):
-    """Its data don't remember what was read of them."""
+    """A task whose data remember only the last read, so that they don't grow."""
 
     def dataset(self, split: str) -> ToyDataset:
         dataset = super().dataset(split)
@@ -48,7 +48,7 @@ def megabytes() -> float:
 
 
 def open_files() -> list[str]:
-    """What this process's descriptors point to, sorted."""
+    """Return the targets of this process's file descriptors, sorted."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         try:

@@ -62,7 +62,7 @@ class KillAt(Callback):
 
 
 def train(case: Case, run: Path, stop: int, options: dict[str, Any], gpu: mock_cuda.MockDevice | None) -> None:
-    """What one process does."""
+    """Train one rank until it is killed after step ``stop``, resuming from the last checkpoint."""
     if gpu is not None:
         os.environ["LOCAL_RANK"] = "0"  # each has a machine for itself
     trainer = case.trainer(run, StepLogCallback(1), KillAt(stop), **TRAINING | options)

@@ -56,7 +56,7 @@ def one_and_two(run: Path) -> None:
 
 
 def half_written(run: Path) -> None:
-    """What several kills may leave together."""
+    """Write the leftovers that several kills may leave together."""
     one_and_two(run)
     folder = run / "checkpoints"
     shutil.copytree(folder / "step-00000002", folder / ".step-00000003.4711.tmp")
@@ -85,7 +85,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path], None], Callable[[Path], None]]] = {
     "cleaned": (half_written, lambda run: remove_leftovers(run / "checkpoints")),
     "trained": (half_trained, go_on_training),
 }
-"""What is there before, and what is done under attack."""
+"""By scenario: prepares the folder, and performs the action that is attacked."""
 
 
 def attacked(scenario: str, run: Path, decide: Callable[[ptrace.Call], str]) -> tuple[list[ptrace.Call], int, str]:

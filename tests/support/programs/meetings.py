@@ -40,7 +40,7 @@ def talk(rank: int, port: int, world_size: int, case: str, folder: Path, *argume
 
 
 def heard(folder: Path, case: str, world_size: int) -> list[dict[str, Any]]:
-    """What every rank wrote down."""
+    """Return the notes of every rank."""
     return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
 
 

@@ -1,4 +1,4 @@
-"""What each of two real processes does in tests/process/test_precision_ranks.py."""
+"""The program of the two real processes in tests/process/test_precision_ranks.py."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def have_ended_within(seconds: float, pids: Iterable[int]) -> bool:
     """Wait for processes to end. The time counts in which one runs or waits, but not that in which it is kept waiting.
 
     A limit is then as strict on a busy machine as on an idle one: one that is ready to run while others have the
-    processors is given longer, and one that hangs isn't. What the system says is of a process's main thread.
+    processors is given longer, and one that hangs isn't. The system's figures are those of a process's main thread.
     """
     started, before = time.monotonic(), {pid: _kept_waiting_seconds(pid) for pid in pids}
     while alive := [pid for pid in before if is_alive(pid)]:

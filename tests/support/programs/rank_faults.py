@@ -52,7 +52,7 @@ class Fault:
 
 
 def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides: str) -> None:
-    """Train the tiny job of ``folder`` on two ranks; what is printed comes to RANK.json, the exit is a command's."""
+    """Train the tiny job of ``folder`` on two ranks; output goes to RANK.json, and it exits as a command does."""
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"}
     os.environ |= {name: str(place) for name, place in places.items()}
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Datasets that say which process reads them, and one that can't be sent to another; what workers read of them."""
+"""Datasets that report which process reads them, and one that can't be pickled, with a reader by workers."""
 
 from __future__ import annotations
 

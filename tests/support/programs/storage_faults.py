@@ -1,8 +1,8 @@
 """Has a command meet a fault at its N-th operation on files: it is killed there, or the operation fails.
 
-Python tells of what it does to files by audit events; ``os.fsync``, which has none, is replaced. Only operations below
+Python reports its file operations by audit events; ``os.fsync``, which has none, is replaced. Only operations below
 the working folder count, so that the same number is the same operation whatever Python or a library reads elsewhere.
-What native code writes (safetensors) is seen by the files that Vaak makes for it.
+Writes of native code (safetensors) are seen by the files that Vaak opens for them.
 """
 
 from __future__ import annotations

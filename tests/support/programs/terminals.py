@@ -1,4 +1,4 @@
-"""Commands on a terminal of some width: what they write as it comes, keys, and how much processor time they took."""
+"""Commands on a terminal of a given width: reads their output as it comes, sends keys, takes their processor time."""
 
 from __future__ import annotations
 

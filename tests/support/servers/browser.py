@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol over a pipe: what a page draws, says and asks for.
+"""A headless Chromium, driven by its DevTools protocol over a pipe, to check a page's drawing, log and requests.
 
 Debian: ``apt-get install chromium-headless-shell``.
 """

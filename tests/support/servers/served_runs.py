@@ -1,4 +1,4 @@
-"""A tiny run of each task, to be served, and a server of runs as a process of its own."""
+"""A tiny run of each task, to be served, and a server of runs in a separate process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def train_task(folder: Path, task: str, *, evaluates: bool = False) -> None:
 
 
 def find_task(folder: Path, task: str) -> TinyRun:
-    """What ``train_task`` left."""
+    """Return the run that ``train_task`` left in ``folder``, with its inputs."""
     inputs = (folder / "inputs").read_text(encoding="utf-8").splitlines()
     return TinyRun(folder / task, inputs or ["ab ba", "b"])
 

@@ -1,6 +1,6 @@
-"""Which tests one worker of pytest-xdist runs together, and in which order: what took longest first.
+"""Group tests for the workers of pytest-xdist, the slowest group first.
 
-What runs together shares what module-scoped fixtures prepare and train.
+Tests of a group share the data and runs of module-scoped fixtures.
 ``pytest --write-durations`` measures the seconds of each and writes them into ``tests/durations.json``.
 """
 
@@ -28,7 +28,7 @@ OF_RANKS = (
 
 
 def together(nodeid: str) -> str:
-    """Return what a test runs together with: its file; of the contract, its case, which prepares its data once."""
+    """Return a test's group: its file or, in the contract, its case, which prepares its data once."""
     file, _, test = nodeid.partition("::")
     if file in OF_RANKS:
         return "several ranks"

@@ -21,7 +21,7 @@ from vaak.runs.build_callbacks import build_callbacks
 
 
 class Trainer:
-    """What a manager sees of one: steps, chunks, requests."""
+    """The parts of a trainer that a memory manager uses: steps, chunks, requests."""
 
     def __init__(self, device="cpu", total_steps=1000):
         self.ranks = SimpleNamespace(device=torch.device(device))
@@ -64,7 +64,7 @@ class World:
         self.done.append(what)
 
     def steps(self, manager, trainer, pressures, first=1, seconds=1.0):
-        """One step for each pressure; what was done in each."""
+        """Take one step for each pressure; return the manager's actions in each."""
         done = []
         for step, self.pressure in enumerate(pressures, first):
             self.now += seconds

@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: in a kernel of Jupyter, as users have it."""
+"""A run draws its curves and table in a notebook, here in a Jupyter kernel as users have it."""
 
 import math
 import re

@@ -25,7 +25,7 @@ circumstances = st.builds(
 
 
 def shares_of(**given: float) -> dict[str, float]:
-    """Shares of a step; what isn't given is forward."""
+    """Return shares of a step, with the remainder as forward."""
     shares = dict.fromkeys(STEP_PHASES, 0.0) | given
     return shares | {"forward": 1.0 - sum(value for name, value in shares.items() if name != "forward")}
 

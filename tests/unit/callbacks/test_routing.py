@@ -1,4 +1,4 @@
-"""A gate that collapses is said with its remedy, once; one that doesn't is left in peace."""
+"""A gate that collapses is reported once, with the remedy; one that doesn't causes no message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vaak.callbacks.routing import RoutingCallback
 def warnings_of(
     evaluations: Sequence[tuple[list[float], float]], caplog: pytest.LogCaptureFixture, resumed: bool = False
 ) -> list[str]:
-    """What is said after each evaluation: shares of experts, and the word error rate."""
+    """Return the messages after each evaluation, given as the experts' shares and the word error rate."""
     trainer: Any = SimpleNamespace(scheduled_evaluation=True)
     callback, found = RoutingCallback("val_wer"), list[str]()
     for shares, wer in evaluations:

@@ -1,4 +1,4 @@
-"""What the machine says is under ``clock``, true, and never a reason to stop."""
+"""The machine's figures are under ``clock`` and correct, and a missing one never stops training."""
 
 from __future__ import annotations
 

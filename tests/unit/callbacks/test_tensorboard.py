@@ -63,7 +63,7 @@ def test_it_repeats_metrics_jsonl_and_no_point_twice_after_a_resume(tmp_path: Pa
 
 @pytest.mark.parametrize("torn", [0, 1, 30])
 def test_after_a_kill_no_point_is_missing(torn: int, tmp_path: Path):
-    """What a killed process left: step 5 was logged, perhaps half its event is on the disk. It resumes from step 3."""
+    """The killed process had logged step 5, perhaps with half of its event on disk; the run resumes from step 3."""
     toy_trainer(tmp_path / "killed", StepLogCallback(1), LeaveAt(5, tmp_path / "run"), **OPTIONS).fit()
     folder = tmp_path / "run"
     (file,) = (folder / "tensorboard").iterdir()
@@ -79,7 +79,7 @@ def test_after_a_kill_no_point_is_missing(torn: int, tmp_path: Path):
 
 
 class LeaveAt(TensorBoardCallback):
-    """Copies the run directory in the middle of the run: what is on the disk if the process is killed there."""
+    """Copies the run directory during the run, as it is on disk if the process is killed there."""
 
     def __init__(self, step: int, target: Path) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ def trained(folder: Path, mode: str, *callbacks: Callback, resume: str | None = 
 
 
 def expected_rows(folder: Path) -> list[dict[str, Any]]:
-    """What ``metrics.jsonl`` says, one row a step."""
+    """Return the contents of ``metrics.jsonl``, one row per step."""
     rows: dict[int, dict[str, Any]] = {}
     for record in read_records(folder / "metrics.jsonl"):
         rows.setdefault(record["step"], {"_step": record["step"]}).update(numbers(record, None))
@@ -166,7 +166,7 @@ def sync(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_online_no_step_is_shown_twice_after_a_resume(tmp_path: Path, server: WandbServer):
-    """What the server has of steps 4 to 7 is what comes again, to the bit."""
+    """Steps 4 to 7, sent twice, are on the server once, bit for bit."""
     trained(tmp_path, "online", StopAt(7))
     trained(tmp_path, "online", resume=str(tmp_path / "checkpoints" / "step-00000003"))
     rows = server.rows((tmp_path / "wandb" / "id").read_text())
@@ -183,7 +183,7 @@ def test_online_what_was_trained_without_wandb_is_made_up_for(tmp_path: Path, se
 
 @pytest.mark.parametrize(("which", "steps"), mostly_slow([("none", []), ("best", [3, 6]), ("all", [3, 6, 8])], "best"))
 def test_checkpoints_are_artifacts_with_their_files_and_aliases(which: str, steps: list[int], tmp_path: Path):
-    """Losses of three evaluations, the second the best: what was the best when it was saved is uploaded."""
+    """Of three evaluations the second is best; checkpoints that were the best when saved are uploaded."""
     tracking = WandbCallback({"project": "toy", "mode": "offline", "checkpoints": which}, CONFIG)
     task = ToyTask(scripted=iter([2.0, 1.0, 3.0]))
     toy_trainer(tmp_path, StepLogCallback(1), tracking, task=task, **EVERY_3).fit()

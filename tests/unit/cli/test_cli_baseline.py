@@ -94,7 +94,7 @@ def test_a_pretrained_models_embeddings_are_a_baseline(
     code, out, errors = vaak("baseline", "tiny.yml", "--split", "test", "--json")
     assert code == 0, errors
     metrics = json.loads(out)["figures"]["embeddings + logistic regression"]
-    # Each text alone, by transformers itself: what is in a batch beside it changes nothing.
+    # Each text alone, by transformers itself: the rest of a batch changes nothing.
     tokenizer, model = (one.from_pretrained(bert) for one in (transformers.AutoTokenizer, transformers.AutoModel))
     with torch.inference_mode():
         means = {

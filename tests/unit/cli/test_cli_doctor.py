@@ -1,4 +1,4 @@
-"""``vaak doctor``: what it prints and how it exits."""
+"""``vaak doctor`` prints a table or JSON, exits with 0 on warnings and with 2 on problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vaak.runs.preflight.doctor.packages import Import, find_module
 
 @pytest.fixture(autouse=True)
 def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, Import]:
-    """What imports come to, so that they need not be tried each time: all is well."""
+    """Pretend that every import succeeds, which spares trying them in each test."""
     names = [*map(find_module, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
     found = dict.fromkeys(names, Import(True))
     for name in ("try_imports", "look_up"):

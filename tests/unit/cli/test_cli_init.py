@@ -215,7 +215,7 @@ def test_mistakes_are_said_in_a_line_and_nothing_is_written(arguments: str, vaak
 
 
 def answered(arguments: list[str], answers: list[str], folder: Path) -> str:
-    """What a terminal shows where the questions of a command are answered."""
+    """Run a command in a terminal, answer its questions, and return everything displayed."""
     code = "import sys; from vaak.cli.main import main; sys.argv = ['vaak', *sys.argv[1:]]; main()"
     leader, follower = pty.openpty()
     process = subprocess.Popen(

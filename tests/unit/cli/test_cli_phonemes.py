@@ -1,4 +1,4 @@
-"""``vaak phonemes``: what text becomes, from an argument, a file or standard input."""
+"""``vaak phonemes`` converts text from an argument, a file or standard input to phonemes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vaak plot``: what a run and the stages of a pipeline wrote, as pictures."""
+"""``vaak plot`` draws the records of a run and of a pipeline's stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vaak train``: what it prints, where the run is, and what it refuses."""
+"""``vaak train`` prints figures, samples and the run's folder, or JSON lines; mistakes are one line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_no_mixed_precision_overrides_the_yaml(vaak, tiny_text: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_run_keeps_the_precision_that_it_began_with(vaak, tiny_text: Path, tmp_path: Path):
-    """The YAML leaves it open, so a CPU computes in fp32; what began in bf16, as on a GPU, stays so."""
+    """The YAML leaves it open, so a CPU computes in fp32; a run that began in bf16, as on a GPU, keeps it."""
     run, began_in_bf16 = tmp_path / "fp32", tmp_path / "bf16"
 
     def train(directory: Path, steps: int, *overrides: str) -> str:

@@ -182,7 +182,7 @@ def test_every_field_is_its_option_by_name_and_by_its_other_names():
 
 
 def test_fields_have_the_values_that_the_run_will_have():
-    """A program may read what it didn't set: what isn't None is what Vaak uses."""
+    """A program may read fields that it didn't set: each is None or the value that Vaak uses."""
     config = EnglishTrainingConfig()
     experiment: Any = config.loaded.experiment
     for name, option in OPTIONS.items():

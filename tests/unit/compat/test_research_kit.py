@@ -19,7 +19,7 @@ from vaak.library.simple_task import padded
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is trained in memory is registered under a name: of no other test."""
+    """Give each test an empty registry, as training in memory registers a task under a name."""
     monkeypatch.setattr(tasks, "REGISTERED_TASKS", {})
 
 

@@ -46,7 +46,7 @@ REFUSED = {
 """Sections that a task doesn't have, and options that follow from others."""
 
 QUICK = ("model.window", "training.optimizer.lr")
-"""What is varied where there are only seconds."""
+"""The only options that are varied in the quick tests."""
 
 
 @pytest.fixture(scope="module")

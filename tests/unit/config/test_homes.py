@@ -143,7 +143,7 @@ def test_an_option_after_an_equals_sign_is_read_as_a_word_of_its_own(
 
 
 def test_the_command_line_and_files_mean_homes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What is stored can be resolved by a process with another home."""
+    """Stored paths are absolute, so that a process with another home resolves them."""
     home = tmp_path / "a home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

@@ -1,4 +1,4 @@
-"""What is known of a metric is what its task declares, once."""
+"""Each metric's properties are declared once, by its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the original systems' documents write loads as written and means what they say."""
+"""Configurations in the original systems' documents load as written, with the documented meaning."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""model.global_config and sections of sides: what goes where, what wins, and how mistakes are reported."""
+"""model.global_config applies to both sides, a side's own section overrides it, and mistakes are one line each."""
 
 import pytest
 

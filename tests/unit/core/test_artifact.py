@@ -242,7 +242,7 @@ def test_manifests_of_a_recipe(tmp_path: Path) -> None:
 
 def test_simulated_conversations(tmp_path: Path) -> None:
     class Nothing:
-        """What the folder has; a conversation that is made again fails."""
+        """A source of the folder's conversations that fails if one is simulated again."""
 
         fingerprint, durations, speakers = "tones", np.array([1.0]), ()
 

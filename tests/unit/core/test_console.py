@@ -114,7 +114,7 @@ KEPT = "क्\u200dष \u200c 👩\u200d🚀\ta\nb"
 
 
 def on_terminal(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> str:
-    """What a terminal gets, of both streams, while commands run."""
+    """Return the output of commands to a terminal, both streams together."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     attributes = termios.tcgetattr(follower)

@@ -1,4 +1,4 @@
-"""What Vaak's code is called where it has a commit, changes since, or neither."""
+"""Vaak's code is identified by its commit, and by a hash of its files where they differ or there is no commit."""
 
 from __future__ import annotations
 

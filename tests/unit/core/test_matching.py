@@ -1,4 +1,4 @@
-"""Texts that mean the same are equal, and names of one thing are paired; what could be two things is refused."""
+"""Texts that mean the same are equal, and names of one thing are paired; ambiguous names are refused."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from vaak.engine.optim.schedules import compile_pattern, freeze_parameters
 from vaak.runs.distillation import captured
 
 SHARED = ("require_known", "quote_unmatched", "nearest_name", "did_you_mean", "get_close_matches", "compile_pattern")
-"""What names each that matches nothing, with the nearest name that there is."""
+"""Functions that report each name without a match, with the nearest existing name."""
 COLUMN, WEIGHTS = "vaak.text.corpora.readers:missing_column", "vaak.engine.optim.schedules:compile_pattern"
 PART = "vaak.audio.corpora.lhotse_manifests:_chosen"
 OPTIONS = {
@@ -59,7 +59,7 @@ OPTIONS = {
     "type": "vaak.config.components:unknown_name",
     "valid": PART,
 }
-"""Options of a configuration that select by name: what checks them. (Files that don't exist are another error.)"""
+"""Options of a configuration that select by name, and their checks. (Files that don't exist are another error.)"""
 COMMAND_LINE = {
     "dataset": "vaak.cli.data:_dataset",
     "data": "vaak.tasks.lm.evaluation_harness:_specifications",

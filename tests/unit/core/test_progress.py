@@ -29,7 +29,7 @@ with progress.progress("outer"):
 
 
 def on_a_terminal(code: str, columns: int, tmp_path: Path) -> tuple[str, str]:
-    """What a script writes to a terminal as standard error, and to standard output, a file."""
+    """Return a script's standard error, which is a terminal, and its standard output, a file."""
     leader, follower = pty.openpty()
     with open(tmp_path / "out", "wb") as out:
         variables = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}

@@ -38,7 +38,7 @@ RULES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.fixture(params=["torch as it is", "torch without the private names"], autouse=True)
 def has_private_names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Each test runs in both: what another version of torch lacks, it does by public functions."""
+    """Run each test with torch's private names and without them, where public functions take their place."""
 
     def takes_other_arguments(*_: Any) -> None:
         raise TypeError

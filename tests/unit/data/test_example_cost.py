@@ -1,4 +1,4 @@
-"""What an example costs is measured on a few, by its parts; nothing else notices."""
+"""An example's cost is measured on a few, by its parts, without side effects."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_read_ahead_comes_in_order_and_fails_at_its_place(monkeypatch: pytest.MonkeyPatch):
-    """All is read in one burst. What can't be read is only said when its turn comes."""
+    """All is read in one burst, but an unreadable example raises only when its turn comes."""
     monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 600.0)
     dataset = ToyDataset(40, bad=(int(next(islice(addresses(), 4, None)).rows[0][0]),))
     whole = load(

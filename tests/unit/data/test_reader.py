@@ -1,4 +1,4 @@
-"""A microbatch is a function of its address; what can't be read is named, or skipped and counted."""
+"""A microbatch is a function of its address; unreadable examples are named, or skipped and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was skipped is written down before it matters, and skipped again after a resume."""
+"""Skipped examples are journalled before they take effect, and skipped again after a resume."""
 
 from __future__ import annotations
 

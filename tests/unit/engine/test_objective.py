@@ -211,7 +211,7 @@ def told_apart(model: Duel, batch: Batch) -> Tensor:
 
 
 def follow(loss: Tensor, optimizer: torch.optim.Optimizer, part: nn.Module) -> None:
-    """One step by hand: what other parts got of it is dropped."""
+    """Take one step by hand, on this part's gradients alone."""
     part.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(part.parameters(), 0.5)

@@ -88,7 +88,7 @@ def test_a_resume_deletes_what_lies_beyond_and_draws_it_again(tmp_path: Path):
 
 
 def test_an_evaluation_that_was_left_to_the_resumed_run_has_no_picture_yet(tmp_path: Path):
-    """Stopped at step 4, where an evaluation was due: what an earlier attempt drew of that step is drawn again."""
+    """Stopped at step 4, where an evaluation was due: an earlier attempt's picture of that step is redrawn."""
     toy_trainer(tmp_path, StopAt(4), task=Drawing(), **OPTIONS).fit()
     stale = tmp_path / "pictures" / "val_tokens" / "step-00000004.png"
     stale.write_bytes(b"stale")

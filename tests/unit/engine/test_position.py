@@ -1,4 +1,4 @@
-"""The place in the run: what is next, and what is due, as functions of it."""
+"""The next batch, and whether an evaluation or a save is due, are functions of the place in the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory: the step is redone in chunks, to the same weights; what can't be helped is reported by name."""
+"""A step that runs out of memory is redone in chunks, to the same weights; an example too large alone is named."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def begun(folder: Path, *, steps: int = 3, **options: Any) -> Trainer:
 
 
 def go_on(trainer: Trainer, steps: int) -> None:
-    """Take steps, evaluate, and cut a batch in chunks: what changes every field of a state."""
+    """Take steps, evaluate, and cut a batch in chunks, which changes every field of a state."""
     trainer.config = trainer.config.model_copy(update={"validation": ValidationConfig()})
     with closing(trainer.data.steps(trainer.position)) as upcoming:
         for data in itertools.islice(upcoming, steps):
@@ -111,7 +111,7 @@ def field_of(way: str) -> str:
 
 
 def differing(first: dict[str, Any], second: dict[str, Any]) -> set[str]:
-    """The fields in which two contents differ; what a log's speed is measured by begins again in each process."""
+    """Return the fields in which two states differ, but for a log's clock, which restarts in each process."""
     ways = {way for way in first.keys() | second.keys() if not re.search(r"\.callbacks\.1\.(seconds|counts)\b", way)}
     return {field_of(way) for way in ways if way not in first or way not in second or not same(first[way], second[way])}
 

@@ -35,7 +35,7 @@ def language_model_trainer(folder: Path, **performance: Any) -> Trainer:
 
 
 def test_gradient_checkpointing_changes_no_bit_and_computes_again(tmp_path: Path):
-    """Dropout included: what is computed again draws the same."""
+    """The recomputed forward repeats its random draws, so this holds with dropout."""
     trained, passes = [], []
     for enabled in (False, True):
         trainer = language_model_trainer(tmp_path, gradient_checkpointing=enabled)

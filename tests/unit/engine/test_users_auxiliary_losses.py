@@ -16,7 +16,7 @@ from vaak.nn.losses import auxiliary_losses, losses_of_logits, make_loss
 
 
 class Entropy:
-    """What is missing to the largest entropy, per place that counts."""
+    """The entropy of predictions times ``power``, summed over places that count."""
 
     def __init__(self, power: float = 1.0) -> None:
         self.power = power

@@ -1,4 +1,4 @@
-"""A task of a few functions keeps the contract; what is wrong with one is a line."""
+"""A task of a few functions keeps the contract; a mistake in one is a line."""
 
 from typing import Any
 

@@ -121,7 +121,7 @@ def test_inner_width():
 
 
 def _linear(layer: nn.Module, name: str, x: torch.Tensor) -> torch.Tensor:
-    """What its linear part of this name does."""
+    """Compute the linear sublayer of this name by hand."""
     part = layer.get_submodule(name)
     assert isinstance(part, nn.Linear)
     return x @ part.weight.T + (0.0 if part.bias is None else part.bias)

@@ -1,4 +1,4 @@
-"""Stages run once; what changed, is damaged or was asked for runs again, and nothing else does."""
+"""A stage runs once, and again only if its options changed, its output is damaged or it is asked for."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_a_stage_that_fails_by_a_bug_is_not_done(tiny: Any, tmp_path: Path) -> N
 
 
 class KilledError(BaseException):
-    """What stands for a kill: nothing is done after it."""
+    """Stands for a kill: nothing happens after it."""
 
 
 def kill_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -287,7 +287,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path], None], tuple[Any, ...]]] = {
     "damaged": (damage, ("--resume",)),
     "from": (lambda run: None, ("--from", "sums")),
 }
-"""What is done to a finished run, and what is asked for then."""
+"""A change to a finished run, and the arguments of the next command."""
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])

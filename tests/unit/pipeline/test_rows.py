@@ -1,4 +1,4 @@
-"""Rows by key: they come back, whoever made them; what is missing is made, and nothing else."""
+"""Rows stored by key come back, whoever made them; missing ones are made, and no others."""
 
 from __future__ import annotations
 

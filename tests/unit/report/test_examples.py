@@ -1,4 +1,4 @@
-"""Examples of evaluations on the page: what each task shows, intervals, and paired differences of runs."""
+"""The report shows each task's evaluated examples, intervals, and paired differences of runs."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ SHOWN: dict[str, dict[str, Any]] = {
     "seq2seq": {"examples": [{"index": [0], "error": 1, "source": "s", "hypothesis": "TAG", "references": ["r"]}]},
     "tts": {"examples": [{"index": [0], "error": 1, "text": "TAG"}], "spoken": ["also TAG"]},
 }
-"""What a summary of each task shows; TAG is told apart by step."""
+"""The contents of each task's summary; TAG differs by step."""
 SOUNDS = {"asr": "sound", "diarization": "sound", "tts": "spoken-1"}
 
 

@@ -1,4 +1,4 @@
-"""Diarization error: against a formula of our own, NIST's figures, and by hand; what isn't in all files is reported."""
+"""Diarization error is that of a formula, of NIST, and by hand; recordings not in all files are reported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _jaccard_sum(ours, theirs, said, match):
 
 
 def _apart(segments):
-    """The union of each speaker's segments, by sweeping over their ends; what touches stays two."""
+    """Return the union of each speaker's segments, by sweeping over their ends; segments that touch stay two."""
     found = []
     for name in {segment.speaker for segment in segments}:
         events = sorted([(s.start, 1) for s in segments if s.speaker == name and s.end > s.start]

@@ -32,7 +32,7 @@ def make_gate(
     token: str | None = None,
     log_texts: bool = False,
 ) -> Iterator[Gate]:
-    """What serves runs in this process."""
+    """Serve runs in this process."""
     metrics = Metrics()
     opened = [
         (run.directory, run) if isinstance(run, OpenedRun) else (run, open_model(run, device="cpu", precision="auto"))

@@ -215,7 +215,7 @@ def test_what_fails_fails_alone(worker):
 
 
 def test_a_fault_of_ours_ends_its_requests_and_not_the_thread(worker):
-    """What couldn't be measured ended the thread, and whoever asked later waited for ever."""
+    """A job that couldn't be measured used to end the thread, and later requests waited for ever."""
     found = worker(2)
     broken = submit(found, Kind("broken", lambda numbers: numbers, lambda number: 1 / number), 0)
     assert isinstance(broken.future.exception(60), ZeroDivisionError)

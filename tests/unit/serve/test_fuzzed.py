@@ -86,7 +86,7 @@ def make_wav(num_samples: int) -> bytes:
 
 
 def without_infinities(value: Any) -> Any:
-    """What httpx agrees to write as JSON."""
+    """Replace infinities, NaN and lone surrogates, which httpx refuses to write as JSON."""
     if isinstance(value, dict):
         return {name: without_infinities(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -33,7 +33,7 @@ def error_of(answer: httpx.Response) -> dict[str, str | None]:
 
 
 def raw_answer(port: int, request: bytes) -> str:
-    """What a server answers to some bytes, until it closes the connection."""
+    """Send bytes to a server and return its answer until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(request)
         found = b""

@@ -59,7 +59,7 @@ COMMIT = json.dumps({"type": "input_audio_buffer.commit"})
 
 
 def expected_texts(run: Any, talk: np.ndarray) -> list[str]:
-    """What ``vaak transcribe --live`` writes."""
+    """Return the final texts that ``vaak transcribe --live`` writes."""
     from vaak.audio.live_audio import make_resampler
 
     opened: Any = open_run(run)
@@ -198,7 +198,7 @@ def frame(content: bytes, opcode: int = 2) -> bytes:
 
 
 def test_a_client_that_never_reads_holds_up_nobody_and_frees_its_place(live, run_of, talk, monkeypatch):
-    """It kept its place until it left: what it was told waited to be read for ever."""
+    """It used to keep its place until it left, as its unread messages waited for ever."""
     monkeypatch.setattr(gate, "UNREAD_SECONDS", 0.5)
     run = run_of("asr").folder
     server = live(run)

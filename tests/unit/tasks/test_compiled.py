@@ -1,4 +1,4 @@
-"""What torch.compile makes of each task's model: whole graphs, and few of them whatever the lengths."""
+"""torch.compile turns each task's model into whole graphs, and few of them whatever the lengths."""
 
 from __future__ import annotations
 

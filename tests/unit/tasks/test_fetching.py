@@ -51,7 +51,7 @@ GENERATING: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 
 @pytest.mark.parametrize("kind", GENERATING)
 def test_a_half_written_generation_config_is_not_taken_for_none(kind: str, tmp_path: Path):
-    """What it says of the end, and of tokens that aren't written, would be lost."""
+    """Otherwise its end tokens and suppressed tokens would be lost."""
     write, read = GENERATING[kind]
     folder = tmp_path / "base"
     folder.mkdir()
@@ -139,7 +139,7 @@ def _answer(kind: type, status: int) -> Exception:
 )
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_why_a_model_of_the_hub_can_not_be_loaded_is_said(cache: Path, error: Exception, said: str, wrapped: bool):
-    """Everything was said to be "no such model"."""
+    """Every failure used to be reported as "no such model"."""
 
     def fetch() -> None:
         if not wrapped:

@@ -104,7 +104,7 @@ def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path:
 @pytest.mark.parametrize("name", mostly_slow([*NAMES], NAMES[0]))
 @pytest.mark.parametrize("base_dtype", ["bf16", "nf4"])
 def test_a_model_is_sized_before_it_is_made_as_it_is_held(name: str, base_dtype: str, tmp_path: Path):
-    """Tensors, their shapes and their types are those of the run: what config check and model show count."""
+    """The tensors that config check and model show count have the run's names, shapes and types."""
     trainer = trainer_of(name, tmp_path / "run", base_dtype)
     with numberless(torch.device("cpu")):
         sized = trainer.task.meta_model()

@@ -46,7 +46,7 @@ BOTH = TaskCase(
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[Hypothesis]:
-    """What models write from now on."""
+    """The list to which hypotheses are added as models write them."""
     found: list[Hypothesis] = []
     for module in (whisper, seq2seq):
         write = module.write

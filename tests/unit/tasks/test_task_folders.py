@@ -1,4 +1,4 @@
-"""Who knows the folder of one task knows all."""
+"""All task folders are laid out alike, and no task is named outside of its folder."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ OUTSIDE = [
     for path in sorted(FOLDERS.parent.rglob("*.py"))
     if path.parent == FOLDERS or path.relative_to(FOLDERS.parent).parts[0] not in ("tasks", "compat")
 ]
-"""All but the tasks' folders; what several tasks share lies next to these, and knows none of them either."""
+"""All modules outside the tasks' folders. Those shared by several tasks are next to them, and name none either."""
 EXTRAS = "optional_import"
 """Its second argument is the name of a package's extra, which may be a task's, too."""
 ALLOWED = {("cli/export.py", "vocoder"), ("core/extras.py", "asr"), ("tasks/__init__.py", "lm")}

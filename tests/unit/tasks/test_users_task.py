@@ -263,7 +263,7 @@ def test_malformed_packages_stop_no_command(project: Path, command: str, lines: 
 
 @pytest.mark.slow
 def test_an_installed_package_offers_it_by_name(project: Path):
-    """An entry point, as pip leaves it, in a separate process: what is installed is read once."""
+    """An entry point, as pip writes it, in a separate process, as installed packages are read once."""
     site = project / "site"
     (site / "vowels-1.0.dist-info").mkdir(parents=True)
     (site / "vowels-1.0.dist-info" / "entry_points.txt").write_text("[vaak.tasks]\nvowels = own_vowels:VowelTask\n")

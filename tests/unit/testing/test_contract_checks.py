@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def documented() -> SimpleNamespace:
-    """What the first block of docs/testing.md defines."""
+    """Return the names that the first block of docs/testing.md defines."""
     source = re.search(r"```python\n(# vowels\.py\n.*?)```", (ROOT / "docs" / "testing.md").read_text(), re.DOTALL)
     assert source is not None
     names: dict[str, Any] = {"__name__": "vowels"}

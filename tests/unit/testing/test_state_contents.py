@@ -1,4 +1,4 @@
-"""What the contract finds in a state, and how it says that two aren't the same."""
+"""The contract finds all of a state's contents, and lists the names that differ between two."""
 
 from __future__ import annotations
 

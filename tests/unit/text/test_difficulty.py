@@ -1,4 +1,4 @@
-"""Length, rare words, inflected words: what each calls hard, and what it doesn't."""
+"""Each measure of difficulty (length, rare words, inflection) calls the right texts hard, and no others."""
 
 from __future__ import annotations
 

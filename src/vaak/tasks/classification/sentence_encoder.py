@@ -88,7 +88,7 @@ class Pooling:
         return cls(_read_modes(own, folder), normalises, text.get("max_seq_length"), prompt, lowers)
 
     def render(self, text: str) -> str:
-        """Return what is read of a text."""
+        """Return the part of a text that the encoder reads."""
         found = self.prompt + text
         return found.lower() if self.lowers else found
 

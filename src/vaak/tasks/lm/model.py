@@ -252,7 +252,7 @@ class TransformersDecoder(MixedDecoder):
 
     @cached_property
     def _arguments(self) -> Mapping[str, Any]:
-        """What can be given to the network besides tokens, by name."""
+        """The parameters of the network's ``forward``, by name."""
         return inspect.signature(self.network.forward).parameters
 
     @cached_property

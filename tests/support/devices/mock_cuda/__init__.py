@@ -140,7 +140,7 @@ class Note:
 
 @dataclass
 class MockDevice:
-    """What happened on the device so far, in ``notes``.
+    """A device that records in ``notes`` everything that happens on it.
 
     Copies to page-locked memory that don't block are made where the program waits for them, or at once unless ``late``.
     """

@@ -1,6 +1,6 @@
 """CUDA graphs of the mock device: operators noted while a graph is captured, and called again on the same tensors.
 
-As on a GPU, a capture computes nothing: what it wrote to is put back, and what it made is NaN until the first replay.
+As on a GPU, a capture computes nothing: tensors written to are restored, and new ones are NaN until the first replay.
 A replay writes to the tensors of the capture, and draws from the generator as it is then.
 """
 

@@ -1,4 +1,4 @@
-"""What torch says of its operators on CUDA: what has no kernel there, what waits for the device, what isn't repeatable.
+"""Facts about torch's operators on CUDA: which lack a kernel, wait for the device, or aren't repeatable.
 
 Kernels and devices come from ``native_functions.yaml``, which torch ships, waiting from the tags of the operators. Two
 lists are written here, since torch has them in prose and in its tests; tests/gpu/test_mock_cuda.py compares them.
@@ -48,9 +48,9 @@ NOT_DETERMINISTIC: dict[str, tuple[str, ...]] = {
     "torch.Tensor.scatter_reduce": ("scatter_reduce",),
     "torch.Tensor.resize_": (),  # of a quantized tensor
 }
-"""What ``torch.use_deterministic_algorithms`` says throws an error on CUDA, and the operators that do.
+"""Calls that the docs of ``torch.use_deterministic_algorithms`` list as errors on CUDA, with their operators.
 
-Of a loss, NLLLoss, it is that of a class for each place (2d), not that of a row.
+NLLLoss is there only with a class for each place (2d), not with one for each row.
 """
 _ALWAYS_OR_WHERE: dict[str, Callable[[dict[str, Any]], bool]] = {
     "cumsum": lambda given: given["self"].is_floating_point(),
@@ -73,7 +73,7 @@ OF_BOTH_DEVICES = INDEXING | {"copy_", "_foreach_copy_", "set_", "_pack_padded_s
 
 @cache
 def _described() -> dict[str, str]:
-    """What ``native_functions.yaml`` says of each operator, by its name and overload."""
+    """Return the entry of each operator in ``native_functions.yaml``, by its name and overload."""
     file = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
     entries = file.read_text(encoding="utf-8").split("\n- func: ")[1:]
     return {entry.partition("(")[0]: entry for entry in entries}

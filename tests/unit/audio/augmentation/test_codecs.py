@@ -27,7 +27,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 
 def speechlike(rate: int, seconds: float = 2.0) -> np.ndarray:
-    """Noise below 2 kHz in bursts: what a codec of speech keeps."""
+    """Return bursts of noise below 2 kHz, which a speech codec keeps."""
     size = round(seconds * rate)
     spectrum = np.fft.rfft(generator(5).standard_normal(size))
     spectrum[np.fft.rfftfreq(size, 1 / rate) > 2000] = 0

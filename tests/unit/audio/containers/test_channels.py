@@ -38,7 +38,7 @@ def stored(folder: Path, path: Path, **changed: Any) -> CutStore:
 
 
 def findings(folder: Path, path: Path, **changed: Any) -> dict[str, str]:
-    """What data check says, by kind."""
+    """Return the messages of ``data check`` by kind of finding."""
     store = stored(folder, path, **changed)
     return {one.kind: one.message for one in cut_findings(store, AudioConfig(sampling_rate=RATE))}
 

@@ -1,6 +1,6 @@
 """A hundred damaged and odd files through preparation and ``vaak data check``: no traceback, and no wrong count.
 
-What is read has the length that FFmpeg finds, or it is said that something is wrong.
+Audio that is read has the length that FFmpeg finds, or a problem is reported.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def length(path: Path) -> tuple[float | None, str]:
-    """Seconds that are read, None where the file is refused, and what is said about it."""
+    """Return the seconds that are read, None where the file is refused, and the messages about it."""
     try:
         header = read_header(path)
         with AudioFile(path, header.sampling_rate) as file:

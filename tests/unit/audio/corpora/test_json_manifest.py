@@ -216,7 +216,7 @@ def test_an_end_that_is_no_number_costs_its_row(tmp_path: Path, ending: str):
 
 @pytest.mark.parametrize("kind", ["json", "nemo", "cuts", "recordings", "shared", "columns"])
 def test_a_bad_line_costs_that_line(folder: Path, kind: str):
-    """What ``data.on_bad_example: skip`` is told, for each reader of JSON lines; it has raised for line 2."""
+    """Each reader of JSON lines passes line 2 to ``data.on_bad_example: skip``; it used to raise for it."""
     from lhotse import Recording, SupervisionSegment
 
     recording = Recording.from_file(folder / "b.wav")

@@ -1,4 +1,4 @@
-"""A cut becomes labelled audio: its stretch, its channels, its segments; what isn't as the manifest says is told."""
+"""A cut becomes labelled audio, with its span, channels and segments; contradictions to the manifest are reported."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def by_librosas_filters(config: MelConfig, samples: np.ndarray) -> np.ndarray:
 
 
 def stft(config: MelConfig, samples: np.ndarray) -> np.ndarray:
-    """What librosa.stft gives, for which librosa compiles half a minute: the slow tests compare them."""
+    """Compute librosa's STFT, for which librosa compiles for half a minute; the slow tests compare the two."""
     window = np.zeros(config.n_fft)
     start = (config.n_fft - config.win_length) // 2
     window[start : start + config.win_length] = scipy.signal.get_window("hann", config.win_length)

@@ -1,4 +1,4 @@
-"""``vaak diarize``: any audio in, valid RTTM out; what one file lacks doesn't hold up the others."""
+"""``vaak diarize`` takes any audio and writes valid RTTM; a bad file doesn't hold up the others."""
 
 from __future__ import annotations
 

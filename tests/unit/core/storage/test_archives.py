@@ -1,4 +1,4 @@
-"""Files in archives are read where they are, the same bytes as outside; what isn't safe or whole is refused."""
+"""Files in archives are read in place, to the same bytes as outside; unsafe or truncated ones are refused."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ print(is_locked(Path(sys.argv[1])))
 
 
 def seen_by_another(path: Path) -> bool:
-    """What a separate process prints."""
+    """Return whether a separate process sees the lock as held."""
     return subprocess.check_output([sys.executable, "-c", SEEN, str(path)], text=True) == "True\n"
 
 

@@ -1,4 +1,4 @@
-"""Files at URLs: what is sent is compared with what is there; errors are a line, without secrets."""
+"""Files uploaded to URLs are compared with the stored ones; errors are a line, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spreadsheets are tables: the same rows as the CSV that they are written as; what isn't read is said."""
+"""Spreadsheets are tables with the same rows as when saved as CSV; sheets that aren't read are reported."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OWN = {
     "core/console.py": "a doctest",
     "core/machine.py": "control groups",
 }
-"""Files that may split lines as Python does: what they split has none of these characters, and isn't a user's."""
+"""Files that may split lines as Python does: their texts have none of these characters, and aren't a user's."""
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -40,7 +40,7 @@ def save(state: dict[str, Any], folder: Path) -> None:
 
 
 def load(folder: Path) -> dict[str, torch.Tensor]:
-    """What torch itself reads, as the code on an export's card does."""
+    """Read a checkpoint with torch itself, as the code on an export's card does."""
     about: dict[str, Any] = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata  # type: ignore[attr-defined]
     found = {name: torch.empty(one.size, dtype=one.properties.dtype) for name, one in about.items()}
     with warnings.catch_warnings():
@@ -126,7 +126,7 @@ def test_nothing_that_a_file_names_is_run(tmp_path: Path):
 
 @pytest.mark.parametrize("places", [[0, 1], [0, 3], [-2, 0]])
 def test_parts_that_leave_places_empty_are_refused(places: list[int], tmp_path: Path):
-    """They have as many numbers as the tensor: what lies between them would be whatever was in memory."""
+    """The parts have as many numbers as the tensor, but the gaps would hold whatever was in memory."""
     save({"a": torch.arange(4.0)}, tmp_path / "dcp")
     about = dcp.FileSystemReader(tmp_path / "dcp").read_metadata()  # type: ignore[attr-defined]
     (index, place), kind = about.storage_data.popitem(), cast(Any, about.state_dict_metadata["a"])

@@ -30,7 +30,7 @@ EVERYTHING: dict[str, Any] = {
     "scheduler": {"type": "plateau", "patience": 0, "factor": 0.7},
     "feature_redraw_interval": 2,
 }
-"""Twelve steps; what is remembered (plateau, best, patience, logs' windows) changes all the time."""
+"""Twelve steps in which all state (plateau, best, patience, logs' windows) keeps changing."""
 
 
 class Adding(Callback):
@@ -184,7 +184,7 @@ def test_other_conditions_are_named_with_the_promise_that_holds(tmp_path: Path, 
 def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """Of GPUs that aren't here: what torch and the system say of them is given."""
+    """GPUs are simulated, with the answers of torch and of the system given."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
     monkeypatch.setattr(conditions, "nvidia_driver", lambda: "535.104.05")

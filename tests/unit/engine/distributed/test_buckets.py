@@ -108,7 +108,7 @@ def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expect
 
 
 def test_a_gradient_that_is_another_tensor_is_copied_into_its_bucket():
-    """A backward of higher order, or a user's hook, makes a new one: what other ranks get would lack it."""
+    """A higher-order backward, or a user's hook, replaces it: other ranks would get a sum without it."""
     model, world = layers(), Echo()
     buckets = GradientBuckets(model.parameters(), world)
     buckets.begin()
@@ -136,7 +136,7 @@ def test_an_attempt_that_is_begun_again_leaves_nothing_behind():
 
 
 def test_full_buckets_are_sent_during_the_last_backward():
-    """From the last on; the one with the terms waits for them. What was sent has all microbatches' gradients."""
+    """Buckets are sent last to first, with all microbatches' gradients; the one with the terms waits for them."""
     model, world = layers(), Echo()
     gradients = GradientBuckets(model.parameters(), world, 1)
     gradients.begin()

@@ -36,7 +36,7 @@ class Threads:
         self.said: list[Any] = [None] * world_size
 
     def run(self, work: Callable[[Any], Any]) -> list[Any]:
-        """What each rank's work returns."""
+        """Return the results of ``work`` on each rank."""
         with ThreadPoolExecutor(self.world_size) as pool:
             return list(pool.map(work, [_Rank(self, rank) for rank in range(self.world_size)]))
 
@@ -61,7 +61,7 @@ class _Rank:
 
 
 def summed(microbatches: Sequence[Microbatch | None], world_size: int) -> tuple[list[list[float] | None], int]:
-    """What every rank has in its parameters, and how often the step was computed."""
+    """Return the gradients, which are the same on every rank, and how often the step was computed."""
 
     def work(rank: _Rank) -> tuple[Any, int]:
         parameters = [nn.Parameter(torch.zeros(size)) for size in SIZES]

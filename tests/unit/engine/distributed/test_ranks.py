@@ -1,4 +1,4 @@
-"""Alone, a rank's collectives are free; what can't be started is an error before anything begins."""
+"""Collectives of a single rank are free; ranks that can't be started are an error before anything begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Averaged and frozen weights in a run: what is evaluated, saved and resumed, and that frozen ones stay."""
+"""Averaged weights are evaluated, saved and resumed; frozen ones don't change."""
 
 from __future__ import annotations
 

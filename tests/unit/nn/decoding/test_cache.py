@@ -1,4 +1,4 @@
-"""Caches that grow in place: what they hold is the same as joined, and little is copied."""
+"""Caches that grow in place hold the same as by concatenation, with little copying."""
 
 import pytest
 import torch

@@ -100,7 +100,7 @@ def every_text(log_probs: np.ndarray, search: CtcBeam) -> dict[tuple[int, ...], 
 
 
 def bonus_of(ids: tuple[int, ...], search: CtcBeam, *, has_ended: bool = True) -> float:
-    """What words add to a text; one that hasn't ended doesn't count its last word yet."""
+    """Return the words' contribution to a text's score, without the last word where it may still grow."""
     parts = "".join(search.pieces[one] for one in ids).split(" ")
     words = [word for word in (parts if has_ended else parts[:-1]) if word]
     bonus = search.beta * len(words)

@@ -1,4 +1,4 @@
-"""Hotwords in a search: what they add to a text, and nothing where a text left them."""
+"""Hotwords add their weights to a text's score, and nothing where the text leaves them halfway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = (" ", "", "ab", "AB ba", "ab ba ab", "aba", "ab,ba!", "b a b a b", "ab  
 
 
 def count_by_hand(text: str, weights: dict[str, float]) -> float:
-    """What hotwords add to a text, by its words as they are split."""
+    """Return the hotwords' contribution to a text's score, by splitting it into words."""
     words = re.findall(r"\w+", text.lower())
     total = 0.0
     for hotword, weight in weights.items():

@@ -27,7 +27,7 @@ def compute_as_on(monkeypatch: pytest.MonkeyPatch) -> Ways:
 
 
 def with_gradients(compute: Callable[[], Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """What is computed, and the gradients of a weighted sum of it."""
+    """Return the result, and the gradients of a weighted sum of it."""
     result = compute()
     weights = torch.linspace(-1, 1, result.numel(), dtype=result.dtype).view_as(result)
     return [result, *torch.autograd.grad((result * weights).sum(), inputs)]

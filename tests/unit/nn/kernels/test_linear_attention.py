@@ -46,7 +46,7 @@ def drawn(time: int, batch: int = 3, dtype: torch.dtype = torch.float64, key_tim
 
 
 def each(change: Callable[[Any], Tensor], of: Sequence[Any]) -> Inputs:
-    """What a function makes of each of three."""
+    """Apply a function to query, key and value."""
     query, key, value = map(change, of)
     return query, key, value
 

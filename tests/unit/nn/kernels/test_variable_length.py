@@ -1,4 +1,4 @@
-"""Documents laid end to end are attended to as with a mask; what the kernels can't do is left to masks.
+"""Documents laid end to end are attended to as with a mask; masks serve wherever the kernels can't.
 
 torch has them on CUDA alone, so the CPU takes CUDA's path here, and computes them by the formula.
 """
@@ -54,7 +54,7 @@ def stack_of(causal: bool = True, **options: Any) -> TransformerStack:
 
 
 def results(stack: TransformerStack, inputs: dict[str, Any], autocast: bool = True) -> list[Tensor]:
-    """What a stack makes of real tokens, and the gradients of its weights and of its input."""
+    """Return a stack's outputs at real tokens, and the gradients of its input and weights."""
     x = torch.randn(3, 40, 32, generator=torch.Generator().manual_seed(1)).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         outputs = stack(x, **inputs)[REAL]

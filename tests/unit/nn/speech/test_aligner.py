@@ -28,7 +28,7 @@ EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def drawn_log_probs(extra: int = 0) -> Tensor:
-    """Normalised over each row's symbols; what is padding is NaN."""
+    """Return log-probabilities normalised over each row's symbols, with NaN as padding."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(4, 6, 4, dtype=torch.float64, generator=generator)
     logs = scores.masked_fill(~length_mask(SYMBOLS)[:, None], -torch.inf).log_softmax(-1)

@@ -1,4 +1,4 @@
-"""What comes from models and users is escaped wherever it is shown."""
+"""Text from models and users is escaped wherever it is shown."""
 
 from __future__ import annotations
 

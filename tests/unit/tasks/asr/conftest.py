@@ -12,13 +12,13 @@ from tiny_whisper import write_whisper
 
 @pytest.fixture(scope="session")
 def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the Hub has of a Whisper; tests leave it as it is."""
+    """A folder with the Hub's files of a Whisper; tests don't change it."""
     return write_whisper(tmp_path_factory.mktemp("whisper"))
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Utterances of tones; tests leave it as it is."""
+    """Utterances of tones; tests don't change them."""
     folder = tmp_path_factory.mktemp("tones")
     tiny_listener.write_listener(folder)
     return folder

@@ -23,7 +23,7 @@ HOTWORDS = ["Abidos", "ba dum", "Zürich", "42"]
 
 
 def check(corpus: Path, folder: Path, **sections: Any) -> str:
-    """What ``config check`` warns of; raises UserError as it does."""
+    """Return the warnings of ``config check``; raises UserError as it does."""
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **sections)))
     return "\n".join(map(str, load([folder / "case.yml"]).warnings))
 

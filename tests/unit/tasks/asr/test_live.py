@@ -148,7 +148,7 @@ def test_settled_words_may_be_all(transcriber: Any):
     features = [transcriber.features(one) for one in spoken]
     texts = transcriber.texts_of_windows(features)
     assert len(set(texts)) > 1
-    # Greedy search: what follows the model's own first words is what it wrote before, and nothing more.
+    # Greedy search continues the model's own first words to the same text, and adds nothing to the whole text.
     for one, text in zip(features, texts, strict=True):
         assert transcriber.continue_text(one, text) == text
         assert transcriber.continue_text(one, text.split()[0]) == text
@@ -316,7 +316,7 @@ def test_the_same_text_at_any_speed(played: int, said: Callable[..., Any], run: 
 @pytest.mark.slow
 def test_ctrl_c_ends_and_the_last_words_are_written(said: Callable[..., Any], run: Path, talk: np.ndarray):
     content, command = talk.tobytes(), ("transcribe", run, "--live", "--rate", RATE, "--pause", 0.4)
-    # Amid the first sentence.
+    # During the first sentence.
     content = content[: 2 * round(1.4 * RATE)]
     expected = said(content, 0, *command)
     assert expected[0] == 0

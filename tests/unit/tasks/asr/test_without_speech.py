@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "ctc": {"architecture": "ctc", "conformer": CONFORMER},
 }
 TEXTS = {"a": "so it is", "b": "", "c": None, "d": "is it so"}
-"""What is said: in ``b`` nothing is, and of ``c`` it isn't known."""
+"""Transcripts: ``b`` has no speech, and that of ``c`` is unknown."""
 
 
 def wav_bytes(kind: str = "WAV") -> bytes:

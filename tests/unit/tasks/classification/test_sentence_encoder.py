@@ -1,4 +1,4 @@
-"""Sentence encoders: embeddings are those of transformers with the pooling that a folder names; what isn't read."""
+"""Sentence encoders embed as transformers does with the folder's pooling; unsupported folders are refused."""
 
 from __future__ import annotations
 

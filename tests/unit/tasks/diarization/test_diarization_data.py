@@ -1,4 +1,4 @@
-"""Examples of a diarizer: from recordings, windows and conversations; what was skipped is reported."""
+"""A diarizer's examples come from recordings, windows and conversations; skipped ones are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Known speakers: whose voice is near gets the name, whose isn't stays unknown; what is heard of each; refusals."""
+"""A speaker near an enrolled voice gets its name, others stay unknown; unusable files and names are refused."""
 
 from __future__ import annotations
 

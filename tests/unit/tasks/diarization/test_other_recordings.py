@@ -70,7 +70,7 @@ def test_it_is_what_diarize_and_score_give(vaak, diarizer_run: Path, made_record
 
 
 def test_real_meetings(vaak, vaak_data, diarizer_run: Path):
-    """Far from what it was trained on; what counts is that every excerpt is read and scored under its UEM."""
+    """The recordings are unlike the training data; only reading each excerpt and scoring under its UEM matter."""
     data = vaak_data("diarization")
     datasets = f"datasets=[{{name: ami, type: folder, test: ['{data}/audio', '{data}/rttm', '{data}/uem']}}]"
     report = figures(vaak, diarizer_run, datasets, "--split", "test")["metrics"]

@@ -147,7 +147,7 @@ def noisy(rng: np.random.Generator, reference: list[Segment], num_frames: int) -
 
 
 def test_tuned_settings_are_the_best_and_the_score_says_so(monkeypatch: pytest.MonkeyPatch):
-    """On a small grid: what is found is what scoring.py says is least, of threshold and filter all together."""
+    """On a small grid, the chosen threshold and filter have the least error of all pairs by scoring.py."""
     rng = np.random.default_rng(0)
     examples = []
     for _ in range(3):

@@ -36,7 +36,7 @@ def noise(seconds: float, seed: int = 0) -> np.ndarray:
 
 
 def pooled(x: np.ndarray) -> np.ndarray:
-    """What ``save_onnx`` computes over the first axis, in float64, of unit length."""
+    """Compute the pooling of ``save_onnx`` over the first axis in float64, normalised to unit length."""
     x = x.astype(np.float64)
     found = np.concatenate([np.atleast_1d(x.max(0)), np.atleast_1d((x**2).mean(0))])
     return found / np.linalg.norm(found)

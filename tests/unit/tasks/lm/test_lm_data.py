@@ -1,4 +1,4 @@
-"""Examples: what a window, a stream, a mask and a batch hold."""
+"""Windows, streams, masks and batches hold each target in its place, and padding is known as such."""
 
 from __future__ import annotations
 

@@ -431,7 +431,7 @@ NOT_CONVERTED = {
 
 
 def test_each_number_has_its_token_in_ctranslate2_also_after_one_without(tmp_path: Path):
-    """All names after a number that no token has were those of others: what was read and written was another text."""
+    """A number without a token used to shift all later names, so other texts were read and written."""
     pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
     write_folder(tmp_path / "theirs", "llama")
     file = tmp_path / "theirs" / "tokenizer.json"

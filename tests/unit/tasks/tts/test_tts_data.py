@@ -1,4 +1,4 @@
-"""Utterances prepared: what is stored, what is left out, and what is reported of bad ones."""
+"""Utterances are prepared once, with durations and normalised bins; bad ones are an error, or skipped and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The acoustic model in onnxruntime: what it says of a text is what ``vaak speak`` makes of it."""
+"""The acoustic model in onnxruntime speaks a text as ``vaak speak`` does."""
 
 from __future__ import annotations
 

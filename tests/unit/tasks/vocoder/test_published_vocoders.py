@@ -108,7 +108,7 @@ class ReferenceHifiGan(nn.Module):
 
 
 def write_hifigan(folder: Path, how: str = "torch", **changes: Any) -> ReferenceHifiGan:
-    """Write random weights as they are published: ``torch`` as by the authors, or safetensors of a later torch."""
+    """Write random weights in a published form: ``torch`` as by the authors, or safetensors of a later torch."""
     folder.mkdir(parents=True)
     config = {**CONFIG, **changes}
     torch.manual_seed(0)
@@ -302,7 +302,7 @@ def test_published_weights_are_used_without_a_run(write: Callable[[Path], nn.Mod
 
 
 class Harmful:
-    """What a pickle may be: opening it makes a folder."""
+    """An object whose pickle, when opened, makes a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What the model's magnitudes start from."""
+"""The prior from which the model's magnitudes start inverts the mel filters."""
 
 from __future__ import annotations
 

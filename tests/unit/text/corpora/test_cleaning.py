@@ -25,7 +25,7 @@ from vaak.text.corpora.cleaning import (
 
 
 def cleaned(folder: Path, *sources: str, **options: Any) -> tuple[list[dict[str, str]], CleaningReport]:
-    """What is written, and the report."""
+    """Return the written rows, and the report."""
     chosen = CleaningOptions(**{"near_duplicates": None, **options})
     report = clean([parse_source(one, chosen) for one in sources], folder / "out", chosen)
     shards = sorted((folder / "out").glob("train-*.jsonl"))

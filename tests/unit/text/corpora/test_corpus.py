@@ -1,4 +1,4 @@
-"""Corpora: what is read, dropped, split and counted, and what every mistake says."""
+"""Corpora are read, filtered, split and counted, and every mistake has a clear message."""
 
 import gzip
 import json

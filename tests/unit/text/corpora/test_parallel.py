@@ -1,4 +1,4 @@
-"""Pairs of texts: what is read, dropped, split and counted, and what every mistake says."""
+"""Pairs of texts are read, filtered, split and counted, and every mistake has a clear message."""
 
 from __future__ import annotations
 

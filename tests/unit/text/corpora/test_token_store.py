@@ -1,4 +1,4 @@
-"""Token shards: what goes in comes out, in little memory, whole or not at all."""
+"""Token shards return the tokens written, in little memory, and are complete or absent."""
 
 import json
 import pickle

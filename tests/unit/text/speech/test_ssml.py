@@ -1,4 +1,4 @@
-"""Inline phonemes, lexicon and SSML: what becomes of a text, and what is refused in one line."""
+"""Inline phonemes, a lexicon and SSML change how a text is spoken; invalid input is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny recogniser by CTC: what fits its frames, what it says, and the same in onnxruntime."""
+"""A tiny CTC recogniser refuses texts longer than its frames, and writes the same from files and in onnxruntime."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MODEL = {"architecture": "ctc", "conformer": SIZES}
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, trained to its end; tests leave it as it is."""
+    """A run, trained to its end; tests don't change it."""
     options = ("training.max_steps=100", "training.optimizer.lr=0.01")
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "ctc", *options, model=MODEL)
 

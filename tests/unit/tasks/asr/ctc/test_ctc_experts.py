@@ -247,7 +247,7 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
 def test_a_run_is_a_base_with_its_features_its_tokens_and_its_adapters_merged(
     corpus: Path, conformer: Path, tmp_path: Path
 ) -> None:
-    """It may have gone once the run has a checkpoint; what isn't a Conformer's run is one line."""
+    """The base may be gone once the run has a checkpoint; a run that isn't of a Conformer is refused in one line."""
     begins = f"training.checkpoint.init_from={conformer}"
     lora = {"rank": 2, "targets": ["query", "value"]}
     first = tiny_listener.train(

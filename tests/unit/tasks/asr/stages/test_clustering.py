@@ -66,8 +66,8 @@ OF_THE_PACKAGE = {
         "bbbbb.ccccccccccc.ccccccccccccccccccdc.c.dddd..c.dd..bc.d.dd"
     ),
 }
-"""What the package hdbscan 0.8.44 finds by (algorithm, metric, min_cluster_size, min_samples): a letter for each of the
-points below, a dot for noise. Its Borůvka trees, which its ``best`` chooses, may be others of the same length, or
+"""Clusters of the package hdbscan 0.8.44 by (algorithm, metric, min_cluster_size, min_samples): a letter for each of
+the points below, a dot for noise. Its Borůvka trees, which its ``best`` chooses, may be others of the same length, or
 longer: ours of ``best`` and ``boruvka_…`` are compared with its shortest."""
 SHORTEST = OF_THE_PACKAGE["prims_kdtree", "euclidean", 5, None]
 OF_THE_PACKAGE |= {(name, "euclidean", 5, None): SHORTEST for name in ("best", "boruvka_kdtree", "boruvka_balltree")}
@@ -414,7 +414,7 @@ def test_umap_keeps_clusters_apart_and_is_the_same_for_the_same_seed() -> None:
 
 @pytest.mark.slow
 def test_umap_leaves_the_number_of_torchs_threads() -> None:
-    """Numba sets it when it starts its own threads, once in a process: what trains next would have other bits."""
+    """Numba sets it when it starts its threads, once in a process, which would change the bits of later training."""
     pytest.importorskip("umap")
     code = """
 import numpy as np

@@ -256,7 +256,7 @@ def test_the_audio_of_links_is_read_where_it_is_named(
 
 
 def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(tmp_path: Path) -> None:
-    """What is read by default is what the base can; what is given stays."""
+    """The maximum duration defaults to the base's window; a given one is kept."""
     short, usual = write_whisper(tmp_path / "short", seconds=4), write_whisper(tmp_path / "usual")
     for base, seconds in ((short, 4.0), (usual, 30.0)):
         options = MoeOptions(dataset_root=tmp_path, whisper_model=str(base))

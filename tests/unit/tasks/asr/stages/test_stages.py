@@ -1,4 +1,4 @@
-"""The stages of ``moe-asr`` on tones: what each makes of the others' outputs; killed, damaged, and given bad data."""
+"""The stages of ``moe-asr`` on tones use each other's outputs, and survive kills, damage and bad data."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_recordings_together_are_as_alone(made: dict[int, Made], recording: Path
 
 
 def test_silence_is_looked_for_in_all_windows_at_once(made: dict[int, Made], monkeypatch: pytest.MonkeyPatch):
-    """What was said before has two lengths here, so there are two passes for four windows."""
+    """The previous texts have two lengths here, so there are two passes for four windows."""
     transcriber = made[0].transcriber(logprob_threshold=-1.0, no_speech_threshold=0.5)
     encoded, before = transcriber.encoded(list(rows_of(made[0]).numpy())), [[], [5, 6], [], [7, 8]]
     prompts = [transcriber.prompt("hi", one) for one in before]
