@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,33 @@ def test_a_whisper_is_used_as_the_run_that_has_not_learned_yet(whisper: Path, to
     code, out, _ = vaak("transcribe", whisper, tones / "test0.wav", tones / "test1.wav", "--language", "hi")
     assert code == 0
     assert _files(whisper) == before
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_whisper_writes_the_language_that_its_folder_names(
+    whisper: Path, tones: Path, tmp_path: Path, vaak: Vaak, caplog: pytest.LogCaptureFixture, older: bool
+):
+    """A Whisper that somebody taught Hindi was told that recordings are English, without a word."""
+    folder = Path(shutil.copytree(whisper, tmp_path / "taught"))
+    generation = json.loads((folder / "generation_config.json").read_text())
+    hindi = generation["lang_to_id"]["<|hi|>"]
+    named = {"forced_decoder_ids": [[1, hindi], [2, hindi]]} if older else {"language": "hindi", "task": "transcribe"}
+    (folder / "generation_config.json").write_text(json.dumps(generation | named))
+    audio = tones / "test0.wav"
+
+    def transcribe(path: Path, *options: str) -> str:
+        code, out, err = vaak("transcribe", path, audio, *options)
+        assert code == 0, err
+        return out
+
+    written = transcribe(folder)
+    assert "languages" not in caplog.text
+    assert written == transcribe(whisper, "--language", "hi")
+    assert "languages" not in caplog.text
+    english = transcribe(whisper)
+    assert english != written
+    assert "knows 2 languages, and takes recordings for en: --language" in caplog.text
+    assert transcribe(folder, "--language", "en") == english
 
 
 def test_a_base_is_counted_by_its_headers(whisper: Path, decoder: Path, tones: Path, tmp_path: Path, vaak: Vaak):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+from vaak.core.storage.files import read_json
 from vaak.tasks.asr.config import VERSIONS, AsrModelConfig
+from vaak.tasks.fetching import GENERATION, find_file
 from vaak.tasks.pretrained import find_model, resolve_source
 from vaak.tasks.quantised import Frozen
 
@@ -18,6 +21,33 @@ def resolve_base(options: AsrModelConfig, folder: Path) -> str:
     Raises UserError for a folder that isn't there, or one without weights.
     """
     return resolve_source(BASE_KEY, VERSIONS.get(options.base, options.base), folder)
+
+
+def read_written_language(source: str) -> str | None:
+    """Return the language that a Whisper's ``generation_config.json`` makes it write; None where it doesn't say."""
+    file = find_file(BASE_KEY, source, GENERATION)
+    return None if file is None else find_written_language(read_json(file))
+
+
+def find_written_language(generation: Mapping[str, Any]) -> str | None:
+    """Return the same of the file's content: its language by code, or that of the tokens that older ones force.
+
+    >>> find_written_language({"language": "Hindi"}), find_written_language({"language": "<|mni|>"})
+    ('hi', 'mni')
+    >>> find_written_language({"forced_decoder_ids": [[1, 7], [2, 9]], "lang_to_id": {"<|en|>": 6, "<|hi|>": 7}})
+    'hi'
+    """
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    if generation.get("is_multilingual") is False:
+        return None
+    if named := generation.get("language"):
+        name = str(named).lower().strip("<|>")
+        return str(TO_LANGUAGE_CODE.get(name, name))
+    # As transformers counts them, the first token after the one that begins a transcript.
+    forced = next((token for place, token in generation.get("forced_decoder_ids") or () if place == 1), None)
+    known = {token: name.strip("<|>") for name, token in (generation.get("lang_to_id") or {}).items()}
+    return known.get(forced)
 
 
 def find_frozen(options: AsrModelConfig, folder: Path, besides: Collection[str] = ()) -> Frozen | None:

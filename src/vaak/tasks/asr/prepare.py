@@ -28,7 +28,7 @@ from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.bases import explain_kind
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.export import exported_vocabulary
-from vaak.tasks.asr.model import BASE_KEY, PURPOSE, resolve_base
+from vaak.tasks.asr.model import BASE_KEY, PURPOSE, find_written_language, resolve_base
 from vaak.tasks.asr.utterances import (
     Limits,
     TokenLimit,
@@ -149,11 +149,12 @@ class AsrSources:
         if exported is None:
             tokenizer = fetch_model(BASE_KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
             found = Vocabulary.of_whisper(tokenizer, config, generation, language, like)
+            trained = find_written_language(generation.to_dict()) if found.languages else None
         else:
             found, trained = exported.with_language(language, like), exported.trained_language
-            if trained not in (None, language):
-                said = "data.language is %s, but the base was trained to write %s: to continue with that, give %s"
-                log.warning(said, language, trained, f"data.language: {trained}")
+        if trained is not None and found.find_code(trained) != found.find_code(language):
+            said = "data.language is %s, but the base was trained to write %s: to continue with that, give %s"
+            log.warning(said, language, trained, f"data.language: {trained}")
         if found.ids.size == config.vocab_size:
             if like is not None and found.languages:
                 log.warning("data.language_like has no effect: %s knows %s", source, language)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import ExportedFolder, ExportFormat, StarterData, TaskPipeline, TaskSpec, only_length
+from vaak.config.tasks import ExportedFolder, ExportFormat, StarterData, TaskPipeline, TaskSpec, load_name, only_length
 from vaak.nn.config import stack_parameters
 from vaak.tasks.asr import METRICS
 from vaak.tasks.asr.bases import CTC_BASES, DECODER_BASES
@@ -180,9 +180,10 @@ def opens(about: Mapping[str, Any], source: str) -> dict[str, Any] | str | None:
     """Return the options with which a Whisper, or a base with an output layer of CTC, is used untrained."""
     kind = about.get("model_type")
     # What a model can't write counts as errors, as it does for a trained one.
-    data = {"max_unknown": 101}
+    data: dict[str, Any] = {"max_unknown": 101}
     if kind == "whisper":
-        return {"model": {"base": source}, "data": data}
+        language = load_name("vaak.tasks.asr.model:read_written_language")(source)
+        return {"model": {"base": source}, "data": data | ({} if language is None else {"language": language})}
     if kind in DECODER_BASES:
         return {"model": {"architecture": DECODER, "base": source}, "data": data}
     if kind not in CTC_BASES:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -62,6 +63,8 @@ from vaak.tasks.base import RehearsedTexts
 from vaak.tasks.pretrained import load_or_init, read_new_tokens
 from vaak.tasks.speech_task import Datasets
 
+log = logging.getLogger("vaak")
+
 
 class WhisperTask(SpeechRecognitionTask):
     """Trains a Whisper model to transcribe speech; experiments with ``model.architecture: ctc`` are of ``CtcTask``."""
@@ -69,6 +72,13 @@ class WhisperTask(SpeechRecognitionTask):
     OF_BEAMS = (*SpeechRecognitionTask.OF_BEAMS, "length_penalty", "early_stopping")
 
     # Data.
+
+    def prepare_base(self) -> None:
+        super().prepare_base()
+        known, told = self.prepared.vocabulary.languages, "language" in self.data.model_fields_set
+        if known and not told and self.data.decoding.language is None:
+            what = f"knows {len(known)} languages, and takes recordings for {self.data.language}"
+            log.warning("%s %s: --language (data.language) says which they are, or auto", self.options.base, what)
 
     def make_recipe(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
