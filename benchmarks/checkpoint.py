@@ -79,7 +79,7 @@ def task_in(folder: Path) -> LanguageModelTask:
 
 
 def start_processes(number: int, folder: str) -> None:
-    """Run this program as so many processes, and wait for them."""
+    """Run this program in several processes, and wait for them."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
@@ -93,7 +93,7 @@ def start_processes(number: int, folder: str) -> None:
 
 
 def measure(folder: Path) -> None:
-    """Train in a folder, and print the table; of several processes, the first prints it."""
+    """Train in a folder, and have the first process print the table."""
     task = task_in(folder)
     saver = Saver()
     trainer = Trainer(task, task.experiment.training, folder, [saver])

@@ -3,7 +3,7 @@
 The model is a random Llama, exported by Vaak and loaded by transformers. Both sample from the whole distribution, from
 the 50 best tokens, or from the nucleus; ``Vaak ÷ transformers`` is the ratio of the median times, above 1 where Vaak is
 faster. Needs transformers. With ``--llama``, llama.cpp (xllamacpp, whose wheel has it built for AVX2) reads the GGUF
-export in 32 bits, and generates in the same process, too; how many of its greedy texts are those of Vaak is said.
+export in 32 bits, and generates in the same process, too; the number of its greedy texts that equal Vaak's is printed.
 
     python benchmarks/decoding.py
     python benchmarks/decoding.py --vocab 32000 --rows 1 8 --tokens 64 --rounds 5 --clock cpu --llama

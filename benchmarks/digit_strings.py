@@ -52,7 +52,7 @@ training:
 
 
 def make_noise(rng: np.random.Generator, decibels: float, length: int) -> np.ndarray:
-    """White noise so many decibels below the speech."""
+    """Return ``length`` samples of white noise, ``decibels`` below the speech."""
     return rng.normal(0, LEVEL * 10 ** (-decibels / 20), length)
 
 

@@ -78,7 +78,7 @@ def vaak(*arguments: str) -> None:
 
 
 def exported(run: Path, name: str, *more: str) -> Path:
-    """The folder of an export: of a format, or of one and a type of weights, such as ``ct2 int8``."""
+    """Export a run in a format, with or without a type of weights (``ct2 int8``), and return the folder."""
     format, _, quantization = name.partition(" ")
     folder = run.parent / f"{run.name}-{name.replace(' ', '-')}"
     typed = ["--quantization", quantization] if quantization else []

@@ -3,8 +3,8 @@
     python benchmarks/gpu.py --page gpu.md --json gpu.json [--minutes 14] [--options training.performance.X=Y ...]
                              [--models 110M] [--lengths 1024] [--rounds 3] [--parts machine speech inference ...]
 
-The parts come in this order, the most wanted first. Each has a limit of its own (``LIMITS``), and what it has found so
-far is written when it ends, or is ended. A part that fails says why on the page, and the others go on.
+The parts come in this order, the most wanted first. Each has its own limit (``LIMITS``), and its results so
+far are written when it ends, or is ended. A part that fails says why on the page, and the others still run.
 
 - machine: the card, versions, what ``vaak doctor`` says
 - speech: training of Whisper small, whole and by LoRA, text-to-speech and diarization: time of a step, the share of it
@@ -454,7 +454,7 @@ def _speech_jobs(card: Card) -> dict[str, tuple[Path, str, tuple[str, ...]]]:
     """Run, recipe and options of each training of speech."""
     small = WHISPER_TOY if card.toy else WHISPER_SMALL
     whole = card.folder / "whisper"
-    # so slow that the weights stay as they are drawn: a model that has learned a little ends its transcripts early
+    # so slow that the weights keep their initial values: a model that has learned a little ends its transcripts early
     asr = ("training.optimizer={type: adamw, lr: 1e-9}", "data.max_duration=30", *_small("asr"))
     wider = () if card.toy else ("model.global_config.d_model=256", "model.global_config.num_layers=4")
     return {

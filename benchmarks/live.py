@@ -2,7 +2,7 @@
 
     python benchmarks/live.py MODEL RECORDING TEXT [--interval 1] [--pause 0.5] [--chunk 0.32]
 
-TEXT is a file with what is said. No partial text is left out, as on a machine that is fast enough. The end of a word is
+TEXT is a file with the transcript. All partial texts count, as on a machine that is fast enough. The end of a word is
 when the final text has it, which needs a Whisper that writes times; its delay is how much more audio had been
 heard by then.
 """
@@ -30,7 +30,7 @@ MOST_ADDED = 10
 
 
 def hear(live: LiveTranscriber, samples: np.ndarray) -> list[Event]:
-    """Everything that is said of samples that come in blocks."""
+    """Return all events of samples that come in blocks."""
     step = round(BLOCK_SECONDS * live.rate)
     found = list[Event]()
     for at in range(0, len(samples), step):

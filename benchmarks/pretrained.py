@@ -5,7 +5,7 @@
 
 W has the folders ``minilm`` (all-MiniLM-L6-v2), ``whisper-tiny.en``, ``whisper-base`` and ``gemma`` (Gemma 3 270M) as
 downloaded; D is the folder of data (docs/results.md). Each trial trains a base in one way at one rate, and appends a
-line of JSON to FOLDER/rates.jsonl; started again, what is there is left out, and the tables are printed. Of each seed
+line of JSON to FOLDER/rates.jsonl; started again, it skips those that are there, and prints the tables. Of each seed
 and way the run with the best rate on validation is kept for ``proof``. That evaluates it on test next to the base as it
 was, or to the baselines of ``vaak baseline``, with intervals (95 % of 1,000 bootstrap samples of examples), exports it,
 and compares what transformers (onnxruntime, of classifiers) makes of the export with what Vaak makes of the run.
@@ -40,7 +40,7 @@ from vaak.runs.start import train
 from vaak.study.compare import Examples, compare_runs, evaluate_examples
 
 HERE = Path("pretrained.yml")
-"""Where options in memory are said to come from."""
+"""The place that messages give for options in memory."""
 INTENTS, EACH = 50, {"train": 4, "valid": 4, "test": 10}
 UTTERANCES = {"train": slice(0, 4), "valid": slice(4, 6), "test": slice(6, 10)}
 """Of the ten of each reader."""
@@ -336,7 +336,7 @@ def run_proof(asked: argparse.Namespace) -> None:
 
 
 def evaluate_base(asked: argparse.Namespace, name: str, row: Options) -> Examples:
-    """The base as it is, on the test data of a run, which is read as the run reads it."""
+    """Evaluate the untrained base on the test data of a run, read as the run reads it."""
     weights, data = (asked.weights / BASES[name].folder).resolve(), data_folder(asked, name, row["seed"])
     (file,) = data.glob("test.*")
     of_run = train_options(asked, row)["data"]
@@ -421,7 +421,7 @@ def continue_both(run: Any, folder: Path) -> tuple[list[str], list[str]]:
 
 
 def print_proof(asked: argparse.Namespace) -> None:
-    """A line for each base as it was and each run on test: figure, interval, difference, what the export gives."""
+    """Print a line for each base and each run on test: figure, interval, difference, and the export's figure."""
     rows = read_rows(asked.folder / "proof.jsonl")
     if rows:
         titles = ("base", "", "seed", "rate", "test (95 %)", "difference (95 %)", "as exported")

@@ -232,7 +232,7 @@ def figures_of(process: Process, base: Process) -> dict[str, Any]:
 
 
 def quartiles(values: list[float]) -> tuple[float, float]:
-    """The first and the third; of a single value, itself twice."""
+    """Return the first and third quartile; a single value is both."""
     if len(values) == 1:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")

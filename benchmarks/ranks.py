@@ -18,7 +18,7 @@ another device, a larger model. ``--small`` has a model of 4 layers of width 128
 
     PYTHONPATH=src python benchmarks/ranks.py --fake 1024
 
-trains as rank 0 of so many, none of which are there: torch's ``fake`` backend answers for them at once. So it shows
+trains as rank 0 of that number, with no others running: torch's ``fake`` backend answers for them at once. So it shows
 what this process itself does for that number: plan, messages, memory; not how long a network takes.
 
     PYTHONPATH=src python benchmarks/ranks.py --peers [--ranks 2 4] [--rounds 5]
@@ -153,7 +153,7 @@ def measure_parts() -> dict[str, Any]:
 
 
 def train_as_one_of(world_size: int, steps: int) -> dict[str, Any]:
-    """Rank 0's figures of a run of so many processes, of which it is the only one."""
+    """Return rank 0's figures in a simulated run of that many processes, of which it is the only real one."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
 
@@ -391,7 +391,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=80)
     parser.add_argument("--peers", action="store_true", help="race DDP, accelerate and Vaak")
     parser.add_argument("--sizes", nargs="+", default=["tiny", "small"], choices=SIZES, help="of --peers")
-    parser.add_argument("--fake", type=int, metavar="N", help="train as one of so many processes")
+    parser.add_argument("--fake", type=int, metavar="N", help="train as one of N simulated processes")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--job", choices=["steps", "parts"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

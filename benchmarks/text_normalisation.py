@@ -101,7 +101,7 @@ def compared(metadata: Path, strict: bool) -> Iterator[Row]:
 
 
 def print_sentences(path: Path, language: str, part_shown: str | None = None) -> None:
-    """Print the right sentences of each category and part, the shares of the parts, and what was read otherwise."""
+    """Print the correct sentences of each category and part, the shares of the parts, and the differing readings."""
     processor = PhonemeProcessor(FrontEndConfig() if language == "en" else FrontEndConfig(language=language))
     right, number = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     wrong: list[tuple[str, str, str]] = []

@@ -1,6 +1,6 @@
 """Peak memory and processor time of commands that read whole files, by the size of what they read.
 
-Each is a process of its own; its peak is that of its resident set, in MB of 10^6 bytes, 0 being a process that imports
+Each is a separate process; its peak is that of its resident set, in MB of 10^6 bytes, 0 being a process that imports
 the same and reads nothing. Inputs are made in a temporary folder: texts whose words are as frequent as in a language
 (Zipf), a run whose log is continued to many steps, copies of it, short recordings, and the configuration of a base
 without its weights.

@@ -1,6 +1,6 @@
 """A run of Vaak by hand, on one page to copy: data, a plan, a model, the pure step, a checkpoint, a resume.
 
-    python examples/train_by_hand.py configs/training_minimal.yml by_hand        # run it again: it goes on where it was
+    python examples/train_by_hand.py configs/training_minimal.yml by_hand        # run it again: it resumes where it was
 
 It gives the same bits as ``vaak train`` on this YAML (AdamW at a constant rate, batches of a fixed size). Vaak adds
 other plans and rules, ranks, evaluation, recovery from errors, verified checkpoints, logs.

@@ -216,7 +216,7 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of the tiny job, trained to its end; tests leave it as it is."""
+    """The run directory of the tiny job, trained to its end; tests don't change it."""
     run = tmp_path_factory.mktemp("tiny_run") / "tiny"
     tiny_runs.train(tiny_text, run)
     return run

@@ -89,7 +89,7 @@ def test_a_run_with_graphs_has_the_bits_of_one_without(name: str, precision: str
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classification", "diarization"])
 def test_a_run_that_resumes_has_the_bits_of_one_that_never_stopped(name: str, prepared: Any, gpu: Any, tmp_path: Path):
-    """The resumed one captures its graphs anew; the other one has some of them from before."""
+    """The resumed run captures its graphs again; the other one has some of them from before."""
     options: dict[str, Any] = {"device": "cuda", "deterministic": True, "max_steps": 6, **GRAPHS}
     whole = prepared(name).trainer(tmp_path / "whole", **options)
     whole.fit()

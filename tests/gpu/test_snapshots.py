@@ -154,7 +154,7 @@ def test_the_device_fills_a_buffer_while_the_host_empties_the_other(
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_snapshot_is_not_changed_by_the_next_steps(gpu: MockDevice, tmp_path: Path, late: bool):
-    """Of a whole run, with an average of its weights; staged in many pieces, and as one."""
+    """A whole run's snapshot, with averaged weights, staged in many pieces and in one."""
     gpu.late = late
     trainer = (
         CASES["lm decoder, documents"].prepared(tmp_path).trainer(tmp_path / "run", device="cuda", ema={"decay": 0.9})

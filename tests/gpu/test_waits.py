@@ -202,7 +202,7 @@ class Repeating:
 
 
 def test_a_sum_over_processes_waits_once(gpu: MockDevice):
-    """For which parameters any of them has reached, and the terms' sums; this one has reached half of its own."""
+    """Which parameters any rank has reached, and the terms' sums; this rank has reached half of its parameters."""
     ranks = SimpleNamespace(rank=0, world_size=2, device=torch.device("cuda:0"), add_up=lambda tensor: None)
     ranks.gather, ranks.start_adding_up = lambda value: [value, value], lambda tensor: lambda: None
     reached, not_reached = (torch.nn.Parameter(torch.ones(3).cuda()) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Where a GPU is used, the processes that load data begin with nothing of this one, or it is said why not."""
+"""On a GPU, processes that load data start without this one's state, or a message says why not."""
 
 from __future__ import annotations
 

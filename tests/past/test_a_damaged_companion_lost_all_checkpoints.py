@@ -121,7 +121,7 @@ def test_a_damaged_companion_of_a_checkpoint_used_alone_is_a_warning(
 def test_a_full_disk_is_not_taken_for_another_base(
     with_frozen: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """safetensors has an error of its own for it, which meant: the base has other weights."""
+    """safetensors raises its own error for it, which used to be taken for a base with other weights."""
     run = shutil.copytree(with_frozen, tmp_path / "run")
     for path in list_checkpoints(run / "checkpoints"):
         (path / FROZEN).unlink()

@@ -132,7 +132,7 @@ def recording_of_lhotse(folder: Path) -> dict[str, Any]:
 
 
 def supervisions() -> list[Any]:
-    """As Python writes them: NaN is no JSON, and every reader in Python reads it."""
+    """As Python writes them: NaN isn't JSON, but every reader in Python accepts it."""
     times = [(0.25, 0.5), ("1,5", 0.5), (None, 0.5), (0.5, float("nan")), (1.0, 0.5)]
     about = {"recording_id": "a", "channel": 0, "text": "so", "speaker": "ann"}
     own = [{"id": f"s{number}", "start": start, "duration": end, **about} for number, (start, end) in enumerate(times)]

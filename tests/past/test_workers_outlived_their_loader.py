@@ -1,4 +1,4 @@
-"""Workers ignore SIGTERM: of a loader that an exception kept, each took ten seconds to end, or Python never ended."""
+"""Workers ignore SIGTERM: if an exception kept their loader alive, each took ten seconds, or Python never ended."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_an_interrupt_is_answered_at_once(moment: str, folder: Path, tiny_run: P
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [60, 100])
 def test_bars_keep_to_one_line(columns: int, folder: Path) -> None:
-    """What is drawn again and again is never wider than the terminal: it would leave its other lines behind."""
+    """Redrawn output is never wider than the terminal, where its wrapped lines would remain."""
     bar = "training.logging.progress_bar=true"
     with OnTerminal(["train", "tiny.yml", f"run_dir=bars{columns}", bar, *LONG], folder, columns) as terminal:
         assert terminal.read("elapsed"), terminal.said

@@ -52,7 +52,7 @@ guarded(phase)
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(vaak.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 LIMIT_SECONDS = 8.0
-"""Two, and time for a machine on which much else runs; the phases go on for half a minute and more."""
+"""Two, with allowance for a busy machine; the phases last for half a minute and more."""
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_what_is_in_a_library(phase: str, tmp_path: Path) -> None:
 
 
 def test_what_fails_because_of_it_is_no_error(tmp_path: Path) -> None:
-    """As where a library makes an exception of its own of the interrupt."""
+    """Like a library that turns the interrupt into its own exception."""
     work = "try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        raise ValueError('broken')"
     with begun(["-c", ALONE.format(imports="import time", work=work)], tmp_path) as (process, said):
         assert_interrupted(process, said, 0.5)

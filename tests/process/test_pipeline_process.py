@@ -1,5 +1,5 @@
 """A pipeline killed at a random moment in each stage and resumed makes the same bits; nothing is done twice but the
-cut piece. Processes of its own, a second process, a full disk, Ray."""
+cut piece. Its own processes, a second process, a full disk, Ray."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp", "zero1"])
 def test_a_divided_run_that_can_no_longer_be_saved_ends_and_goes_on(strategy: str, tmp_path: Path):
-    """All end within seconds; the screen and the log name the checkpoint from which it goes on, to the same bits."""
+    """All end within seconds; screen and log name the checkpoint from which the run resumes, to the same bits."""
     how = (f"training.distributed.strategy={strategy}", "training.checkpoint.interval=1")
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     for folder in (whole, cut):
@@ -126,7 +126,7 @@ def test_a_divided_run_that_can_no_longer_be_saved_ends_and_goes_on(strategy: st
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_divided_checkpoint_is_written_beside_the_training_and_whole_or_not_at_all(victim: int, tmp_path: Path):
-    """One is killed while the second is written, after a further step; the first is whole, and the run goes on."""
+    """One rank is killed while the second is written, after a further step; the run resumes from the first."""
     how = ("training.distributed.strategy=fsdp", "training.checkpoint.interval=1", "training.validation.interval=4")
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     for folder in (whole, cut):

@@ -96,7 +96,7 @@ def test_a_kill_changes_nothing_in_the_run(commands, tiny_run: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_fifty_clients_lose_nothing_and_memory_stays(commands, tiny_run: Path, tmp_path: Path):
-    """10,000 requests, each with a prompt of its own, which its answer repeats."""
+    """10,000 requests, each with a distinct prompt, which its answer repeats."""
     number, clients, warm = 10_000, 50, 2000
     with serving(commands, tmp_path, tiny_run) as server, httpx.Client(timeout=120) as client:
         process = psutil.Process(server.command.pid)

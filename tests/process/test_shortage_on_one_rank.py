@@ -1,4 +1,4 @@
-"""Of two real processes one runs out of memory: nobody hangs, and the weights are those of one large machine."""
+"""One of two real processes runs out of memory: neither hangs, and the weights are those of one large machine."""
 
 from __future__ import annotations
 

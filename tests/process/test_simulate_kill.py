@@ -17,7 +17,7 @@ NUMBER = 24
 @pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [(6,), pytest.param((1, 6, 14), marks=pytest.mark.slow)], ids=len)
 def test_what_was_killed_goes_on_to_the_same_bits(commands: Commands, tmp_path: Path, killed_at: tuple[int, ...]):
-    """Each time, so many conversations exist when the process is killed, during the next one."""
+    """The process is killed once ``killed_at`` conversations exist, during the next one, each time it is started."""
     write_utterances(tmp_path / "speech")
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     assert simulating(commands, tmp_path, undisturbed).wait().status == 0

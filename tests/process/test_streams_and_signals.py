@@ -25,7 +25,7 @@ SLOW_PREPARATION = "training.max_steps=100000"
 
 @contextlib.contextmanager
 def started(arguments: list[str], folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in a process group of its own; where the test fails, nothing of it lives on."""
+    """Run a command in its own process group, which is ended where the test fails."""
     with subprocess.Popen(
         [*VAAK, *arguments],
         cwd=folder,

@@ -30,7 +30,7 @@ SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
 
 
 class Server:
-    """A server of S3's protocol in a process of its own, which may be stopped and started again, empty."""
+    """A server of S3's protocol in a separate process, which may be stopped and started again, empty."""
 
     def __init__(self) -> None:
         self.port = free_port()

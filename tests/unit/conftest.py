@@ -26,7 +26,7 @@ def made_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def diarizer_run(made_recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a tiny diarizer, trained to its end, with pictures; tests leave it as it is."""
+    """The run directory of a tiny diarizer, trained to its end, with pictures; tests don't change it."""
     run = tmp_path_factory.mktemp("tiny_diarizer") / "tiny"
     with evaluations_show():
         tiny_diarizer.train(made_recordings, run)
@@ -35,7 +35,7 @@ def diarizer_run(made_recordings: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a tiny text-to-speech model, trained to its end; tests leave it as it is."""
+    """The run directory of a tiny text-to-speech model, trained to its end; tests don't change it."""
     import tiny_voice
 
     def train(folder: Path) -> None:
@@ -85,7 +85,7 @@ def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyRun]:
-    """Gives a tiny run of a task, or of a case of the contract; tests leave it as it is.
+    """Gives a tiny run of a task, or of a case of the contract; tests don't change it.
 
     It is trained when it is first asked for.
     """

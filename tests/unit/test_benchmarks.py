@@ -68,7 +68,7 @@ ALONE = {
         "| tokenizer, trained on 5,000,000 characters | 0.05 MB |",
     ),
 }
-"""Arguments of the smallest size, and what is in the last table, of those that make their data."""
+"""Arguments of the smallest size, and text of the last table, for benchmarks that make their data."""
 QUICK = {"comparison"}
 
 

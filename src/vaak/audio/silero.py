@@ -2,7 +2,7 @@
 
 The network reads windows of 32 ms at 16 kHz, each after the last 4 ms of the one before:
 
-    samples ──STFT──▶ magnitudes ──4 convolutions──▶ a vector ──LSTM, which goes on──▶ probability of speech
+    samples ──STFT──▶ magnitudes ──4 convolutions──▶ a vector ──LSTM, keeps state──▶ probability of speech
 
 The package isn't imported, and its TorchScript isn't read: only its safetensors (silero-vad 6.2 or newer). Their
 weights are of another training than those of its TorchScript and its ONNX.
@@ -26,7 +26,7 @@ from vaak.core.errors import optional_import
 
 RATE, WINDOW, CONTEXT, PADDING = 16_000, 512, 64, 64
 BEGINS, GOES_ON = 0.5, 0.35
-"""Probabilities from which speech begins, and until which it goes on, as in silero-vad's own iterator."""
+"""Probabilities at which speech begins, and below which it ends, as in silero-vad's own iterator."""
 
 
 class SileroNetwork(nn.Module):

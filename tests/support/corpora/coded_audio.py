@@ -27,7 +27,7 @@ class Coded(NamedTuple):
 RATES = (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000)
 OPUS = (8000, 16000, 48000)
 VORBIS_ORDER = (0, 2, 1, 5, 3, 4)
-"""Where libsndfile has the channels of 5.1: as they are in Opus, with the centre second."""
+"""The order in which libsndfile has the channels of 5.1: Opus's, with the centre second."""
 VBR = {"global_quality": "472", "flags": "+qscale"}
 WITHOUT_HEADER = {"write_xing": "0"}
 TABLE = {

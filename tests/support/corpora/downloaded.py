@@ -1,6 +1,6 @@
 """Small corpora in the layouts in which they are downloaded, with the file names and columns of the real ones.
 
-Each function writes one to a folder and returns what is in it: speaker and text of each utterance, by split.
+Each function writes one to a folder and returns the speaker and text of each utterance, by split.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def write_tar(path: Path, members: dict[str, bytes]) -> None:
 
 
 def webdataset(folder: Path) -> Said:
-    """Tars of WebDataset: text in a file of its own, or in JSON."""
+    """Tars of WebDataset with the text in a separate file, or in JSON."""
     said: Said = {}
     for split, name in (("train", "train"), ("valid", "validation"), ("test", "test")):
         for shard in range(2 if split == "train" else 1):

@@ -137,7 +137,7 @@ def byte_tokenizer(**roles: str) -> Any:
 
 
 def assert_joined_rows_are_right(model: AnyLanguageModel) -> None:
-    """Rows join and leave; each has the scores of its own context."""
+    """Rows join and leave, and each keeps the scores of its context alone."""
     # Here: contracts of other tasks, which this module makes bases for, hold without this one.
     from vaak.tasks.lm.predict import WITHOUT_END, RowDecoder
 

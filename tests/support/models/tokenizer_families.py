@@ -33,7 +33,7 @@ def _bytes(special: list[str]) -> Tokenizer:
 
 
 def _pieces() -> list[tuple[str, float]]:
-    """Of a unigram model, as SentencePiece has them."""
+    """Pieces of a unigram model, as SentencePiece has them."""
     backend = Tokenizer(models.Unigram())
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -55,7 +55,7 @@ def qwen() -> Any:
 
 
 def llama(bos: bool = True) -> Any:
-    """Pieces as SentencePiece's; a text begins with ``<s>`` where ``bos`` says so."""
+    """Pieces as SentencePiece's; with ``bos`` a text begins with ``<s>``."""
     backend = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.BpeTrainer(vocab_size=310, special_tokens=["<unk>", "<s>", "</s>", *BYTES], show_progress=False)

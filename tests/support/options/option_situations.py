@@ -170,7 +170,7 @@ def with_a_torn_document() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_the_hub() -> Iterator[None]:
-    """Datasets are read from folders, without a network, and cached in a folder of their own."""
+    """Datasets are read from folders, without a network, and cached in a separate folder."""
     datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(folder))

@@ -48,7 +48,7 @@ def serve() -> None:
     for task in TASKS:
         task_class(task)
         experiment_type(task)
-    gc.freeze()  # a fork that ends then leaves the pages it shares as they are
+    gc.freeze()  # a fork that ends then leaves its shared pages unchanged
     numbers: dict[int, int] = {}
     while True:
         if select.select([sys.stdin], [], [], 0.005)[0]:

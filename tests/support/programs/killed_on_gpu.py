@@ -60,7 +60,7 @@ def resumed(case: Case, folder: Path, *callbacks: Callback) -> Trainer:
 
 
 def in_a_process(train: Callable[[], object]) -> int:
-    """Train in a process of its own; return how it ended, below 0 by which signal."""
+    """Train in a separate process; return its exit status, negative for a signal."""
     child = os.fork()
     if child == 0:
         try:

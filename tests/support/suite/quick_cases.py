@@ -9,7 +9,7 @@ import pytest
 
 
 def mostly_slow(values: Iterable[Any], *quick: Any) -> list[Any]:
-    """Return parameters, of which all but those of ``quick`` are slow; of a tuple, its first value says which."""
+    """Return parameters of which all but ``quick`` are slow; a tuple is recognised by its first value."""
     found = []
     for value in values:
         first, *others = value if isinstance(value, tuple) else (value,)

@@ -1,4 +1,4 @@
-"""Each test hears of odd files anew: they are reported once in a process, and not for more than some."""
+"""Reset the warnings about odd files for each test, as a process reports them once, and only the first few."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_speech_as_loud_as_noise_is_found(vaak_data):
     found = find(SileroActivity(0.5, 16_000, WEIGHTS))
     middles = [400 + 600 * number for number in range(3)]
     assert all(any(start < middle < end for start, end in found) for middle in middles)
-    # Each in a region of its own, of which most is speech.
+    # Each in a separate region, of which most is speech.
     assert len({next((start, end) for start, end in found if start < middle < end) for middle in middles}) == 3
     seconds = [sum(end - start for start, end in regions) / 100 for regions in (found, find(VoiceActivity(0.5)))]
     assert seconds[0] > 9.0 > 4.0 > seconds[1]

@@ -1,4 +1,4 @@
-"""``vaak data check FOLDER``: recognises every layout, says what is in it, and writes a YAML that can be checked."""
+"""``vaak data check FOLDER`` recognises every layout, lists its contents, and writes a YAML that can be checked."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_splits_checkpoints_and_an_output_folder(vaak, tiny_run: Path, tmp_path:
 
 
 def test_what_only_the_training_program_registered_is_needed_by_no_evaluation(vaak, tiny_text: Path, tmp_path: Path):
-    """A loss, its helper, an optimizer and a schedule: the command knows none of them."""
+    """A loss, its helper, an optimizer and a schedule, all unknown to the command."""
 
     class MyLoss(torch.nn.Module):
         def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

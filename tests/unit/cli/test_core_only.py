@@ -53,7 +53,7 @@ for name, arguments in json.loads(sys.argv[1]).items():
         os._exit(0)
     print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Commands, each in a process of its own, with torch imported once for all."""
+"""Run commands, each in a separate process, with torch imported once for all."""
 
 
 def _add_extra(requirement: str, extra: str) -> str:

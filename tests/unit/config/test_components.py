@@ -32,7 +32,7 @@ def test_a_class_of_each_kind(folder):
 
 
 def test_a_users_file_is_imported_and_nothing_written_next_to_it(folder, monkeypatch):
-    """It may lie in a run's folder, which a replay doesn't change."""
+    """It may be in a run's folder, which a replay doesn't change."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     resolve_class("./my_loss.py:Huber", {}, folder)
     assert [path.name for path in folder.iterdir()] == ["my_loss.py"]

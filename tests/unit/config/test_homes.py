@@ -1,4 +1,4 @@
-"""A leading ~ in an option that names a file or a folder is a home, as it is to the shell that leaves it there."""
+"""A leading ~ in an option that names a file or a folder is a home, as for the shell that leaves it there."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_each_file_that_is_extended_has_its_own_folder(project: Path) -> None:
 
 
 def test_names_and_results_stay_what_they_are(project: Path) -> None:
-    """A model's name is no path, and what a run writes is in the working folder."""
+    """A model's name isn't a path, and a run's outputs are in the working folder."""
     text = "task: lm\nmodel: {pretrained: sshleifer/tiny-gpt2}\ndata: {corpus: grammar, minimal_pairs: [grammar]}\n"
     Path("configs/job.yml").write_text(text + "run_dir: runs/own\ntraining: {checkpoint: {init_from: runs/base}}\n")
     (project / "runs/base").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A pretrained base that is trained at a rate for scratch is said so, whether or not the rate was given."""
+"""Training a pretrained base at a rate meant for scratch gives a warning, whether or not the rate was given."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ LONG = (
 
 @pytest.mark.parametrize("columns", [20, 60, 100])
 def test_nothing_of_a_line_is_lost_on_a_narrow_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines were cut off at the edge: of a warning, or of the command that goes on, only the beginning was seen."""
+    """Lines used to be cut off at the edge, so only the beginning of a warning or of a command was seen."""
     written = io.StringIO()
     narrow = Console(file=written, width=columns, force_terminal=True, color_system=None)
     monkeypatch.setattr(terminal, "console", lambda: narrow)

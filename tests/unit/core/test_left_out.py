@@ -1,4 +1,4 @@
-"""What was read and what was left out: said once, in a line for each reason, and noted for the JSON of a command."""
+"""Read and skipped items are reported once, in a line for each reason, and noted for the JSON of a command."""
 
 from __future__ import annotations
 

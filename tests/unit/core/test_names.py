@@ -101,7 +101,7 @@ NOT_SELECTING_HERE = {
     "prompt", "quotes", "random", "resume", "sampler", "sbatch", "secret", "sources", "speaker_encoder", "text",
     "time", "token", "vocoder", "whisper_model",
 }  # fmt: skip
-"""Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""
+"""Command-line options that take files, values, a few choices, or configuration options, which are checked there."""
 
 
 def takes_names(kind: Any) -> bool:

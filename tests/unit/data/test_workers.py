@@ -81,7 +81,7 @@ def test_much_in_memory_is_copied_only_if_the_way_is_named(monkeypatch: pytest.M
 
 
 class OfThisFile(Answers):
-    """Pytest imports this file in a way of its own, so no other process can."""
+    """Pytest imports this file in its own way, so no other process can."""
 
 
 def test_a_module_that_only_this_process_can_import_isnt_sent(monkeypatch: pytest.MonkeyPatch):

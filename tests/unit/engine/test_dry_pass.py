@@ -26,7 +26,7 @@ training: {batch_size: 8}
 
 
 def profiled_peak(task, model, batch, precision):
-    """The most bytes that the allocator had given out at once, in addition to what was there before."""
+    """Return the allocator's peak of bytes above those allocated before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         with precision.autocast():
             terms = task.losses(model, batch)

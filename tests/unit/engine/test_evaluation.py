@@ -230,7 +230,7 @@ class KeepsExamples(ToyMeters):
 def test_single_examples_are_those_of_all_batches_however_sums_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """With exact sums, each batch has meters of its own."""
+    """With exact sums, each batch has separate meters."""
     monkeypatch.setattr(ToyTask, "meters", lambda self, split: KeepsExamples())
     found = {}
     for reduction in ("float", "exact"):

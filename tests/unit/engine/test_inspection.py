@@ -1,4 +1,4 @@
-"""What is not finite first is named: a weight, the data, a module, code between modules, a loss, a backward pass."""
+"""The first non-finite value is located: a weight, the data, a module, code between modules, a loss, a backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records are whole lines of JSON, handed on as they are written."""
+"""Records are whole lines of JSON, passed on when written."""
 
 from __future__ import annotations
 

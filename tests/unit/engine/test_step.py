@@ -99,7 +99,7 @@ def test_a_step_without_anything_to_read_changes_no_weights_but_counts(tmp_path:
 
 
 def test_a_report_keeps_nothing_that_a_forward_pass_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Kept for some steps, it would lie between what the next ones need: a run took 8 to 40 MB more."""
+    """Kept for some steps, it would fragment the memory of the next ones: a run took 8 to 40 MB more."""
     made: list[torch.Tensor] = []
     add = LossSums.add
 

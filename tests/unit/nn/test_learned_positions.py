@@ -1,4 +1,4 @@
-"""Learned positions are rows of a table, and their end is an error that says so."""
+"""Learned positions are rows of a table, and reading beyond its end is a clear error."""
 
 import pytest
 import torch

@@ -16,7 +16,7 @@ from vaak.nn.onnx_file import OnnxModule, write_onnx
 
 
 class Repeated(nn.Module):
-    """Each number as often as it says, so that the length of the output depends on the values."""
+    """Repeats each number as many times as its value, so that the length of the output depends on the values."""
 
     def forward(self, numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         longest = numbers.sum(1).max().item()

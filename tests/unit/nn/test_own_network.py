@@ -164,7 +164,7 @@ def test_without_numbers_nothing_is_tried(tmp_path):
 
 @torch.no_grad()
 def test_decoding_reads_what_a_whole_pass_reads(net):
-    """Rows of different lengths, padded on the left; one leaves while the others go on."""
+    """Rows of different lengths, padded on the left; one leaves while the others continue."""
     model = TransformerModel(StackConfig(type=net, d_model=WIDTH, dropout=0.0), 20, causal=True).double().eval()
     ids = torch.arange(12).view(2, 6) + 3
     whole = model(ids)

@@ -27,7 +27,7 @@ def shape_of(annotation: Any) -> str | None:
 
 
 def compare(said: str, tensor: Tensor, sizes: dict[str, int]) -> None:
-    """Raise AssertionError where a tensor doesn't have the shape that is said; ``sizes`` are those of this call."""
+    """Raise AssertionError where a tensor doesn't have the documented shape; ``sizes`` are those of this call."""
     names, shape = said.split(), list(tensor.shape)
     if names[0].startswith("*"):
         names, shape = names[1:], shape[len(shape) - len(names) + 1 :]

@@ -43,7 +43,7 @@ class Page(HTMLParser):
 
     @property
     def heads(self) -> list[str]:
-        """Of the rows or of the columns, as the reader is inside one of either."""
+        """Return the text of the rows or of the columns, depending on which the reader is inside."""
         columns, rows, _ = self.tables[-1]
         return rows if self.inside == "row" else columns
 

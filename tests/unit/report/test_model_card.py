@@ -99,7 +99,7 @@ def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path, caplog: pytest.LogC
 def test_what_a_damaged_file_of_the_run_would_say_is_missing_with_a_warning(
     content: str, run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    """It was as if there were no such file."""
+    """It used to be treated as if the file didn't exist."""
     damaged = shutil.copytree(run, tmp_path / "damaged")
     (damaged / "environment.json").write_text(content)
     with caplog.at_level("WARNING", "vaak"):

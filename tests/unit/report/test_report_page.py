@@ -412,7 +412,7 @@ def test_records_out_of_order_are_drawn_in_order(tmp_path: Path):
     assert read_facts(tmp_path).history.curves["loss"]["train"].thin(10) == ([1, 2, 3], [1.0, 2.0, 3.0])
 
 
-# A process of its own, as a child begins with the peak of the one that starts it.
+# In a separate process, as a child begins with the peak of the one that starts it.
 MEASURE = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)

@@ -71,7 +71,7 @@ def test_a_prompt_may_be_tokens(client, opened):
 
 
 def test_tokens_are_read_as_they_are(client, opened):
-    """Nothing is put before them, and the text goes on after the first."""
+    """Nothing is put before them, and the text continues after the first."""
     alone = opened.task.prompt(PROMPT)[1:2]
     settings = opened.task.sampling(max_new_tokens=6, temperature=0.8, seed=3)
     expected = [*alone, *generate(opened.model, alone, settings, Reading(opened.task.data.max_length))]

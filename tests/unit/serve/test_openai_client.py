@@ -1,4 +1,4 @@
-"""The ``openai`` package, as it is published, against a server in a process of its own; the commands say the same."""
+"""The published ``openai`` package gets the commands' outputs from a server in a separate process."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def read_events(socket: Any, until: str) -> list[dict[str, Any]]:
 
 
 def test_a_client_that_sends_faster_than_the_model_reads_has_to_wait(live, run_of, talk, monkeypatch):
-    """Otherwise, all of the audio would lie in the server's memory."""
+    """Otherwise, all of the audio would stay in the server's memory."""
     server = live(run_of("asr").folder)
     may_read, heard = threading.Event(), list[int]()
     hear = realtime.Session.hear

@@ -57,7 +57,7 @@ training:
 
 @pytest.fixture(autouse=True)
 def _only_traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Graphs are found, and computed as they are: generating code takes minutes."""
+    """Have graphs traced but not compiled, as generating code takes minutes."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch.compiler.reset()
     counters.clear()

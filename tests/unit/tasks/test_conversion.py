@@ -320,7 +320,7 @@ def test_a_killed_conversion_is_harmless_and_deleted_by_the_next_command_that_lo
     [left] = [folder for folder in (cache / "vaak" / "converted").iterdir() if str(folder) != done]
     assert (left / "model.safetensors").stat().st_size > 0
     assert not (left / "converted.json").exists()
-    # It is made anew under the same name; and where another model is used that is converted already, deleted.
+    # It is rewritten under the same name; and where another model is used that is converted already, deleted.
     long_ago = time.time() - 2 * ABANDONED_SECONDS
     os.utime(left, (long_ago, long_ago))
     with caplog.at_level("INFO"):

@@ -1,4 +1,4 @@
-"""Every task's run goes out: as ONNX with our outputs, its adapters for peft; else what it can be is said."""
+"""Every task's run is exported as ONNX with our outputs, its adapters for peft; else its formats are listed."""
 
 from __future__ import annotations
 

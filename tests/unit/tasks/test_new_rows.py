@@ -89,7 +89,7 @@ def _logits(kind: str, model: Any, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize("kind", ["t5", "t5 1.1"])
 def test_adapters_of_a_t5_without_new_tokens_are_right_on_its_base(kind: str, tmp_path: Path):
-    """Also with an output layer of its own, though transformers' configuration says that it is tied."""
+    """Also with a separate output layer, though transformers' configuration says that it is tied."""
     file = tmp_path / "run.yml"
     file.write_text(yaml_text({**_write_translator(kind, tmp_path), "training": TRAINING}))
     train(load([file], [f"run_dir={tmp_path / 'run'}"]))

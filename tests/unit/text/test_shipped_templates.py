@@ -1,7 +1,7 @@
 """Templates that are shipped write what the published ones write, of which hashes are kept, not the texts.
 
 ``chat_originals.json`` says where each original is from. ``VAAK_CHAT_TEMPLATES=FOLDER`` (files NAME.jinja, by the names
-there) computes the hashes anew, and compares them.
+there) computes the hashes again, and compares them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def iterate_asked(name: str, conversation: list[Message]) -> Iterator[tuple[list
 
 
 def hash_renderings(template: ChatTemplate, name: str, conversation: list[Message], accepted: int | None) -> list[int]:
-    """``[accepted, hash]``: by bits, which of what is asked is written; of these the texts' hash.
+    """``[accepted, hash]``: a bit for each request that is written, and the hash of those texts.
 
     With ``accepted``, these alone are written.
     """

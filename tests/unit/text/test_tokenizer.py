@@ -77,7 +77,7 @@ def test_wordpiece_returns_text_of_characters_it_knows(trained: dict[str, Tokeni
 
 @pytest.fixture(scope="module")
 def foreign() -> Tokenizer:
-    """Of bytes, like ours, but without some of them, with a space before every text, and with words of its own."""
+    """A byte-level tokenizer like ours, but without some bytes, with a space before every text, and other words."""
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
@@ -256,7 +256,7 @@ BAD_PARTS = {
 
 @pytest.mark.parametrize("part", BAD_PARTS)
 def test_what_the_library_panics_at_is_a_damaged_file(part: str, trained, tmp_path, capfd) -> None:
-    """A panic of Rust is a BaseException, and writes lines of its own past Python."""
+    """A panic of Rust is a BaseException, and writes its own lines past Python."""
     content = json.loads(trained["byte_level"].to_json()) | BAD_PARTS[part]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"tokenizer\.json: this is not a tokenizer"):

@@ -390,7 +390,7 @@ class VoxPopuliReader(LayoutReader):
             entry = {"language": self.root.name, **line.entry}
             name = str(entry.get("id") or "")
             entry["audio"] = self._audio.get(name, f"{name}.ogg")
-            # An empty text stays where nothing replaces it: nothing is said there.
+            # An empty text stays where nothing replaces it: there is no speech.
             entry["text"] = entry.get("text") or entry.get("raw_text") or entry.get("text")
             if entry.get("speaker") in ("None", "unknown"):
                 del entry["speaker"]

@@ -214,7 +214,7 @@ class _Composer:
                         place = self.find_place(event.start_mark.line + 1)
                         raise ConfigError([Problem(place, "", "a second YAML document; expected one")])
                     is_first = False
-                    # Read here, inside the loop over the same events: it goes on after the document's last one.
+                    # Read here, inside the loop over the same events, which resumes after the document's last one.
                     first = next(self.events)
                     tree = self._value(first, self.find_place(first.start_mark.line + 1), "")
         except ConfigError as error:

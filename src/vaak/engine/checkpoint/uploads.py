@@ -239,7 +239,7 @@ class Uploads:
             log.info("waiting for uploads to %s (Ctrl-C leaves now)", self.remote.shown)
             self._thread.join(timeout=SAY_AGAIN_SECONDS)
         self.writer.on_change, self.writer.in_use = None, tuple
-        # One that stayed here only as long as it was being uploaded.
+        # One that stayed here only until it was uploaded.
         with contextlib.suppress(OSError):
             self.writer.remove_superfluous()
         newest = list_checkpoints(self.writer.folder)[-1:]

@@ -97,7 +97,7 @@ def newer_options(get: Callable[[str], Any]) -> dict[str, Any]:
     left out nothing.
     """
     if get("model.architecture") == CTC:
-        # A run that doesn't search by beam has none of its options, whenever it began.
+        # A run without beam search has no options of one, whenever it began.
         if get("data.decoding.method") != "beam":
             return dict(BY_LOADER)
         return {**BY_LOADER, "data.decoding.token_min_logp": None, "data.decoding.beam_threshold": None}

@@ -1,6 +1,6 @@
 """Utterances on disk: those of a split that have a transcript and fit the model, split where they are too long.
 
-An empty transcript means that nothing is said: the model learns to write nothing.
+An empty transcript means that there is no speech: the model learns to write nothing.
 
 FOLDER/
   cuts/               the utterances of a split that fit the model (vaak.audio.cuts.store)

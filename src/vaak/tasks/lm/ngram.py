@@ -110,7 +110,7 @@ def search(keys: Int[Tensor, "key"], numbers: Int[Tensor, "row"]) -> Int[Tensor,
 
 
 def repeat_rows(numbers: Int[Tensor, "row"]) -> Int[Tensor, "place"]:
-    """Return each row's index as often as its number says."""
+    """Return each row's index, repeated by its number."""
     if not torch.compiler.is_exporting():
         return torch.repeat_interleave(numbers)
     # ONNX can't repeat, either: rows are counted where they begin.

@@ -1,4 +1,4 @@
-"""SpecAugment hides bands and stretches, as wide as it is told, by its rng alone."""
+"""SpecAugment masks bands and spans of the configured width, drawn by its rng alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels are looked at before they are averaged; what is odd about them is said where they are read, and by
+"""Channels are examined before they are averaged; anything odd is reported where they are read, and by
 ``vaak data check``, as is what headers and manifests say that isn't so.
 """
 

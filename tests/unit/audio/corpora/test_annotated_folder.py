@@ -213,7 +213,7 @@ def test_what_is_not_there_is_told_at_once(tmp_path: Path):
 
 
 def test_formats_that_can_not_be_read_are_counted_with_what_to_do(tmp_path: Path):
-    """They were skipped in silence. One that was converted to a file next to it is no loss."""
+    """They used to be skipped silently. One with a converted file next to it isn't missing."""
     recordings(tmp_path, "a.wav", "done.flac")
     rows = [(name, 0.0, 1.0, "A") for name in ("a", "done", "b", "c", "d")]
     (tmp_path / "all.rttm").write_text(rttm(*rows))

@@ -1,4 +1,4 @@
-"""``audio_root`` names the folders outside of a manifest's own in which audio may lie, for manifests of every type."""
+"""``audio_root`` names the folders outside of a manifest's own in which audio may be, for manifests of every type."""
 
 from __future__ import annotations
 

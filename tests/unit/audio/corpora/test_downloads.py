@@ -1,4 +1,4 @@
-"""Corpora as they are downloaded: every layout's splits, speakers, texts and samples; hostile and broken ones."""
+"""Corpora in their downloaded form: every layout's splits, speakers, texts and samples; hostile and broken ones."""
 
 from __future__ import annotations
 

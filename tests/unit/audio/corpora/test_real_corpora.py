@@ -1,4 +1,4 @@
-"""The real corpora, where they are on disk, load as they are."""
+"""The real corpora, where they are on disk, load without changes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def generator(seed: int = 0) -> np.random.Generator:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> tuple[CutStore, dict[str, np.ndarray]]:
-    """Recordings of 7, 2 and 12 seconds; of the last, 1-3 s and 5-11 s count."""
+    """Recordings of 7, 2 and 12 seconds; only 1-3 s and 5-11 s of the last count."""
     folder = tmp_path_factory.mktemp("recordings")
     cuts, samples = [], {}
     for seed, (name, seconds) in enumerate({"a": 7.0, "b": 2.0, "c": 12.0}.items()):

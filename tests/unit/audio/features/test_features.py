@@ -32,7 +32,7 @@ def copy_options(config: AudioConfig, options: Any, names: str) -> None:
 
 
 def by_kaldi(config: AudioConfig, samples: np.ndarray) -> np.ndarray:
-    """The features that Kaldi gives; of a spectrogram, the windows before the transform."""
+    """Return Kaldi's features; for a spectrogram, the windows before the transform."""
     kinds = {"fbank": "Fbank", "mfcc": "Mfcc", "spectrogram": "RawAudioSamples"}
     options = getattr(kaldi, f"{kinds[config.feature_type]}Options")()
     frames = options.frame_opts

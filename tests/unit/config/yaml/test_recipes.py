@@ -1,4 +1,4 @@
-"""Recipes are found by name from any folder; a user's file of that name comes first, and it is said which is used."""
+"""Recipes are found by name from any folder; a user's file of that name comes first, and a line names the used one."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def write_archive(path: Path, contents: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("large", [archives.LARGE_BYTES, 1000])
 def test_members_are_read_as_files_are(ending: str, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In their order, in another one, side by side, from the middle; of a zip, in memory and as they are read."""
+    """In stored order, in another, interleaved, and from the middle; a zip's members in memory and streamed."""
     monkeypatch.setattr(archives, "LARGE_BYTES", large)
     path = write_archive(tmp_path / f"मेरा.{ending}", CONTENTS)
     assert list_files(path) == [path / name for name in CONTENTS]

@@ -131,7 +131,7 @@ def test_an_ended_run_that_is_resumed_takes_no_step_and_logs_nothing(tmp_path: P
 
 
 def test_resumed_from_before_its_best_the_run_points_to_the_best_until_then(tmp_path: Path):
-    """The better one, at step 4, isn't of this run any more; of what is trained now, no figure may be as good."""
+    """The better one, at step 4, no longer belongs to this run, whose later figures may all be worse."""
     task = ToyTask(scripted=iter([2.0, 1.0]))
     toy_trainer(tmp_path, StopAt(5), task=task, **EVERYTHING).fit()
     folder = tmp_path / "checkpoints"

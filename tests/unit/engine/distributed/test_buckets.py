@@ -54,7 +54,7 @@ def test_alone_nothing_is_held_or_changed():
 
 @pytest.mark.parametrize("starts_when_full", [False, True])
 def test_gradients_that_no_backward_adds_are_those_of_a_backward(starts_when_full: bool):
-    """As a CUDA graph gives them, in two microbatches; one parameter is reached by none of them."""
+    """As a CUDA graph gives them, in two microbatches; one parameter is reached by neither."""
     found = []
     for by_backward in (True, False):
         model, world = layers(), Echo()

@@ -114,7 +114,7 @@ def test_they_depend_neither_on_ranks_nor_on_order(microbatches: list[Microbatch
 
 
 def test_small_numbers_keep_what_float32_has():
-    """Of a step of one microbatch, numbers down to 2^-18 of the largest come back with all of their bits."""
+    """With one microbatch a step, numbers down to 2^-18 of the largest come back with all of their bits."""
     values = [1.0, 1.2345678e-5, -3.3333333e-4]
     (found, _), _ = summed([[values, None]], 1)
     assert found == torch.tensor(values).tolist()

@@ -143,7 +143,7 @@ def test_optimizers_leave_the_frozen_alone_and_go_on_to_the_bit(kind):
     assert {name.split(".", 1)[1] for name in values["without_state"]} == {"layers.1.weight", "layers.1.bias"}
 
     resumed, later, others = set_up()
-    steps_of(resumed, later, others, range(1, 8))  # what was trained here, and isn't there yet, is forgotten
+    steps_of(resumed, later, others, range(1, 8))  # state of layers frozen in the checkpoint is dropped
     resumed.load_state_dict({name: tensor.clone() for name, tensor in whole.state_dict().items()})
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
     load_optimizer_tensors(names_of(resumed), others, kept | values)

@@ -90,7 +90,7 @@ def test_what_is_not_an_arpa_file_is_one_line(tmp_path: Path, content: str, mess
 
 
 def every_text(log_probs: np.ndarray, search: CtcBeam) -> dict[tuple[int, ...], float]:
-    """The score of each text, by all of its paths and by its words as they are split."""
+    """Return the score of each text, by all of its paths and its split words."""
     sums: dict[tuple[int, ...], float] = defaultdict(lambda: -math.inf)
     for path in itertools.product(range(log_probs.shape[1]), repeat=len(log_probs)):
         total = sum(frame[token] for frame, token in zip(log_probs, path, strict=True))

@@ -43,7 +43,7 @@ def times(inputs: Inputs, which: slice | torch.Tensor) -> Inputs:
 def dense(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visibility: Visibility, window: int
 ) -> torch.Tensor:
-    """Softmax over all pairs, with what is not to be seen masked."""
+    """Compute softmax over all pairs, with pairs outside the window masked."""
     distance = distances(query.shape[2], key.shape[2], query.device)
     seen = (distance.abs() <= window) & (distance <= (0 if visibility.causal else window))
     if visibility.documents is not None:

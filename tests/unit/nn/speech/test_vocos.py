@@ -148,7 +148,7 @@ def test_exported_for_one_length_it_takes_any():
 
 @pytest.mark.slow
 def test_learns_to_sing_tones_from_their_spectra():
-    """Of a frequency each, and of phases that the spectrum doesn't tell."""
+    """Each tone has one frequency, and a phase that the spectrum doesn't show."""
     torch.manual_seed(0)
     size = Resolution(32, 8, 32)
     model = Vocos(17, InverseSTFT(*size), width=24, num_layers=2, inner_width=48)

@@ -35,7 +35,7 @@ from vaak.tasks.asr.whisper.task import WhisperTask
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, trained to its end; tests leave it as it is."""
+    """A run, trained to its end; tests don't change it."""
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener")
 
 
@@ -223,7 +223,7 @@ def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Pat
 
 
 def test_a_base_keeps_its_window_unless_it_is_cut(whisper_folder: Path, corpus: Path, tmp_path: Path, caplog: Any):
-    """Shorter utterances are padded to what the base was trained with; ``model.window`` cuts it, and says so."""
+    """Shorter utterances are padded to what the base was trained with; ``model.window`` shortens it, with a message."""
     model = {"base": str(whisper_folder), "window": None}
     task = make_task(corpus, tmp_path / "whole", model=model, data={"max_duration": 0.8})
     network = task.model().whisper

@@ -126,7 +126,7 @@ def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Co
 
 
 def untie(folder: Path) -> None:
-    """Give the base in a folder an output layer of its own."""
+    """Give the base in a folder a separate output layer."""
     whisper = cast("Any", WhisperForConditionalGeneration.from_pretrained(folder))
     whisper.config.tie_word_embeddings = False
     whisper.proj_out.weight = torch.nn.Parameter(1.5 * whisper.proj_out.weight.detach().flip(0))

@@ -218,7 +218,7 @@ def quiet(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=MODELS)
 def run(request: pytest.FixtureRequest, quiet: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of each architecture, trained to its end; tests leave it as it is."""
+    """A run of each architecture, trained to its end; tests don't change it."""
     folder = tmp_path_factory.mktemp("run") / request.param
     rates = ("training.max_steps=80", "training.optimizer.lr=0.01")
     return tiny_listener.train(quiet, folder, *rates, model=MODELS[request.param])

@@ -1,4 +1,4 @@
-"""Speaker encoders: files of onnxruntime and models of transformers as they are, on the right samples; refusals."""
+"""Speaker encoders: unmodified files of onnxruntime and models of transformers, on the right samples; refusals."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_what_cannot_be_an_encoder_is_refused_in_one_line(tmp_path: Path):
 
 
 def test_a_speaker_of_a_window_is_heard_alone_where_possible(tmp_path: Path):
-    """Of a window of 4 s: one alone for two seconds, one for half a second, one never, and one who is silent."""
+    """In a window of 4 s, one speaker is alone for two seconds, one for half a second, one never, and one is silent."""
     own = encoder(save_onnx(tmp_path / "e.onnx", ("row", "sample"), 1))
     speaks, samples = np.zeros((200, 4), np.float32), noise(4.0)
     speaks[:150, 0] = speaks[125:175, 1] = speaks[50:75, 2] = 0.9

@@ -1,4 +1,4 @@
-"""Settings found on development recordings: better where they can be, never worse, and scored as they are used."""
+"""Settings found on development recordings: better where possible, never worse, and scored as in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task files of lm-eval: figures are those of its own model of transformers on the exported folder."""
+"""Task files of lm-eval give the figures of lm-eval's own transformers model on the exported folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens that a base lacks are said, begin sensibly, are learned next to low-rank adapters, and go out with them."""
+"""Tokens that a base lacks are reported, begin sensibly, are learned next to low-rank adapters, and exported."""
 
 from __future__ import annotations
 

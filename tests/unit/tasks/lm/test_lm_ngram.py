@@ -198,7 +198,7 @@ def test_training_is_that_of_the_network_alone(runs: Path):
 
 
 def score(model: LanguageModel, dataset: Any, weight: float) -> float:
-    """The nats of a dataset by hand, sentence by sentence: of the network's own probabilities, and those of n-grams."""
+    """Compute a dataset's nats by hand, sentence by sentence, from the network's and the n-grams' probabilities."""
     ngram, alone, nats, rng = model.ngram, model.without_ngram().eval(), 0.0, np.random.default_rng(0)
     assert ngram is not None
     for index in range(len(dataset.lengths)):

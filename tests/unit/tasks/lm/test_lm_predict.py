@@ -367,7 +367,7 @@ def test_steps_with_a_static_cache_give_the_texts_of_one_that_grows(
 
 
 def test_a_static_step_outlives_rows_that_come_and_go(monkeypatch: pytest.MonkeyPatch):
-    """A server's texts end and join all the time: a step for each number of rows was made anew each time."""
+    """A server's texts end and join all the time: a new step used to be made for every change in the number of rows."""
     model, made, make = small_model(), list[int](), StaticStep.__init__
     monkeypatch.setattr(StaticStep, "__init__", lambda self, *given: make(self, *given) or made.append(self.cache.rows))
     monkeypatch.setattr(predict, "STEPS_BEFORE_GRAPH", 2)

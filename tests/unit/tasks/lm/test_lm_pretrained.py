@@ -341,7 +341,7 @@ def test_a_tied_output_layer_that_is_adapted_goes_out_as_untied(kind: str, targe
 def test_a_base_in_four_bits_is_read_tensor_by_tensor_with_the_same_bits(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It is never whole: as read and quantised at once, from several files; and the second time from what was kept."""
+    """It is never whole in memory: quantised while it is read from several files, and then read from the cache."""
     whole = write_folder(tmp_path / "theirs", kind)
     (tmp_path / "theirs" / "model.safetensors").unlink()
     whole.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
@@ -411,7 +411,7 @@ def test_a_base_in_four_bits_that_lacks_a_tensor_is_named(tmp_path: Path):
 def test_memory_that_runs_out_says_nothing_about_what_a_model_can_do(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It was said to need all its weights in fp32, and to be slower than it is."""
+    """The model used to be reported as needing all its weights in fp32, and as slower than it is."""
     write_folder(tmp_path / "theirs", "opt")
     model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
     with monkeypatch.context() as full:

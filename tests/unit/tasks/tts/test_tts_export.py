@@ -19,7 +19,7 @@ from vaak.text.speech.processor import PhonemeProcessor
 
 @pytest.mark.parametrize("name", ["voice_run", pytest.param("flow_run", marks=pytest.mark.slow)])
 def test_what_is_exported_speaks_as_the_model(name: str, request: pytest.FixtureRequest):
-    """As a function of tensors, before it is written; of two texts, with each of the model's controls."""
+    """As a function of tensors, before it is written, on two texts, with each of the model's controls."""
     opened = open_run(request.getfixturevalue(name), device="cpu")
     task: Any = opened.task
     model: Any = opened.model.eval()

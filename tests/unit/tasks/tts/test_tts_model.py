@@ -192,7 +192,7 @@ def test_learned_durations_give_each_symbol_a_frame_and_add_up():
 
 @pytest.mark.slow
 def test_a_learned_alignment_finds_durations_that_the_spectrogram_shows():
-    """After training on sequences of symbols, each with a spectrum of its own, durations are found."""
+    """After training on sequences of symbols, each with a distinct spectrum, durations are found."""
     torch.manual_seed(1)
     model = make(durations="learned").train()
     spectra = torch.randn(20, NUM_BINS)

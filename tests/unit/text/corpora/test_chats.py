@@ -96,7 +96,7 @@ OF_ROW: dict[str, tuple[Any, str | None]] = {
     "functions": ("{", 'functions is "{", which is not JSON'),
     "chat_template_kwargs": ({"eos_token": "!"}, "chat_template_kwargs: eos_token is the tokenizer's"),
 }
-"""A value of each key that is read, with what is said of it; of others, any value says that it isn't read."""
+"""A value of each key that is read, with its message; any other key gives a message that it isn't read."""
 WITH = {"completion": {"prompt": "कौन?"}, "output": {"instruction": "कौन?"}}
 WITH |= {
     "prompt": {"completion": "राम।"},

@@ -105,7 +105,7 @@ def test_an_export_is_a_base_and_other_models_are_refused(run: Path, corpus: Pat
     whole = again.model().eval()
     first, second = opened.model.eval()(values, length).logits, whole(values, length).logits
     again.export_hf(whole, tmp_path / "once more")
-    assert torch.equal(whole(values, length).logits, second), "an export leaves the model as it is"
+    assert torch.equal(whole(values, length).logits, second), "an export doesn't change the model"
     kept = [number for number, name in enumerate(task.prepared.vocabulary.tokens()) if len(name) == 1]
     torch.testing.assert_close(first[..., kept], second[..., kept], rtol=1e-4, atol=1e-5)
     write_whisper(tmp_path / "whisper")

@@ -45,7 +45,7 @@ CHUNKS = {"160 ms": 4, "320 ms": 8, "640 ms": 16}
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, trained to its end; tests leave it as it is."""
+    """A run, trained to its end; tests don't change it."""
     options = ("training.max_steps=120", "training.optimizer.lr=0.01")
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "streaming", *options, model=MODEL)
 
@@ -59,7 +59,7 @@ def make_model(**more: Any) -> CtcModel:
 
 
 def read_in_chunks(model: CtcModel, features: torch.Tensor, chunk: int, pieces: list[int]) -> torch.Tensor:
-    """Logits of features ``(1, bin, frame)`` that come in ``pieces`` of so many frames."""
+    """Return logits of features ``(1, bin, frame)`` that come in ``pieces``, given as numbers of frames."""
     stream, found = ConformerStream(model.encoder, chunk), []
     rows = model.normalise(features.mT, torch.tensor([features.shape[2]]))
     parts = rows.split(pieces, 1)

@@ -39,7 +39,7 @@ SHORT = "data.decoding.max_new_tokens=20"
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
-    """A small base of a kind, and the folder of what is kept of it."""
+    """A small base of a kind, and the folder with the files kept by ``keep_base``."""
     folder, made = tmp_path_factory.mktemp("listeners"), dict[str, tuple[Path, Path]]()
 
     def make(kind: str) -> tuple[Path, Path]:

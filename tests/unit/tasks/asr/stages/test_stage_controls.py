@@ -51,7 +51,7 @@ def given(corpus: Path, whisper_folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def finished(given: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pipeline, then with its controls; tests leave it as it is."""
+    """The pipeline, then with its controls; tests don't change it."""
     folder = tmp_path_factory.mktemp("controls") / "run"
     assert [row.stage for row in tiny_mixture.run({**given, "controls": False}, folder)] == OF_MIXTURE
     rows = tiny_mixture.run(given, folder)
@@ -176,7 +176,7 @@ def test_a_cut_stage_of_transcripts_resumes_after_whole_batches(
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of what each stage made, as later ones notice it."""
+    """Return the hashes of each stage's outputs, as later stages compare them."""
     stages = [stage for stage in PIPELINE.stages if (folder / stage.name).exists()]
     return {stage.name: stage.digest(read_json(folder / stage.name / "manifest.json")["outputs"]) for stage in stages}
 

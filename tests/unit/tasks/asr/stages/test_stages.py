@@ -49,7 +49,7 @@ def small_shards() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tones; one utterance is a group of its own."""
+    """Tones, with one utterance alone in its group."""
     folder = tmp_path_factory.mktemp("tones")
     tiny_listener.write_listener(folder)
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
@@ -65,7 +65,7 @@ def given(corpus: Path, whisper_folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def finished(given: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All stages, not interrupted; tests leave it as it is."""
+    """All stages, not interrupted; tests don't change it."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     states = [row.state for row in tiny_mixture.run(given, folder)]
     assert states == ["run"] * 5
