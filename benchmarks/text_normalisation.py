@@ -8,7 +8,8 @@ same with spaces (F B I) and without (FBI). ``--strict`` compares with the corpu
     python benchmarks/text_normalisation.py metadata.csv --json
 
 A row is ``id|text|normalised text``. A file ``.tsv`` has sentences instead (category, part, written, spoken; readings
-that are right are separated by |), whose share by category and part is printed with its 95 % interval:
+that are right are separated by |, those of a phrase in braces). The share that is right is printed by category and
+part, with its 95 % interval:
 
     python benchmarks/text_normalisation.py tests/unit/text/speech/hindi_sentences.tsv --language hi
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import difflib
+import itertools
 import json
 import re
 import unicodedata
@@ -108,7 +110,7 @@ def print_sentences(path: Path, language: str, part_shown: str | None = None) ->
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             found = read_sentence(processor, row["written"])
-            is_right = found in [spoken_words(one) for one in row["spoken"].split("|")]
+            is_right = found in list_readings(row["spoken"])
             for key in ((row["category"], row["part"]), ("all", row["part"])):
                 number[key] += 1
                 right[key] += is_right
@@ -132,6 +134,17 @@ def read_sentence(processor: PhonemeProcessor, written: str) -> str:
         return spoken_words(processor.normalise(written, (), [], pictures=True))
     except DataError as error:
         return str(error)
+
+
+def list_readings(spoken: str) -> set[str]:
+    """The words of each reading; alternatives are separated by |, those of a phrase in braces.
+
+    >>> sorted(list_readings("{|the} first")), sorted(list_readings("one|two"))
+    (['first', 'the first'], ['one', 'two'])
+    """
+    phrases = re.split(r"[{}]", spoken) if "{" in spoken else [spoken]
+    alternatives = [[spoken_words(one) for one in phrase.split("|")] for phrase in phrases]
+    return {" ".join(filter(None, one)) for one in itertools.product(*alternatives)}
 
 
 def spoken_words(text: str) -> str:
