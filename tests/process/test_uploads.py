@@ -6,6 +6,8 @@ Against a real server of S3's protocol, moto's, which is not among the test requ
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import shutil
 import signal
@@ -20,6 +22,9 @@ from typing import Any
 import pytest
 
 from commands import TOTAL_STEPS, Command, Commands, assert_same_run, checkpoints_of, free_port, steps_of, wait_until
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.url_cache import fetch_matches
+from vaak.engine.checkpoint.uploads import RemoteCheckpoints
 
 s3fs = pytest.importorskip("s3fs", reason="requires the extra cloud")
 pytest.importorskip("moto.server", reason="requires moto[server], a server of S3's protocol")
@@ -48,6 +53,8 @@ class Server:
         program = "from moto.server import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(self.port)],
+            # So that the listing of any folder has pages, as that of 1,000 files has.
+            env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "3"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -98,6 +105,71 @@ def begin(start: Callable[..., Command], server: Server, bucket: str) -> Callabl
         return start(run, upload_to, *overrides, environment=server.environment, **options)
 
     return begin_training
+
+
+@pytest.fixture
+def at_server(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+    """This process has the server's address and its key."""
+    for name, value in {**server.environment, "VAAK_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield monkeypatch
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+ODD_NAMES = (
+    *("a b.txt", "a+b.txt", "a#1.txt", "राम.txt", "a%20b.txt", "x&y=z.txt", "it's.txt", "100%.txt", "naïve ünï.txt"),
+    *("semi;colon,.txt", "q?.txt", "take 1 [final].txt", "at@.txt", "co:lon.txt"),
+)
+
+
+def test_any_name_in_a_bucket_is_read_alone_and_by_a_pattern(
+    server: Server, bucket: str, at_server: pytest.MonkeyPatch
+):
+    system = server.system()
+    for name in ODD_NAMES:
+        system.pipe_file(f"{bucket}/odd/{name}", name.encode())
+    for number in range(20):
+        system.pipe_file(f"{bucket}/many/{number:02d}.txt", str(number).encode())
+    system.pipe_file(f"{bucket}/many/deep/x.txt", b"x")
+    for name in ODD_NAMES:
+        [file] = fetch_matches(f"s3://{bucket}/odd/{name}", "data.corpus.train")
+        assert (file.name, file.read_text()) == (name, name)
+    together = fetch_matches(f"s3://{bucket}/odd/*.txt", "data.corpus.train")
+    assert sorted(file.read_text() for file in together) == sorted(ODD_NAMES)
+    for pattern, number in (("many/*.txt", 20), ("many/**/*.txt", 21), ("*/0?.txt", 10)):
+        assert len(fetch_matches(f"s3://{bucket}/{pattern}", "data.corpus.train")) == number
+    for url in (f"s3://{bucket}/many", f"s3://{bucket}/many/", f"s3://{bucket}"):
+        with pytest.raises(DataError, match="is a folder; give its files, for example"):
+            fetch_matches(url, "data.corpus.train")
+
+
+def test_data_without_credentials_are_a_line(server: Server, bucket: str, at_server: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        at_server.delenv(name)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        at_server.setenv(name, "/nowhere")
+    at_server.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for url in (f"s3://{bucket}/a.txt", f"s3://{bucket}/*.txt"):
+        with pytest.raises(UserError, match="no valid credentials") as raised:
+            fetch_matches(url, "data.corpus.train")
+        assert "\n" not in str(raised.value)
+
+
+def test_parts_that_a_killed_process_has_left_are_removed(
+    server: Server, bucket: str, at_server: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """S3 charges for them, and lists them nowhere. Those of other folders may be of uploads that go on."""
+    system = server.system()
+    for key in ("runs/tiny/checkpoints/step-1/model", "runs/tiny/b c", "runs/tiny2/model", "else"):
+        begun = system.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+        part = {"UploadId": begun["UploadId"], "PartNumber": 1, "Body": b"weights"}
+        system.call_s3("upload_part", Bucket=bucket, Key=key, **part)
+    with caplog.at_level(logging.INFO, "vaak"):
+        RemoteCheckpoints(f"s3://{bucket}/runs/tiny").claim()
+    assert "2 unfinished upload(s) of a killed process were removed there" in caplog.text
+    left = system.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]
+    assert sorted(one["Key"] for one in left) == ["else", "runs/tiny2/model"]
 
 
 def whole_there(server: Server, bucket: str) -> list[int]:

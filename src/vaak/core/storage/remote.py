@@ -26,6 +26,12 @@ PART_BYTES = 50 * 2**20
 """The size of the parts in which s3fs sends a large file, whose MD5s make its ETag."""
 
 
+OTHER_REGION = re.compile(
+    r"PermanentRedirect|must be addressed using the specified endpoint|region '[^']*' is wrong", re.IGNORECASE
+)
+"""What S3 says of a bucket that it has in another region than the one asked."""
+
+
 class StorageError(UserError):
     """An error that a storage service answers, or data that differ from those requested."""
 
@@ -83,16 +89,28 @@ class RemoteFolder:
     def _name(self, name: str) -> str:
         return f"{self.shown}/{name}" if name else self.shown
 
-    def list_files(self, folder: str = "") -> dict[str, dict[str, Any]]:
-        """Return what the service says of each file below a folder, by its name below this one; none where none is."""
+    def list_files(self, folder: str = "", depth: int | None = None) -> dict[str, dict[str, Any]]:
+        """Return what the service says of each file below a folder, by its name below this one; none where none is.
+
+        ``depth`` is the number of levels that are listed: 1 leaves out folders below it.
+        """
+        levels = {} if depth is None else {"maxdepth": depth}
         with self._asking("listed", folder):
             try:
                 self.system.invalidate_cache()
-                found = self.system.find(self._path(folder), detail=True)
+                found = self.system.find(self._path(folder), detail=True, **levels)
             except FileNotFoundError:
                 return {}
             # A local file system gives absolute paths; its root may end in a link.
             return {path[len(self.root) + 1 :]: about for path, about in found.items() if path.startswith(self.root)}
+
+    def exists(self) -> bool:
+        """Return whether there is such a folder, or bucket."""
+        with self._asking("read", ""):
+            try:
+                return bool(self.system.info(self.root)["type"] == "directory")
+            except FileNotFoundError:
+                return False
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None where it isn't there."""
@@ -150,6 +168,30 @@ class RemoteFolder:
             with self._asking("removed", name), contextlib.suppress(FileNotFoundError):
                 self.system.rm_file(self._path(name))
 
+    def abort_unfinished(self) -> int:
+        """Give up uploads in parts below this folder that were begun and never finished; return how many.
+
+        Their parts aren't listed as files, and S3 charges for them. Only a process that alone writes here may do this.
+        """
+        bucket, _, folder = self.root.partition("/")
+        if not hasattr(self.system, "call_s3") or not folder:
+            return 0
+        number, begin = 0, dict[str, str]()
+        with self._asking("looked through for unfinished uploads", ""):
+            while True:
+                asked = {"Bucket": bucket, "Prefix": f"{folder}/", **begin}
+                found = self.system.call_s3("list_multipart_uploads", **asked)
+                for one in found.get("Uploads", ()):
+                    # Some services know no Prefix here.
+                    if one["Key"].startswith(f"{folder}/"):
+                        upload = {"Bucket": bucket, "Key": one["Key"], "UploadId": one["UploadId"]}
+                        with contextlib.suppress(FileNotFoundError):
+                            self.system.call_s3("abort_multipart_upload", **upload)
+                        number += 1
+                if not found.get("IsTruncated"):
+                    return number
+                begin = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
+
     def ask(self, name: str) -> dict[str, Any] | None:
         """Return what the service says of a file; None where it isn't there."""
         with self._asking("read", name):
@@ -204,6 +246,8 @@ def explain(error: BaseException) -> str:
     kind = type(error).__name__
     if "credentials" in text.lower() or kind in ("NoCredentialsError", "PartialCredentialsError"):
         return f"no valid credentials ({text})"
+    if OTHER_REGION.search(text):
+        return f"the bucket is in another region: set AWS_DEFAULT_REGION to its own ({text})"
     if isinstance(error, PermissionError):
         return f"access denied ({text})"
     if isinstance(error, FileNotFoundError):

@@ -44,16 +44,18 @@ def fetch_matches(url: str, option: str) -> list[Path]:
 
     Raises DataError, naming the ``option``, where nothing matches, and StorageError where the service refuses.
     """
-    is_pattern = glob.has_magic(url)
+    is_pattern, shown = glob.has_magic(url), hide_in_addresses(url.rstrip("/"))
     folder, pattern = url.rpartition("/")[::2]
     while glob.has_magic(folder):
         folder, _, last = folder.rpartition("/")
         pattern = f"{last}/{pattern}"
-    found = _fetch(folder, pattern)
-    if not found:
-        shown = hide_in_addresses(url)
-        raise DataError(f"{option}: no file matches {shown}" if is_pattern else f"{option}: no such file: {shown}")
-    return found
+    if pattern and not _is_root(url) and (found := _fetch(folder, pattern)):
+        return found
+    if is_pattern:
+        raise DataError(f"{option}: no file matches {shown}")
+    if RemoteFolder(url).exists():
+        raise DataError(f"{option}: {shown} is a folder; give its files, for example {shown}/*.txt")
+    raise DataError(f"{option}: no such file: {shown}")
 
 
 def fetch_folder(url: str, option: str) -> Path:
@@ -73,6 +75,15 @@ def find_copy(url: str, folder: Path) -> Path | None:
         if own is not None and url.startswith(f"{own}/"):
             return place / url[len(own) + 1 :]
     return None
+
+
+def _is_root(url: str) -> bool:
+    """Return whether a URL names a bucket, and nothing in it.
+
+    >>> _is_root("s3://bucket/"), _is_root("s3://bucket/a.txt")
+    (True, False)
+    """
+    return "/" not in url.partition("://")[2].rstrip("/")
 
 
 def _place(url: str) -> Path:
@@ -102,10 +113,11 @@ def _fetch(url: str, pattern: str) -> list[Path]:
 
 def _list(folder: RemoteFolder, pattern: str) -> dict[str, dict[str, Any]]:
     """Return what a service says of each file that matches; one that isn't named by a pattern needs no listing."""
-    if not glob.has_magic(pattern):
-        about = folder.ask(pattern)
+    # A file's own name may look like a pattern: take 1 [final].txt.
+    about = folder.ask(pattern) if "[" in pattern or not glob.has_magic(pattern) else None
+    if about is not None or not glob.has_magic(pattern):
         return {} if about is None else {pattern: about}
-    found = folder.list_files()
+    found = folder.list_files(depth=None if "**" in pattern else pattern.count("/") + 1)
     return {name: about for name, about in found.items() if name and _matches(name, pattern) and not _is_hidden(name)}
 
 
@@ -118,7 +130,7 @@ def _matches(name: str, pattern: str) -> bool:
     parts = re.compile(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])").split(pattern)
     written = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     others = {part: part.replace("[!", "[^", 1) if part.startswith("[") else re.escape(part) for part in parts}
-    return re.fullmatch("".join((others | written)[part] for part in parts), name) is not None
+    return name == pattern or re.fullmatch("".join((others | written)[part] for part in parts), name) is not None
 
 
 def _is_hidden(name: str) -> bool:
@@ -191,7 +203,7 @@ def localise(names: tuple[str, ...], option: str) -> tuple[str, ...]:
     for name in names:
         if not is_url(name):
             found.append(name)
-        elif glob.has_magic(name) or _fetch(*name.rstrip("/").rpartition("/")[::2]):
+        elif glob.has_magic(name) or (not _is_root(name) and _fetch(*name.rstrip("/").rpartition("/")[::2])):
             found += map(str, fetch_matches(name.rstrip("/"), option))
         else:
             found.append(str(fetch_folder(name, option)))

@@ -81,6 +81,14 @@ class RemoteCheckpoints:
         who = {"host": platform.node(), "process": os.getpid(), "since": since, "id": secrets.token_hex(8)}
         self._claim = json.dumps(who).encode()
         self.store.write(WRITER, self._claim)
+        try:
+            number = self.store.abort_unfinished()
+        except StorageError as error:
+            # Who may write need not be allowed to list uploads.
+            log.warning("%s; S3 may charge for parts that killed processes have left there", error)
+        else:
+            if number:
+                log.info("%s: %d unfinished upload(s) of a killed process were removed there", self.shown, number)
 
     def require_claim(self) -> None:
         """Raise TakenOverError where another process has begun to write there since this one's ``claim``."""

@@ -42,6 +42,26 @@ def test_what_is_sent_is_there_and_comes_back(folder: RemoteFolder, tmp_path: Pa
     assert folder.list_files("no such folder") == {}
 
 
+def test_a_level_of_a_folder_may_be_listed_alone(folder: RemoteFolder):
+    """A bucket of millions of files isn't listed for one pattern at its top."""
+    for name in ("a", "deep/b", "deep/deeper/c"):
+        folder.write(name, b"text")
+    assert folder.list_files(depth=1).keys() == {"a"}
+    assert folder.list_files(depth=2).keys() == {"a", "deep/b"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "An error occurred (PermanentRedirect) when calling the GetObject operation",
+        "The bucket you are attempting to access must be addressed using the specified endpoint.",
+        "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-west-1'",
+    ],
+)
+def test_another_region_is_named(said: str):
+    assert explain(OSError(said)).startswith("the bucket is in another region: set AWS_DEFAULT_REGION to its own")
+
+
 @pytest.mark.parametrize(("there", "problem"), [(b"weight", "has 6 bytes, and 7 were sent"), (b"w3ights", "differs")])
 def test_another_content_than_was_sent_is_found(folder: RemoteFolder, tmp_path: Path, there: bytes, problem: str):
     file = a_file(tmp_path)
