@@ -119,7 +119,7 @@ def _to_samples(content: bytes) -> np.ndarray:
 
 
 def make_resampler(rate: int, wanted_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
-    """Return what converts samples at ``rate``, piece by piece, by ``(samples, is_last)``.
+    """Return a function of ``(samples, is_last)`` that resamples from ``rate`` to ``wanted_rate``, piece by piece.
 
     Raises UserError for a rate that no audio has.
     """

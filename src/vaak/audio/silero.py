@@ -71,7 +71,7 @@ def load_network(weights: Path) -> SileroNetwork:
 
 
 def _make_resampler(rate: int) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what converts samples at ``rate`` piece by piece; by cubics: better filters of soxr are 0.1 s late."""
+    """Return a resampler from ``rate``, piece by piece. It is cubic, as soxr's better filters are 0.1 s late."""
     with optional_import("audio of another rate requires soxr", "audio"):
         import soxr
     stream = soxr.ResampleStream(rate, RATE, 1, dtype="float32", quality="QQ")
@@ -104,6 +104,6 @@ class SileroActivity(VoiceActivity):
 
 
 def make_voice_activity(pause: float, rate: int) -> VoiceActivity:
-    """Return what finds speech in samples at ``rate``: silero-vad where it is installed, else energy."""
+    """Return a speech detector for samples at ``rate``: silero-vad where it is installed, else by energy."""
     weights = find_weights()
     return VoiceActivity(pause) if weights is None else SileroActivity(pause, rate, weights)

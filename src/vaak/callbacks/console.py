@@ -87,7 +87,7 @@ class ConsoleCallback(Callback):
             hide(self.progress)
 
     def say(self, record: Record, trainer: Run | None = None) -> None:
-        """One line of the log for a record; where curves show it, not on the console."""
+        """Log a record as one line, which isn't printed where curves show it."""
         shown_already: dict[str, bool] = {}
         if self.curves is not None:
             self.curves.add(record)

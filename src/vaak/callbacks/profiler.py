@@ -48,7 +48,7 @@ class Profile:
 
     @property
     def training_seconds(self) -> float:
-        """All time except that of evaluations and checkpoints."""
+        """Seconds spent in training steps, without evaluations and checkpoints."""
         return sum(self.seconds.get(name, 0.0) for name in STEP_PHASES)
 
     def shares(self) -> dict[str, float]:
@@ -62,13 +62,13 @@ class Profile:
         return {rate_name(unit): count / whole for unit, count in self.counts.items() if count and whole}
 
     def figures(self, mfu: float | None) -> dict[str, float]:
-        """All of it flat, by the names of a record."""
+        """Return seconds, shares and rates in one flat dictionary, by the names of a record."""
         seconds = {f"{name}_seconds": value for name, value in self.seconds.items()}
         values = {"seconds": self.training_seconds, **self.shares(), **seconds, **self.rates()}
         return values if mfu is None else values | {"mfu": mfu}
 
     def as_json(self, mfu: float | None, lines: list[str]) -> dict[str, Any]:
-        """All of it as RUN/profile.json holds it, with the lines of its verdict."""
+        """Return the content of RUN/profile.json, with the ``lines`` of the verdict."""
         parts = {"seconds": self.seconds, "shares": self.shares(), "rates": self.rates()}
         return {"steps": self.steps, **parts, "mfu": mfu, "verdict": lines}
 
@@ -85,7 +85,7 @@ class Circumstances:
 
 
 def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]:
-    """Return what takes the time and what to do about it, a line each, what costs most first.
+    """Return a line for each bottleneck, with its remedy, the most costly first.
 
     >>> shares = {"loading": 0.62, "forward": 0.12, "backward": 0.2, "optimizer": 0.05, "gap": 0.01}
     >>> verdict(shares, Circumstances(num_workers=0, cores=8))

@@ -80,7 +80,7 @@ def _speed(task: Task) -> str:
 
 
 def _fitting(metrics: list[str], width: int) -> str:
-    """As many of the figures as fit in a line.
+    """Join as many metrics as fit in a line.
 
     >>> _fitting(["val_loss 5.31", "", "0.5 GiB", "3.1 steps/s"], 24)
     'val_loss 5.31  0.5 GiB'

@@ -43,7 +43,7 @@ class LossTally:
         entry[1] += count
 
     def means(self, weights: dict[str, float]) -> dict[str, float]:
-        """Each loss over its count, and ``loss``, their weighted sum."""
+        """Return each loss over its count, and ``loss``, their weighted sum."""
         return with_total({name: total / count for name, (total, count) in self.sums.items() if count}, weights)
 
 
@@ -219,7 +219,7 @@ class SystemMetricsCallback(Callback):
             trainer.record("system", {"clock": {name: round(value, 4) for name, value in values.items()}})
 
     def machine(self) -> dict[str, float]:
-        """This process's memory, its share of the processors since the last time (100 is one core), their load."""
+        """Return this process's memory, its CPU use since the last call (100 is one core), and the machine's load."""
         processor_seconds, seconds = time.process_time(), time.monotonic()
         gone = max(seconds - self.seconds, 1e-9)
         values = {

@@ -434,7 +434,7 @@ def encode_bytes(number: int, content: bytes) -> bytes:
 
 
 def encode_key(number: int, wire_type: int) -> bytes:
-    """Return what a field begins with."""
+    """Return the key (number and wire type) with which a protobuf field begins."""
     return encode_varint(number << 3 | wire_type)
 
 

@@ -42,7 +42,7 @@ class CheckpointUploads:
         self.thread: threading.Thread | None = None
 
     def begin(self, run: Any, trainer: Run) -> None:
-        """Include those of a resumed run: W&B recognizes by their content the ones that it has."""
+        """Queue the existing checkpoints of a resumed run; W&B recognizes by content those that it has."""
         if self.which == "none":
             return
         self.run = run

@@ -53,7 +53,7 @@ def complete_tasks(incomplete: str) -> list[str]:
 
 
 def complete_tasks_and_recipes(incomplete: str) -> list[str]:
-    """Return what ``vaak init`` writes or copies."""
+    """Complete the names of tasks and recipes, which ``vaak init`` takes."""
     return [*complete_tasks(incomplete), *complete_configurations(incomplete)]
 
 
@@ -205,9 +205,9 @@ TrustCode = Annotated[
 
 
 def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None) -> dict[str, str]:
-    """Return what the options ``--delimiter``, ``--quotes`` and ``--encoding`` say of tables.
+    """Return the given ones of the table options ``--delimiter``, ``--quotes`` and ``--encoding``.
 
-    Raises UserError for what they can't say.
+    Raises UserError for an invalid value.
     """
     from vaak.config.base import DialectConfig, from_options
 

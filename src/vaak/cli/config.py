@@ -69,7 +69,7 @@ def check(
 
 
 def _measure_example(loaded: Loaded) -> dict[str, Any]:
-    """What an example takes to make: ``seconds``, ``parts`` and ``number`` where it is known, and a line."""
+    """Return an example's cost as ``seconds``, ``parts`` and ``number``, where known, and as a line."""
     from vaak.runs.preflight.doctor.data import measure_training_example
 
     cost = measure_training_example(loaded)

@@ -112,7 +112,7 @@ def export(
 
 
 def _advise(opened: OpenedRun, option: str) -> str:
-    """Return what to do about an option that the chosen format doesn't take."""
+    """Return the remedy for an option that the chosen format doesn't take."""
     from vaak.runs.use import available_formats, declared_formats
 
     formats = declared_formats(opened.task)

@@ -177,7 +177,7 @@ def _require_no_secrets(given: list[str]) -> None:
 
 
 def _checked(arguments: list[str], trust_code: bool) -> tuple[Experiment[Any, Any], list[str]]:
-    """Return what a configuration asks for, and the arguments of ``vaak train``. Raises UserError for a mistake."""
+    """Return the checked configuration, and the arguments of ``vaak train``. Raises UserError for a mistake."""
     files, overrides = files_and_overrides(arguments)
     experiment = load_for_processes(files, overrides, trust_code).experiment
     return experiment, [*files, *overrides, *(["--trust-code"] if trust_code else [])]

@@ -244,7 +244,7 @@ def _escape_what_has_no_bytes() -> None:
 
 
 def _write_to_nowhere() -> None:
-    """So that Python's last flush at exit finds an open file."""
+    """Redirect standard output to nowhere, so that Python's last flush at exit finds an open file."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -116,7 +116,7 @@ def _print_samples(outcome: Outcome) -> None:
 
 
 def _print_next(outcome: Outcome, how: str) -> None:
-    """How long a run took, what may be done with it, and where it is."""
+    """Print a run's duration, useful next commands, and its folder."""
     print(f"time: {format_time(outcome.seconds)}\n\nnext")
     for command in outcome.commands:
         print(f"  {command}")

@@ -131,7 +131,7 @@ def parse_bytes(text: str) -> int:
 
 
 def print_trial(trial: Trial) -> None:
-    """One line per size."""
+    """Print the size, rows, memory and rates (or problem) of a trial in one line."""
     memory = f"{trial.memory_bytes / BYTES_BY_UNIT['G']:.2f} GiB"
     rates = "  ".join(f"{rate:,.0f} {unit}s/s" for unit, rate in trial.per_second.items())
     print(f"{trial.size:>8}  {trial.rows:>6} rows  {memory:>10}  {trial.problem or rates}", flush=True)

@@ -144,7 +144,7 @@ def _agreement(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _loss(value: float | str) -> str:
-    """All significant digits of a 32-bit float: losses are compared."""
+    """Format a loss with all significant digits of a 32-bit float, so that losses can be compared."""
     return value if isinstance(value, str) else f"{value:.9g}"
 
 

@@ -202,7 +202,7 @@ def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
 
 def _parse_filter(text: str) -> tuple[str, str]:
-    """Return what a filter looks at, and the pattern."""
+    """Split a filter ``WHAT=PATTERN``. Raises UserError for another form."""
 
     what, equals, pattern = text.partition("=")
     if not equals or what not in FILTERS:

@@ -249,7 +249,7 @@ MASKS = ("mask", "inputs_mask", "input_mask", "attention_mask", "padding_mask")
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    """Return what a model gives for the inputs of a batch; transformers' too.
+    """Return a model's logits for the inputs of a batch; the model may be one of transformers.
 
     Where rows are sequences, a ``forward`` with a mask among its parameters, or a second one that it requires, gets
     theirs. Raises UserError where there is none, but the rows differ in length.

@@ -99,7 +99,7 @@ class SectionError(UserError, ValueError):
 
 
 def _in_one_line(error: ValidationError, where: str) -> SectionError:
-    """Every mistake, ``where`` before the option's name."""
+    """Return all mistakes as one error, with ``where`` before each option's name."""
     found = (
         ".".join(map(str, (where, *each["loc"]))) + f": {each['msg'].removeprefix('Value error, ')}"
         for each in error.errors()

@@ -261,7 +261,7 @@ def _differences_below(annotation: Any, key: str, old: Any, new: Any, untouched:
 
 
 def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched: Any) -> Any:
-    """Return what a section has under a name, or its default there; a section that is left out has no values."""
+    """Return a section's value under a name, or its default; a section that is left out has no values."""
     if name in values:
         return values[name]
     known = section.model_fields.get(name)

@@ -56,7 +56,7 @@ def find_code(reference: str, folder: Path) -> str:
 
 
 def without_folder(reference: Any) -> Any:
-    """The reference with a file's name alone; anything else unchanged.
+    """Drop the folder from a reference to a file; return anything else unchanged.
 
     >>> without_folder("/home/me/huber.py:Huber")
     'huber.py:Huber'

@@ -75,7 +75,7 @@ def settle_experiment(
 
 
 def _take_layers(section: PlacedDict) -> list[PlacedDict]:
-    """Return what an inner experiment extends, and its own sections, the lowest first; both without a loop."""
+    """Return the layers of an inner experiment, lowest first: those that it extends, then its own sections."""
     base, files = take(section, ("extends",)), Layers()
     if base is not None and not isinstance(base.value, str):
         raise ConfigError([Problem(base.place, "extends", "expected the path of a YAML file")])

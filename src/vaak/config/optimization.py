@@ -76,7 +76,7 @@ def _rows_and_columns(shape: Shape, is_hidden_matrix: bool, config: OptimizerCon
 
 
 def _one_of_matrices(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
-    """One moment of the matrices between hidden layers, and AdamW's two of all else."""
+    """Count the numbers of state: one moment for matrices between hidden layers, AdamW's two for all else."""
     return (1 if is_hidden_matrix else 2) * math.prod(shape)
 
 

@@ -121,7 +121,7 @@ class _Writer:
         return text
 
     def _words(self, section: SectionType, name: str, path: str) -> str:
-        """Return what the option means, takes, is read by and is also called."""
+        """Return the option's description, accepted values, the types that read it, and its aliases."""
         field = section.model_fields[name]
         definition = self.schema["$defs"].get(section.__name__) or resolved(self.schema, self.schema)
         properties = definition["properties"][name]

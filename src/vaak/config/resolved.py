@@ -26,7 +26,7 @@ def as_yaml(experiment: Experiment[Any, Any]) -> str:
 
 
 def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = False) -> dict[str, Any]:
-    """Return what ``as_yaml`` writes, as values; without ``with_secrets``, with references in place of secrets."""
+    """Return the values that ``as_yaml`` writes; without ``with_secrets``, secrets are replaced by references."""
     untouched = default_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
     for found in findings(experiment):

@@ -59,7 +59,7 @@ class Artifact:
         return self.folder / self.marker
 
     def read(self) -> dict[str, Any]:
-        """Return what the marker says.
+        """Return the marker's content.
 
         Raises DataError where it is missing, can't be read or is damaged, FormatError where another version wrote it.
         """
@@ -88,14 +88,14 @@ class Artifact:
         return found
 
     def find(self) -> dict[str, Any] | None:
-        """Return what the marker says; None where it is missing, damaged or another version's."""
+        """Return the marker's content; None where it is missing, damaged or another version's."""
         try:
             return self.read()
         except DataError:
             return None
 
     def damage(self, concerns: Callable[[str], bool] = lambda name: True) -> str | None:
-        """Return what is wrong with the first file that has changed, with its path; None if none has.
+        """Describe the damage to the first file that has changed, with its path; None if none has.
 
         Only files are looked at whose name below the folder ``concerns`` the caller. Raises what ``read`` does.
         """
@@ -215,7 +215,7 @@ def list_sizes(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
 
 
 def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
-    """Return what is wrong with the first file that is missing or has another size, with its path; None if none is.
+    """Describe the damage to the first file that is missing or has another size, with its path; None if none is.
 
     Raises OSError where the folder can't be read.
     """
@@ -242,7 +242,7 @@ def altered_in(folder: Path, hashes: Mapping[str, str]) -> Iterator[str | None]:
 
 
 def suggest_remedy(error: Exception) -> str:
-    """Return what a user does about a file of made data that can't be read."""
+    """Return the remedy for a file of made data that can't be read."""
     if isinstance(error, PermissionError):
         return "give yourself permission to read it"
     return "delete the folder to make it again"

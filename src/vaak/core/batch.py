@@ -30,7 +30,7 @@ class Term:
 
 
 def get_divisor(counts: dict[str, float], unit: str) -> float:
-    """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
+    """Return the divisor of a sum over this unit; 1 where the step has no such unit, and the sum is 0."""
     return counts.get(unit) or 1.0
 
 

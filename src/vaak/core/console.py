@@ -141,7 +141,7 @@ def show(renderable: Any) -> None:
 
 
 def _print_safely_above(before: tuple[Any, Any]) -> None:
-    """What is printed while something is drawn is escaped before rich, which obeys colours and links, has it."""
+    """Escape output printed above a drawing before it reaches rich, which obeys colours and links."""
     for name, stream in zip(("stdout", "stderr"), before, strict=True):
         if isinstance(stream, SafeStream) and getattr(sys, name) is not stream:
             setattr(sys, name, SafeStream(getattr(sys, name)))

@@ -174,7 +174,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def name_entry(self, entry: Entry) -> tuple[str | None, str]:
-        """Return what stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
+        """Return an entry's key in a fold, None for one that no split keeps; and its place, for messages."""
 
     def deciding(self) -> Iterator[str]:
         """The names by which the entries of train are split."""
@@ -182,7 +182,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return (key for key in keys if key is not None)
 
     def get_stratum(self, entry: Entry) -> str:
-        """Return what folds have alike shares of."""
+        """Return the entry's stratum, of which all folds have alike shares."""
         return ""
 
     def column(self, split: str, name: str) -> Iterator[Any]:

@@ -85,7 +85,7 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
 
 
 def _units(examples: Sequence[FoldExample]) -> list[_Unit]:
-    """Return what stays together, by union and find over the groups."""
+    """Return the sets of examples that stay together, by union-find over their groups."""
     parents = list(range(len(examples)))
 
     def root(number: int) -> int:

@@ -59,7 +59,7 @@ _said: set[str] = set()
 
 @contextlib.contextmanager
 def noting_files() -> Iterator[dict[str, ReadFiles]]:
-    """In this context, what is reported of files is also in the dictionary, by place: for the JSON of a command."""
+    """Within this context, also collect reports about files in the dictionary, by place, for a command's JSON."""
     noted: dict[str, ReadFiles] = {}
     token = _noted.set(noted)
     try:
@@ -114,7 +114,7 @@ class SplitContents:
     names: dict[str, list[str]] = field(default_factory=dict)
 
     def describe(self, split: str) -> str:
-        """One line.
+        """Describe the split's contents in one line.
 
         >>> SplitContents("recordings", 40, {"without a text": 2}, {"without a text": ["a"]}).describe("valid")
         'valid: 40 recordings; left out: 2 without a text (a and 1 more)'
@@ -162,7 +162,7 @@ class FirstNames(dict[str, list[str]]):
 
 
 def join_contents(parts: Collection[SplitContents]) -> SplitContents:
-    """Return what several parts of a split have together; their unit is that of the first, which is what is used."""
+    """Return the joint contents of several parts of a split, in the unit of the first part, the one that is used."""
     first = next(iter(parts))
     together = SplitContents(first.unit, sum(one.number for one in parts))
     names = FirstNames()

@@ -50,7 +50,7 @@ def cores_of_a_process() -> int:
 
 
 def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """How many processors' time a container grants, the least of all control groups above; None without a limit.
+    """Return the processors granted to a container, the least of all control groups above; None without a limit.
 
     Source: Linux kernel, Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst.
     """
@@ -206,7 +206,7 @@ class UnknownMemory:
         return KIBIBYTE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     def reset_peak(self) -> None:
-        """Nothing: the system counts it from the process's start."""
+        """Do nothing, as the system counts the peak from the process's start."""
 
 
 class OtherMemory:
@@ -225,7 +225,7 @@ class OtherMemory:
         return int(psutil.Process().memory_info().rss)
 
     def reset_peak(self) -> None:
-        """Nothing: no peak is counted."""
+        """Do nothing, as no peak is counted."""
 
 
 HostMemory = LinuxMemory | UnknownMemory | OtherMemory
@@ -307,7 +307,7 @@ def commit() -> str | None:
 
 @cache
 def code_version() -> str:
-    """Return what Vaak's code is, by a name that another code doesn't have: its commit, or a hash of its files."""
+    """Return a unique name of Vaak's code: its commit, or a hash of its files."""
     found = commit()
     if found is not None and not found.endswith("+"):
         return found[:12]

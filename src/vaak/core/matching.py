@@ -54,7 +54,7 @@ def compose(text: str) -> str:
 
 
 def fold_name(name: str) -> str:
-    """Return what names of one thing have in common: no case, no known ending, no kind of space.
+    """Return the form that all names of one thing share, without case, known endings and kinds of space.
 
     >>> fold_name("Board Meeting.WAV") == fold_name("board_meeting")
     True

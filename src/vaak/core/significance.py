@@ -210,7 +210,7 @@ def _sizes(total: int) -> list[int]:
 
 
 def _share(beyond: np.ndarray) -> float:
-    """The share of samples, where what was observed counts as one: a test of random samples is never 0."""
+    """Return the share of samples ``beyond``, counting the observation as one, so that a p-value is never 0."""
     return float((beyond.sum() + 1) / (len(beyond) + 1))
 
 

@@ -47,7 +47,7 @@ class Splits:
         return "train" if split in self.ranges else split
 
     def list_sources(self, split: str) -> tuple[str, ...]:
-        """All that are read for ``split``."""
+        """Return all sources that are read for ``split``."""
         return (self.find_source(split),)
 
     def is_all_of_its_source(self, split: str) -> bool:
@@ -145,7 +145,7 @@ def to_fraction(digest: int) -> float:
 
 
 def hash_text(text: str) -> int:
-    """64 bits that stand for a text, the same in every process."""
+    """Hash a text to 64 bits, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

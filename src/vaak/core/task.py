@@ -102,7 +102,7 @@ class Dataset:
         return float(self.lengths.max())
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        """How those tensors of a batch are made longer that are as long as its longest example, by their names.
+        """Return how to pad those tensors of a batch that are as long as its longest example, by their names.
 
         Raises UserError where that isn't known.
         """
@@ -112,7 +112,7 @@ class Dataset:
         )
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """How hard each example is by a measure, harder ones higher: by ``length``, or by others that the task has.
+        """Return each example's difficulty, higher for harder ones, by ``length`` or another measure of the task.
 
         Raises UserError for a measure that it doesn't have.
         """
@@ -132,7 +132,7 @@ class Dataset:
         return ()
 
     def get_content(self, index: int) -> str:
-        """Return what example ``index`` is, however a model reads it: only the same are compared. Empty: unknown."""
+        """Identify example ``index``, however a model reads it, so that only equal ones are compared; "" if unknown."""
         return ""
 
 
@@ -319,7 +319,7 @@ class Task:
         return []
 
     def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
-        """Return what ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
+        """Return the corpora that ``prepare`` reads, for cross-validation; their sections are ``DividedSection``."""
         raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
 
     def examples_at_most(self) -> Iterator[float] | None:
@@ -355,7 +355,7 @@ class Task:
         self.prepare()
 
     def data_findings(self, split: str) -> Iterable[DataFinding]:
-        """Return what the task finds about the prepared examples of a split (``vaak data check``).
+        """Return the task's findings on the prepared examples of a split (``vaak data check``).
 
         That they can be read, and have no NaN, needn't be checked here.
         """
@@ -416,7 +416,7 @@ class Task:
         return ()
 
     def outputs(self) -> Outputs:
-        """Return what ``logits`` are; only a task that has both can be distilled."""
+        """Describe the ``logits``; only a task that has both can be distilled."""
         raise UserError(f"{type(self).__name__} has no logits: a run of this task can neither teach nor be taught")
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -438,7 +438,7 @@ class Task:
         return None
 
     def baselines(self, split: str) -> Baselines:
-        """Return what methods without a network reach on a split, once data are prepared (``vaak baseline``)."""
+        """Score methods without a network on a split, once data are prepared (``vaak baseline``)."""
         raise UserError(f"{type(self).__name__} has no baselines")
 
     def show(self, batch: Batch) -> list[str]:
@@ -448,7 +448,7 @@ class Task:
     # Use.
 
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
-        """Return what a trained model makes of new inputs."""
+        """Return a trained model's predictions for new inputs."""
         raise UserError(f"{type(self).__name__} has no predict(model, inputs)")
 
     def refused_exports(self) -> dict[str, str]:

@@ -100,7 +100,7 @@ def _make_planner(
     seed: int,
     epoch: int | None = None,
 ) -> Planner:
-    """The planner of some examples; parts keep the shares that they have in ``epoch``, if it is given."""
+    """Make the planner of some examples; parts keep the shares that they have in ``epoch``, if it is given."""
 
     multiple = (batching.round_lengths or 0) * dataset.length_of_position if batching.type == "bucketed" else 0
     longest = dataset.longest if multiple else 0.0

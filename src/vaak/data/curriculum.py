@@ -159,7 +159,7 @@ class EasiestFirst:
         self._part_of_class = np.repeat(np.arange(len(sizes)), [len(own) for own in sizes])
 
     def easiest(self, number: int) -> Selection:
-        """As many of the easiest examples: the same share of each part, of each class and of each piece."""
+        """Return the ``number`` easiest examples, with the same share of each part, of each class and of each piece."""
         of_classes = sizes_among_easiest(self._class_sizes, number)
         of_parts = np.bincount(self._part_of_class, of_classes, len(self._orders)).astype(np.int64)
         present, steps = np.flatnonzero(of_parts), self._examples.num_pieces
@@ -176,7 +176,7 @@ class EasiestFirst:
 
 
 def sizes_among_easiest(sizes: np.ndarray, number: int) -> np.ndarray:
-    """How many of each class, of these ``sizes``, are among the first ``number`` examples that are easiest first.
+    """Return how many of each class, given their ``sizes``, are among the ``number`` easiest examples.
 
     It is the same whatever the difficulties are, as each class comes evenly (``easiest_first``).
 

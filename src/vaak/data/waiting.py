@@ -63,7 +63,7 @@ class WaitLimit:
             threading.Thread(target=self._watch, args=(number, time.monotonic()), daemon=True).start()
 
     def require_batch(self) -> None:
-        """In the handler of a signal: end the wait where it was sent for that."""
+        """End the wait, in the handler of a signal that was sent for it."""
         if self._overdue is not None and _since:
             name, self._overdue = self._overdue, None
             raise _OverdueError(name)

@@ -235,7 +235,7 @@ SHARED_MEMORY = ("Bus error", "shared memory", "</torch_")
 
 
 def send_what_fails() -> None:
-    """In a worker, have a batch that can't be sent give way to its error, which the run gets in its place.
+    """Have a worker send the error in place of a batch that can't be sent.
 
     The thread that sends batches would only print a traceback, and the run wait for the batch without end.
     """

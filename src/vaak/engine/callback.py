@@ -84,11 +84,11 @@ class Run(Protocol):
         ...
 
     def count_chunks(self) -> int:
-        """In how many chunks a microbatch as large as this step's will be computed."""
+        """Return the number of chunks in which a microbatch as large as this step's will be computed."""
         ...
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
-        """Return what the devices need for a unit of this run's data, where that is known."""
+        """Return the operations that a unit of this run's data takes, where that is known."""
         ...
 
     # Requests.

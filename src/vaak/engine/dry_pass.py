@@ -78,7 +78,7 @@ def _modules_stay() -> Iterator[None]:
 def dry_pass(
     fake: fake_tensor.FakeTensorMode, task: Task, model: nn.Module, batch: Batch, precision: Precision, passes: int
 ) -> DryPass:
-    """Return what one microbatch takes, the last of ``passes`` whose gradients add up; inside ``numberless``.
+    """Return the cost of a microbatch, the last of ``passes`` whose gradients add up; inside ``numberless``.
 
     ``batch`` is a real microbatch of ``task``; ``model`` has fake weights of the mode ``fake``, and ``precision`` is
     that of the pass.

@@ -141,7 +141,7 @@ class Forward:
         return self._call(self.losses, step, chunk)
 
     def first(self, step: int, chunk: MicrobatchChunk) -> FirstPass:
-        """Return what the first pass finds in a chunk, with the draws of ``terms``."""
+        """Run the first pass over a chunk, with the draws of ``terms``."""
         assert self.first_pass is not None
         with torch.no_grad():
             return self._call(self.first_pass, step, chunk)
@@ -159,7 +159,7 @@ class Forward:
         return self.apply(function, chunk.batch)
 
     def apply(self, function: Callable[[nn.Module, Batch], Result], batch: Batch) -> Result:
-        """Return what a function makes of the model and a batch, with the draws that come next."""
+        """Call a function with the model and a batch, with the draws that come next."""
         batch = batch.to(self.precision.device)
         with self.precision.autocast():
             if isinstance(self.model, ShardedModel):

@@ -249,7 +249,7 @@ class TensorsOnly(Batch):
         return super().__getattribute__(name)
 
     def to(self, device: torch.device) -> Batch:
-        """It is there already."""
+        """Return the batch, which is on the device already."""
         return self
 
 
@@ -259,7 +259,7 @@ class _PlainOnly(dict[str, Any]):
 
 
 def _plain_extra(batch: Batch) -> dict[str, Any]:
-    """Return what a batch has as a whole, besides tensors, by names in their order: numbers, texts and their tuples."""
+    """Return a batch's plain values (numbers, texts and tuples of them) besides its tensors, sorted by name."""
     return {name: value for name, value in sorted(batch.extra.items()) if _is_plain(value)}
 
 
@@ -299,7 +299,7 @@ INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_
 
 
 def why_not_capturable(operator: Any, args: Any, kwargs: dict[str, Any]) -> str | None:
-    """Return what an operator does that no graph may have, as a predicate of the losses; None where it may.
+    """Return why an operator can't be captured, as a predicate of "the losses"; None where it can.
 
     A number on the CPU would be the same in every replay, so an operator may not take one from a tensor there.
     """

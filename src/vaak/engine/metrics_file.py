@@ -86,7 +86,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The same, one after another: however long a run is, one record is in memory."""
+    """Yield the records of ``path``, with one at a time in memory, however long the run is."""
     with open(path, "rb") as file:
         yield from _records_in(file, path)
 
@@ -100,7 +100,7 @@ def read_history(directory: Path) -> list[dict[str, Any]]:
 
 
 def iterate_history(directory: Path) -> Iterator[dict[str, Any]]:
-    """The same, one after another."""
+    """Yield the records of a run's folder, with non-finite values as floats."""
     path = directory / METRICS_FILE
     for record in iterate_records(path) if path.exists() else ():
         yield {

@@ -53,7 +53,7 @@ class NonFinite:
     record: Path | None
 
     def sentence(self, run: Path) -> str:
-        """One line for the user: what, where, which examples, and how to inspect it."""
+        """Describe the finding in one line: its kind, place and examples, and how to inspect it."""
         parts = [f"step {self.step}: {_describe(self.finding)}"]
         if self.examples and self.finding is not None and self.finding.kind != "weight":
             shown = ", ".join(f"{example.index} ({example.description})" for example in self.examples[:NAMED_EXAMPLES])
@@ -67,7 +67,7 @@ class NonFinite:
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it except ``record``, as JSON apart from numbers that aren't finite."""
+        """Return all fields except ``record``, as JSON but for numbers that aren't finite."""
         finding = asdict(self.finding) if self.finding else {"kind": None}
         place = finding.pop("place", None) or {}
         return {

@@ -324,9 +324,9 @@ def make_step(
 
 
 def _make_compiler(config: TrainingConfig, has_one_shape: bool) -> Callable[[Any], Any] | None:
-    """Return what compiles a model, or its blocks, for training; None where the config doesn't ask for it.
+    """Return the function that compiles a model, or its blocks, for training; None unless the config asks for it.
 
-    Once for all shapes, or for each shape of a batch where examples have one: then a microbatch is computed by
+    It compiles once for all shapes, or for each shape of a batch if examples have one: then a microbatch is computed by
     the same kernels whatever was computed before it, as in a run that wasn't interrupted.
     """
     mode = config.performance.compile

@@ -167,7 +167,7 @@ class Trainer:
         return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
-        """Return what the devices need for a unit of this run's data (flops.py); None where that isn't known."""
+        """Return the operations that a unit of this run's data takes (flops.py); None where that isn't known."""
         with self._trained.independent() as model:
             return count_work(self.task, model, self.precision, self.data, self.position, peak_tflops)
 
@@ -345,7 +345,7 @@ class Trainer:
         self._set_horizon()
 
     def conditions(self) -> dict[str, Any]:
-        """Return what the bits of this run depend on besides its state."""
+        """Return the conditions, besides its state, on which the bits of this run depend."""
         return self.saving.conditions()
 
     def _notify_saved(self) -> None:

@@ -87,7 +87,7 @@ class TrainingData:
         self.reader.known_bad = frozenset()
 
     def total_steps(self, position: Position) -> int:
-        """The step at which a run at this position ends. Earlier steps may have had another size."""
+        """Return the step at which a run at this position ends. Earlier steps may have had another size."""
         if self.config.max_steps is not None:
             return self.config.max_steps
         left_of_epoch = -(-(self.epoch_size - position.place) // self.config.gradient_accumulation_steps)

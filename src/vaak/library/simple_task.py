@@ -271,7 +271,7 @@ class Examples(Dataset):
 
 
 def as_dataset(data: Any, name: str, collate: Collate, length: Callable[[Any], float] = measure_length) -> Dataset:
-    """The dataset itself where it is Vaak's; else one of its examples."""
+    """Return ``data`` if it is one of Vaak's datasets, else a dataset of its examples."""
     return data if isinstance(data, Dataset) else Examples(data, name, collate, length)
 
 

@@ -208,7 +208,7 @@ class _Places:
         self._order = (frames[:, :, None] * width + order[:, None]).flatten(1)
 
     def backwards(self, x: Tensor) -> Tensor:
-        """Return what is at each frame and place of the row read backwards; padding is anything."""
+        """Reverse each row in frames and places; the values in padding are arbitrary."""
         return x.flatten(1).gather(1, self._order).view_as(x)
 
 

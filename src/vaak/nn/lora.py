@@ -482,7 +482,7 @@ def _name_class(kind: type[nn.Module]) -> dict[str, str]:
 def write_own_adapter(
     model: nn.Module, options: LoraConfig | None, base: str | None, folder: Path, whole: Iterable[str] = ()
 ) -> None:
-    """Write the low-rank adapters of ``model``, one of ours, by the names of its modules, with how they are loaded.
+    """Write the low-rank adapters of ``model``, one of ours, by module names, with a README on loading them.
 
     ``base`` is the run that it began with; the modules ``whole`` were trained whole, and are written, too.
 

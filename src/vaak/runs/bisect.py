@@ -390,7 +390,7 @@ def _state_around(directory: Path, step: int) -> dict[str, Any]:
 
 
 def differing_kinds(runs: Sequence[Path], step: int, reference: str | None = None) -> dict[str, list[str]]:
-    """Return what two runs differ in at a step, by its kind, a line for each; empty lists where they don't."""
+    """Return the differences of two runs at a step, a line for each, by kind; lists are empty where there are none."""
     found: dict[str, list[str]] = {kind: [] for kind in DIFFERENCE_KINDS}
     states = [_state_around(run, step) for run in runs]
     for name, said in (("data", "other training data"), ("plan", "other batches")):

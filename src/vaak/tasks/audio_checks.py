@@ -96,7 +96,7 @@ def settle_features(
 
 
 def augmentation_findings(augmentation: AugmentationConfig | None) -> Iterator[CheckFinding]:
-    """Options of ``data.augmentation`` that aren't read, and those that cost much."""
+    """Yield findings on options of ``data.augmentation`` that aren't read, or that cost much."""
     if augmentation is not None and not augmentation.codecs:
         yield no_effect("data.augmentation.codec_probability", "codecs is empty")
     if augmentation is not None and "opus" in augmentation.codecs and augmentation.codec_probability:

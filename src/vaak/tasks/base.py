@@ -193,7 +193,7 @@ class RehearsedTexts:
 
     @classmethod
     def of_targets(cls, split: str, targets: Tensor, limit: int) -> RehearsedTexts:
-        """Those for the references ``(row, token)`` of a batch, which has IGNORED in other places."""
+        """Choose the lengths by the references ``(row, token)`` of a batch, which has IGNORED in other places."""
         reference = int((targets != IGNORED).sum(1).max())
         return cls(split, min(reference + reference // 4 + 8, limit), limit)
 

@@ -497,7 +497,7 @@ WEIGHTS = (SAFETENSORS, SHARDS, "*.json")
 
 
 def fetch_folder(source: str, patterns: Sequence[str]) -> Path:
-    """The folder of a model; of one of the Hub, those files that fit ``patterns`` are downloaded, or in its cache."""
+    """Return a model's folder; from the Hub, files that match ``patterns`` are downloaded unless they are cached."""
     if Path(source).is_dir():
         return Path(source)
     hub: Any = importlib.import_module("huggingface_hub")

@@ -129,7 +129,7 @@ def contents(state: State) -> dict[str, Any]:
 
 
 def _leaves(way: str, value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-    """Every value that is made of no others within ``value``; an object that was ``seen`` is not looked at again.
+    """Yield each leaf within ``value`` with its path; an object that was ``seen`` is not visited again.
 
     ``seen`` has the objects by their ids, and so keeps them: the id of one that is freed may be given to the next.
     """

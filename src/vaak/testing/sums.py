@@ -156,7 +156,7 @@ def check_ranks(case: Case) -> None:
 
 
 def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], dict[str, Tensor]]:
-    """The numbers of one rank's microbatches of the first step, of 4, and the gradients of their losses' sum."""
+    """Return the numbers of one rank's microbatches of the first step, of 4, and the gradients of their summed loss."""
     with open_trainer(case, exact(case.make_task(), dropout=True), gradient_accumulation_steps=4) as trainer:
         place = {"step": 0, "epoch": 0, "place": 0, "rank": rank, "world_size": world_size}
         addresses = training_addresses(trainer.data.planner, 4, **place)

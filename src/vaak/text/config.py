@@ -72,7 +72,7 @@ def max_unknown_option(lacking: str = "the tokenizer can't write") -> Any:
 
 
 class TextSourceSection(DividedSection):
-    """A corpus of files, a dataset, or generated text; a ``type`` that isn't given follows from what is named.
+    """A corpus of files, a dataset, or generated text; a missing ``type`` follows from the files' endings or the name.
 
     ``type_of_ending`` has the type of files by their endings, and ``""`` that of any other.
     """

@@ -127,7 +127,7 @@ def measure_difficulties(texts: Sequence[str], measure: str) -> list[float]:
 
 
 def count_words(texts: Iterable[str], measure: str) -> WordCounts:
-    """The counts that ``lexical`` or ``morphology`` is measured by. Raises as ``measure_difficulties`` does."""
+    """Return the counts that ``lexical`` or ``morphology`` need. Raises as ``measure_difficulties`` does."""
     if measure not in MEASURES:
         raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
     counts = WordCounts(texts)

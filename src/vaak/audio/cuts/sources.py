@@ -99,14 +99,14 @@ class CutSource:
         return self.store.describe(index)
 
     def list_bytes(self, indices: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
-        """Those of these cuts."""
+        """Yield the file sections of these cuts."""
         return list_bytes(self.store, indices)
 
 
 def list_bytes(store: CutStore, cuts: Iterable[int]) -> Iterator[tuple[Path, int, int]]:
-    """The files that cuts are read from, each with the first byte and the number of bytes (``Dataset.list_bytes``).
+    """Yield the files that cuts are read from, each with its first byte and number of bytes (``Dataset.list_bytes``).
 
-    Of a section of a file, they are those that would have it if all seconds took as many bytes.
+    A section's place within a file is estimated as if all seconds took as many bytes.
     """
     for index in cuts:
         cut: Any = store[index]
@@ -213,7 +213,7 @@ class WindowSource:
         return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
 
     def list_bytes(self, indices: Sequence[int]) -> Iterator[tuple[Path, int, int]]:
-        """Those of the whole cuts of these windows."""
+        """Yield the file sections of the whole cuts of these windows."""
         return list_bytes(self.store, sorted({int(self.cuts[index]) for index in indices}))
 
     def __reduce__(self) -> tuple[Any, ...]:

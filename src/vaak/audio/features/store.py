@@ -165,7 +165,7 @@ class _Extraction:
         return _shard_path(self.folder, number)
 
     def lacking(self) -> str | None:
-        """Return what is missing or damaged; None if everything is there.
+        """Describe the first missing or damaged part; None if everything is there.
 
         Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
         """

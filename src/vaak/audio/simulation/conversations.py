@@ -63,11 +63,11 @@ class Piece(NamedTuple):
 
     @property
     def speech(self) -> np.ndarray:
-        """Without the pauses around it."""
+        """The samples without the pauses around the speech."""
         return self.samples[self.first : self.last]
 
     def cut_inside(self, start: int, end: int) -> Piece:
-        """The speech alone, without up to ``start`` and ``end`` samples at its sides, at most a quarter at each."""
+        """Return the speech without up to ``start`` and ``end`` samples at its sides, at most a quarter at each."""
         most = (self.last - self.first) // 4
         samples = self.speech[min(start, most) : self.last - self.first - min(end, most)]
         return Piece(samples, 0, len(samples))
@@ -282,7 +282,7 @@ def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:
 
 
 def cut_pieces(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:
-    """Each region of ``samples`` (time,), in order, with at most ``CONTEXT`` of the pauses around it."""
+    """Return each region of ``samples`` (time,), in order, with at most ``CONTEXT`` of the pauses around it."""
     context = round(CONTEXT * sampling_rate)
     # Each pause is divided in the middle, so that it isn't in two pieces.
     middles = [(end + start) // 2 for (_, end), (start, _) in pairwise(regions)]

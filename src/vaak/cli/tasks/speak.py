@@ -159,7 +159,7 @@ def _write(
 
 
 def _problems(text: Done[SpokenText], options: SpeakingConfig) -> list[tuple[str, Unspeakable]]:
-    """Return what of a text can't be spoken, each with where it comes from."""
+    """Return the parts of a text that can't be spoken, each with its source."""
     from vaak.tasks.tts.predict import Unspeakable
 
     if text.error is not None and options.on_unspeakable == "error":

@@ -253,7 +253,7 @@ def _schema_of_key(schema: Schema, key: str | int, root: Schema) -> Schema | Non
 
 
 def in_words(schema: Schema, root: Schema) -> str:
-    """Return what a value must be.
+    """Describe the values that a schema accepts.
 
     >>> in_words({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}, {})
     'a whole number above 0, or null'

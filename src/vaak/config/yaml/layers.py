@@ -199,7 +199,7 @@ class Merger:
         return PlacedList(items)
 
     def _still_read(self, upper: PlacedDict, lower: PlacedDict, section: SectionType, path: str) -> dict[str, Placed]:
-        """Return what the lower section's keys leave when the upper one names another type."""
+        """Return the lower section's entries that still apply when the upper one names another type."""
         new_type, place = upper.get("type"), upper.places.get("type")
         old_type = find_type(lower, section)
         if "type" not in upper or new_type == old_type:

@@ -44,7 +44,7 @@ def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
 
 
 def _why_untrusted(tree: PlacedDict, path: Sequence[str], code: Path | None) -> Doubt | None:
-    """The same of a value's line; of one that was moved since it was read, the doubt about any line of its section."""
+    """Return why a value's line isn't trusted; for a value moved since it was read, any doubt about its section."""
     if find(tree, path) is None:
         known = [part for part in (find(tree, path[:length]) for length in range(len(path), 0, -1)) if part is not None]
         lines = [one.place for one in (known[0], *(one for _, one in walk(known[0].value)))] if known else []
@@ -54,7 +54,7 @@ def _why_untrusted(tree: PlacedDict, path: Sequence[str], code: Path | None) -> 
 
 
 def code_in_options(values: Any) -> set[str]:
-    """Return what in options that aren't resolved may name a class: every text that is written like a reference.
+    """Return every text in unresolved options that may name a class, as it is written like a reference.
 
     Files that they extend are among them, since these may name any.
 

@@ -29,12 +29,12 @@ class JsonLines:
 
 
 def read_json_lines(path: Path) -> JsonLines:
-    """Return what a file holds. A torn last line isn't malformed, as its writer never acted on it."""
+    """Parse a file of JSON lines. A torn last line isn't malformed, as its writer never acted on it."""
     return parse_json_lines(path.read_bytes())
 
 
 def parse_json_lines(content: bytes) -> JsonLines:
-    """Return what the content of a file holds.
+    """Parse the content of a file of JSON lines.
 
     >>> found = parse_json_lines(b'{"step": 1}\\n[2]\\n{"st')
     >>> found.objects, found.malformed, found.end

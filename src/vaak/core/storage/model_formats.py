@@ -58,7 +58,7 @@ class ModelFormat:
 
 
 def recognise(path: Path) -> ModelFormat:
-    """Return what a file or a folder, which is there, holds of a pretrained model.
+    """Return the format of the pretrained model in an existing file or folder.
 
     Raises OSError where it can't be read.
     """
@@ -140,7 +140,7 @@ def _count_in_safetensors(path: Path) -> int:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """Return what a safetensors file says of each of its tensors."""
+    """Return the header of a safetensors file: each tensor's type, shape and place."""
     with open(path, "rb") as file:
         header: dict[str, Any] = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
     header.pop("__metadata__", None)

@@ -90,7 +90,7 @@ class RemoteFolder:
         return f"{self.shown}/{name}" if name else self.shown
 
     def list_files(self, folder: str = "", depth: int | None = None) -> dict[str, dict[str, Any]]:
-        """Return what the service says of each file below a folder, by its name below this one; none where none is.
+        """Return the service's metadata of each file below a folder, by its name below this one.
 
         ``depth`` is the number of levels that are listed: 1 leaves out folders below it.
         """
@@ -193,7 +193,7 @@ class RemoteFolder:
                 begin = {"KeyMarker": found["NextKeyMarker"], "UploadIdMarker": found["NextUploadIdMarker"]}
 
     def ask(self, name: str) -> dict[str, Any] | None:
-        """Return what the service says of a file; None where it isn't there."""
+        """Return the service's metadata of a file; None where it isn't there."""
         with self._asking("read", name):
             try:
                 self.system.invalidate_cache()
@@ -204,7 +204,7 @@ class RemoteFolder:
 
 
 def identify(about: dict[str, Any]) -> dict[str, str]:
-    """Return what tells one version of a file from another, as far as the service says."""
+    """Return the fields that identify a file's version, as far as the service gives them."""
     kept = ("size", "ETag", "etag", "md5Hash", "crc32c", "mtime", "LastModified", "last_modified", "updated", "created")
     found = {key: about[key] for key in kept if about.get(key) is not None}
     # Listings of S3 have times to the millisecond, answers about one file to the second.

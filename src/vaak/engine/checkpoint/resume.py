@@ -68,7 +68,7 @@ class RunHistory:
         self.pictures.cut(self._last_shown(), self.backup / "pictures")
 
     def bring_back(self, path: Path, snapshot: Snapshot) -> None:
-        """To a checkpoint of the run that was set aside: it and its log take the place of what isn't of its past."""
+        """Return to a checkpoint that was set aside: it and its log replace everything that isn't of its past."""
         records = _read_records(path.parent)
         own = records.get(path.name)
         since = [] if own is None else [one["after"] for one in records.values() if one["in"] >= own["in"]]
@@ -82,7 +82,7 @@ class RunHistory:
         self.pictures.cut(-1, self.backup / "pictures")
 
     def replace(self) -> None:
-        """To a checkpoint of another run: everything here is set aside."""
+        """Set everything here aside, for a checkpoint of another run."""
         self._copy_log()
         self._set_aside(list_checkpoints(self.checkpoints), 0)
         self._set_aside_all()

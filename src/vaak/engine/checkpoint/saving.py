@@ -194,7 +194,7 @@ class Checkpointer:
         }
 
     def conditions(self) -> dict[str, Any]:
-        """Return what the bits of this run depend on besides its state."""
+        """Return the conditions, besides its state, on which the bits of this run depend."""
         return conditions(self.config, self.precision, self.ranks.world_size)
 
     def require_valid_journals(self) -> None:

@@ -376,7 +376,7 @@ class StepMessage:
     saved: int = 0
 
     def texts(self) -> list[Any]:
-        """Return what doesn't fit into a row."""
+        """Return the parts of the message that don't fit into a row."""
         return [self.stop, self.chunk_rules]
 
 
@@ -452,7 +452,7 @@ def _row(message: StepMessage, units: list[str]) -> bytes:
 
 
 def _message(row: tuple[Any, ...], units: list[str]) -> StepMessage:
-    """Return what a row says; its counts are right where its rank has the same ``units``."""
+    """Decode a row; its counts are right where its rank has the same ``units``."""
     flags, saved = row[2:4]
     counts = {unit: row[4 + number] for number, unit in enumerate(units[:SLOTS]) if flags >> PRESENT + number & 1}
     return StepMessage(counts, None, bool(flags & EVALUATE), bool(flags & SAVE), [], saved)

@@ -34,7 +34,7 @@ PLUGINS = {
 
 
 def world_size() -> int:
-    """How many processes were started together."""
+    """Return the number of processes that were started together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -139,7 +139,7 @@ def _warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -
 
 
 def precision_from_launcher(chosen: str, given: bool) -> str:
-    """The precision of the YAML, or of accelerate's configuration where the YAML says nothing.
+    """Return the precision of the YAML, or of accelerate's configuration where the YAML has none.
 
     Raises UserError where both speak and differ. Accelerate's ``no`` is its default, so it contradicts nothing, and
     ``auto`` leaves it to others.
@@ -173,7 +173,7 @@ def canonical(values: Any) -> str:
 
 
 def describe_differences(every: list[Any]) -> str:
-    """Return what the ranks run differently, against rank 0.
+    """Describe how the ranks' settings differ from rank 0's.
 
     >>> describe_differences([{"seed": 42, "data": {"max": 9}}, {"seed": 7, "data": {"max": 9}}])
     'rank 1 runs with seed 7, rank 0 with 42'
@@ -337,7 +337,7 @@ class RankMonitor:
         return ", ".join(described)
 
     def _agreed_lost_ranks(self, found: list[int]) -> list[int]:
-        """Return what the first rank to find out wrote, which may be this rank now; empty where none has."""
+        """Return the ranks that the first to notice listed as lost; that may be this rank now. Empty if none has."""
         with contextlib.suppress(RuntimeError):
             # A store that ended, too.
             key = f"{self._prefix} lost"

@@ -532,7 +532,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return what this rank has of a tensor."""
+    """Return this rank's shard of a tensor, or all of it if it isn't sharded."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 

@@ -154,7 +154,7 @@ def _is_json(value: Any) -> bool:
 def optimizer_tensors(
     names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All that the optimizers remember: tensors, and JSON for the rest.
+    """Return the optimizers' state: tensors, and JSON for the rest.
 
     Tensors are the live ones, called ``<optimizer>.<state>.<parameter>``, as in ``0.exp_avg.layers.0.weight``. JSON has
     the values that aren't tensors by the same names, and under ``without_state`` the parameters never updated.

@@ -27,7 +27,7 @@ class LayerCache:
         self.length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values ``(batch, heads, time, head_width)`` so far, with the new ones last.
+        """Return all keys and values ``(batch, heads, time, head_width)`` so far, with the new ones last.
 
         They are views of buffers that double when they are full: a token copies itself, and seldom all before it.
         """
@@ -67,7 +67,7 @@ class RecentCache(LayerCache):
         self.most = most
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Those kept so far with the new ones last; the last ``most`` of all are kept."""
+        """Return the kept keys and values with the new ones last; of these, the last ``most`` are kept."""
         new = {"keys": keys, "values": values}
         whole = {name: torch.cat((self.tensors.get(name, one[:, :, :0]), one), 2) for name, one in new.items()}
         self.tensors |= {name: one[:, :, max(0, one.shape[2] - self.most) :] for name, one in whole.items()}
@@ -105,7 +105,7 @@ class StackCache:
     def read_rotation(
         self, compute: Callable[[Tensor], tuple[Tensor, Tensor]], positions: Tensor, *, in_order: bool
     ) -> tuple[Tensor, Tensor]:
-        """Return what ``compute`` gives for the ``positions`` ``(#batch, time)`` of the next tokens.
+        """Return ``compute`` at the ``positions`` ``(#batch, time)`` of the next tokens.
 
         It is computed for twice as many positions as are needed, and then read: the same bits, in fewer operators.
         ``in_order`` says that the positions are those after the tokens read so far.

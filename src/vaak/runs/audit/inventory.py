@@ -67,7 +67,7 @@ class Inventory:
 
     @property
     def num_files(self) -> tuple[int, int]:
-        """How many files were compared, and how many of them are as they were."""
+        """The number of files that were compared, and of those unchanged."""
         files = [same for path, same in self.compared.items() if path != self.directory]
         return len(files), sum(files)
 

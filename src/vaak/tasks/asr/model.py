@@ -51,7 +51,7 @@ def find_written_language(generation: Mapping[str, Any]) -> str | None:
 
 
 def find_frozen(options: AsrModelConfig, folder: Path, besides: Collection[str] = ()) -> Frozen | None:
-    """Return what a base's layers are kept as, for ``layers_in_nf4``; ``folder`` is that of prepared data."""
+    """Return how a base's layers are kept, for ``layers_in_nf4``; ``folder`` is that of prepared data."""
     adapters = options.lora or options.experts
     return None if adapters is None else Frozen(folder, adapters, besides)
 

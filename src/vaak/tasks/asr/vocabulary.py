@@ -288,7 +288,7 @@ class Vocabulary:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """That of a model trained from scratch."""
+        """Make the vocabulary of a model trained from scratch."""
         special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, tokenizer.mask_id}
         ids = SpecialIds(
             (tokenizer.bos_id,),
@@ -303,7 +303,7 @@ class Vocabulary:
     def of_whisper(
         cls, tokenizer: Any, config: Any, generation: Any, language: str, like: str | None = None
     ) -> Vocabulary:
-        """That of a Whisper: its ``tokenizer``, ``config`` and ``generation`` options, as transformers has them.
+        """Make a Whisper's vocabulary from its ``tokenizer``, ``config`` and ``generation`` options in transformers.
 
         ``language`` and ``like`` are as in ``with_language``. Raises UserError for a language that it doesn't know.
         """

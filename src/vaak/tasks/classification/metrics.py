@@ -324,7 +324,7 @@ def targets_by_column(targets: Tensor, classes: Classes, multi_label: bool) -> d
 
 
 def get_bins(place: int, sums: dict[str, float]) -> np.ndarray:
-    """Decisions, summed confidence and right ones of each bin, ``(15, 3)``."""
+    """Return each bin's number of decisions, summed confidence and number of hits, ``(15, 3)``."""
     names = ("n", "confidence", "hit")
     return np.array([[sums.get(f"{name}\t{place}\t{number}", 0.0) for name in names] for number in range(BINS)])
 

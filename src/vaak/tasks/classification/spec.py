@@ -154,7 +154,7 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
 
 
 def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
-    """The main losses that fit; with several labels a text, cross-entropy is binary."""
+    """Return the supported main losses; with several labels a text, cross-entropy is binary."""
     return ("cross_entropy", "bce") if experiment.data.corpus.multi_label else ("cross_entropy", "focal")
 
 

@@ -71,7 +71,7 @@ class Sizes:
 
     @property
     def width(self) -> int:
-        """Of what the outputs are made of."""
+        """The width of the layer before the classifier."""
         return self.linear_size if self.linear_layers else self.lstm_size * (2 if self.bidirectional else 1)
 
 
@@ -241,7 +241,7 @@ class PyanNet(nn.Module):
         self.classifier = nn.Linear(sizes.width, sizes.num_outputs)
 
     def forward(self, frames: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores ``(row, frame, output)``, and what they are made of ``(row, frame, width)``; 0 in padding.
+        """Return scores ``(row, frame, output)``, and the classifier's inputs ``(row, frame, width)``; 0 in padding.
 
         ``frames`` are ``(row, frame, 270)``, of which those of ``mask (row, frame)`` are real. Rows of another length
         are computed apart: the norms are over all of a row, and the LSTM begins at its end, too.
@@ -288,7 +288,7 @@ class PretrainedDiarizer(DiarizationModel):
         self.network = PyanNet(sizes)
 
     def forward(self, features: Tensor, feature_mask: Tensor, norms: Any = None) -> DiarizationOutputs:
-        """As ``DiarizationModel``, of frames of samples."""
+        """Compute the outputs as ``DiarizationModel`` does, from frames of samples."""
         return DiarizationOutputs(*self.network(features.to(self.clusters.bias.dtype), feature_mask))
 
     def load_base(self, source: str) -> None:

@@ -388,7 +388,7 @@ def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], 
 
 
 def _set_turn_end(folder: Path, turn_ends: Sequence[int]) -> None:
-    """Make what ends an answer the tokenizer's own end, by which vLLM and CTranslate2 stop, too.
+    """Make the token that ends an answer the tokenizer's own ``eos_token``, at which vLLM and CTranslate2 stop, too.
 
     A template that writes ``eos_token`` itself keeps it: its text would change.
     """

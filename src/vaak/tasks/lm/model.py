@@ -242,7 +242,7 @@ class TransformersDecoder(MixedDecoder):
 
     @property
     def _to_try(self) -> TransformersDecoder:
-        """This model; while it has no weights, as where it is made in parts, one of its kind with few layers."""
+        """Return this model or, while it has no weights (when made in parts), one of its kind with few layers."""
         if not self.embedding.weight.is_meta:
             return self
         with unwatched(), torch.random.fork_rng(devices=()):

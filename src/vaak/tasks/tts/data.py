@@ -174,7 +174,7 @@ class RecordMaker:
         return {symbol: number for number, symbol in enumerate(self.processor.symbols)}
 
     def _process_texts(self, texts: Sequence[str]) -> list[Processed | DataError]:
-        """All texts as symbols; where one is wrong, each alone."""
+        """Convert texts to symbols, together; if one is wrong, each alone, with its error in its place."""
         try:
             return [*self.processor.process_all(texts, pictures=True)]
         except DataError as error:

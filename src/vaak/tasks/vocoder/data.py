@@ -84,7 +84,7 @@ class VocoderDataset(Dataset):
         return collate([row[0] for row in rows], self.mel)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        """Nothing is made longer: examples of training are crops of one length."""
+        """Return no padding, as training examples are crops of one length."""
         return {}
 
     def difficulty(self, measure: str) -> np.ndarray:

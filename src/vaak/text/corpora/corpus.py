@@ -145,7 +145,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
                 yield document
 
     def _is_document(self, text: str) -> bool:
-        """Blank lines and cells are none; in a file that is one document, every newline counts."""
+        """Whether a text is a document: blank lines and cells aren't, but a file that is one document may be blank."""
         whole = self.options.type == "text" and self.options.document == "file"
         return bool(text if whole else text.strip())
 

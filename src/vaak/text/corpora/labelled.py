@@ -339,7 +339,7 @@ class _Grammar:
 
     @functools.cached_property
     def _texts(self) -> list[LabelledText]:
-        """All of them: each split is chosen from all, and composing them takes longer than anything else."""
+        """The texts of all splits, composed once, as that takes longer than anything else."""
         from vaak.text.grammar import PHENOMENA, minimal_pairs
 
         each = -(-self._number // len(PHENOMENA))

@@ -22,7 +22,7 @@ MOST_LOGGED = 5
 
 
 class Skipped:
-    """The documents that can't be used; the log says of the first ones why, once of each."""
+    """Counts the documents that can't be used, and logs the reasons of the first ones, once each."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -31,7 +31,7 @@ class Skipped:
         return len(self._said)
 
     def count_in(self, files: Iterable[Path]) -> int:
-        """Return the number of those that are in some files, by which their messages begin."""
+        """Return the number of skipped documents in some files, with whose paths their messages begin."""
         return sum(one.startswith(f"{path}:") for path in files for one in self._said)
 
     def add(self, problem: str) -> None:

@@ -52,7 +52,7 @@ class OwnEncoder(NamedTuple):
 
 
 def about_run(run: Path) -> dict[str, Any]:
-    """Return what ``base/config.json`` says of the Conformer of a run. Raises UserError for another model."""
+    """Return the content of ``base/config.json`` for a run's Conformer. Raises UserError for another model."""
     experiment: Any = load([run / "config.yml"], trust_code=is_trusted_place(run)).experiment
     other = f"{BASE_KEY}: {run} is a run of {experiment.task}"
     if experiment.task != "asr" or experiment.model.architecture != CTC:

@@ -87,7 +87,7 @@ class Embedder:
 
     @classmethod
     def of(cls, work: StageWork, stage: str, split: str) -> Embedder:
-        """That of a stage's data, which it prepares in ``data``."""
+        """Make the embedder of a stage's data, which it prepares in ``data``."""
         options: MoeOptions = work.options
         values, model = make_data_section(options, stage), make_model_section(work)
         base = Path(model["base"])

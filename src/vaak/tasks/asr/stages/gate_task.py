@@ -50,7 +50,7 @@ class GateRows(Dataset):
         return Batch(tensors, {"example": torch.ones(len(chosen))})
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        """Nothing is made longer: examples are vectors of one width."""
+        """Return no padding, as examples are vectors of one width."""
         return {}
 
     def describe(self, index: int) -> str:
