@@ -156,7 +156,7 @@ class ConformerStack(TransformerStack):
     def in_chunks(
         self, x: Float[Tensor, "batch time d_model"], mask: Bool[Tensor, "batch time"], chunk: int
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what the blocks make of ``x``, real where ``mask`` is True, if it comes in chunks."""
+        """Return the blocks' output for ``x``, real where ``mask`` is True, as if it came in chunks."""
         config = self.config
         assert isinstance(config, ConformerConfig)
         seen = chunk_mask(x.shape[1], chunk, config.left_frames, x.device) & mask[:, None]
@@ -173,7 +173,7 @@ class ConformerStack(TransformerStack):
         begin: int | Int[Tensor, ""],
         seen: Bool[Tensor, " key"] | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what the blocks make of the next chunk, which begins at frame ``begin``; the cache is continued.
+        """Return the blocks' output for the next chunk, which begins at frame ``begin``; the cache is continued.
 
         ``seen`` is True where a key of the cache, or of the chunk, is real; None: all are.
         """

@@ -101,7 +101,7 @@ class TransformerModel(nn.Module):
         norms: SquaredNorms | None = None,
         num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what ``logits`` scores, before it grows as wide as the vocabulary. Its arguments are ``forward``'s."""
+        """Return the input of ``logits``, before it grows as wide as the vocabulary. Arguments are ``forward``'s."""
         embedded = self.dropout(embed(self.embedding, input_ids, self.config))
         tallies = None if norms is None else (norms, norms)
         hidden: Tensor = self.stack(
@@ -219,7 +219,7 @@ class EncoderDecoderModel(nn.Module):
         *,
         norms: SquaredNorms | None = None,
     ) -> Float[Tensor, "batch source_time encoder_width"]:
-        """Return what the decoder looks at."""
+        """Return the encoder's output, to which the decoder attends."""
         embedded = self.source_dropout(embed(self.source_embedding, source, self.config.encoder))
         tallies = None if norms is None else (norms, norms)
         memory: Tensor = self.encoder(embedded, mask=source_mask, norms=tallies)
@@ -233,7 +233,7 @@ class EncoderDecoderModel(nn.Module):
         *,
         cache: StackCache | InputCache | StateCache | None = None,
     ) -> Float[Tensor, "batch target_time decoder_width"]:
-        """Return what ``logits`` scores; with a ``cache``, ``target`` has the new tokens only."""
+        """Return the input of ``logits``; with a ``cache``, ``target`` has the new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden: Tensor = self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
         return hidden

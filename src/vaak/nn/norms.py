@@ -134,7 +134,7 @@ MOST_JOINED = 2**20
 
 
 def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
-    """Return what each of several layers makes of ``x``; see ``project_joined``."""
+    """Return the output of each of several layers for ``x``; see ``project_joined``."""
     joined = project_joined(x, *layers)
     if joined is not None:
         return tuple(joined.split([len(layer.weight) for layer in layers], -1))  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def project(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
 
 
 def project_joined(x: Tensor, *layers: nn.Module) -> Tensor | None:
-    """Return what linear layers make of ``x``, side by side, by one product; None where each is to be called.
+    """Return the outputs of linear layers for ``x``, side by side, by one product; None where each is to be called.
 
     It is for small ones, in training on CUDA: there are a third of the products, forward and backward, and nothing has
     to be added up for ``x``.

@@ -90,7 +90,7 @@ class OwnNetwork(nn.Module):
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
         num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what the network makes of ``x``. ``norms`` and ``num_documents`` are not its concern.
+        """Return the network's output for ``x``. ``norms`` and ``num_documents`` are not its concern.
 
         With a cache of states it continues from these; with one of inputs it reads all tokens so far again, each
         row's moved so that its padding is on the right.

@@ -281,7 +281,7 @@ def _slowed(frequencies: Tensor, theta: float, scaling: Scaling) -> Tensor:
 
 
 def yarn_factor(factor: float) -> float:
-    """Return what ``yarn`` multiplies turned queries and keys by."""
+    """Return the factor by which ``yarn`` multiplies rotated queries and keys."""
     return 0.1 * math.log(factor) + 1.0
 
 
@@ -319,7 +319,7 @@ class Alibi(nn.Module):
         self.slopes = alibi_slopes(num_heads)
 
     def forward(self, distance: Int[Tensor, "query key"]) -> Float[Tensor, "heads query key"]:
-        """Return what is added to the scores at these distances, float32."""
+        """Return the bias of the scores at these distances, float32."""
         slopes = torch.tensor(self.slopes, dtype=torch.float32, device=distance.device)
         return -slopes[:, None, None] * distance.abs()
 
@@ -352,7 +352,7 @@ class RelativeBias(nn.Module):
         self.embedding = nn.Embedding(NUM_BUCKETS, num_heads)
 
     def forward(self, distance: Int[Tensor, "query key"]) -> Float[Tensor, "heads query key"]:
-        """Return what is added to the scores at these distances."""
+        """Return the bias of the scores at these distances."""
         bias: Tensor = self.embedding(distance_buckets(distance, self.bidirectional)).permute(2, 0, 1)
         return bias
 

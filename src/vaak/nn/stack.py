@@ -105,7 +105,7 @@ class TransformerStack(nn.Module):
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
         num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what the blocks make of the embedded tokens ``x``.
+        """Return the blocks' output for the embedded tokens ``x``.
 
         ``documents`` numbers the document of each token, −1 where it is padding: tokens see only their own document,
         and positions restart with each. ``num_documents`` is how many there are in all rows at most, which kernels of
@@ -149,7 +149,7 @@ class TransformerStack(nn.Module):
         return normed
 
     def through_blocks(self, x: Tensor, around: AttentionInputs, cache: StackCache | None = None) -> Tensor:
-        """Return what the blocks make of ``x``, one after another; the ``cache`` is continued."""
+        """Apply the blocks to ``x``, one after another; the ``cache`` is continued."""
         recompute: Recomputation = self.training and torch.is_grad_enabled() and self.gradient_checkpointing
         if recompute == "all":
             at_once = math.ceil(math.sqrt(len(self.blocks)))
@@ -327,7 +327,7 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return ``x`` with what attention, cross-attention and feed-forward add to it."""
+        """Return ``x`` plus the outputs of attention, cross-attention and feed-forward."""
         visibility, rotation, memory, memory_visibility, norms, memory_norms, mask, recompute = around
         own = None if norms is None else (norms, norms)
         x = self.add(

@@ -59,7 +59,7 @@ class StageStatus:
 
 
 def collect_dependencies(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:
-    """Return what a stage's results depend on now; ``digests`` are those of the stages that ran before."""
+    """Return the present inputs of a stage's results; ``digests`` are those of the stages that ran before."""
     source = inspect.getsourcefile(stage.make)
     values = options.model_dump(mode="json")
     parts = {

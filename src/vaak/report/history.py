@@ -166,7 +166,7 @@ class OutOfOrderError(Exception):
 
 
 def summarize_history(run: Path) -> History:
-    """Return what the records in a run's folder say."""
+    """Summarize the records in a run's folder."""
     try:
         return History(iterate_history(run))
     except OutOfOrderError:

@@ -121,7 +121,7 @@ def _get_split(name: str) -> str:
 
 
 def _how_to_repair(folder: Path) -> str:
-    """Return what a user does about damaged data."""
+    """Return the remedy for damaged data."""
     return f"delete {folder.resolve()}, and training recreates the data from their sources"
 
 

@@ -279,7 +279,7 @@ class ReplayAgreement:
         self.trainer.notify("on_step_end", report)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what was compared, how much of it is the same, and what isn't."""
+        """Return the compared values, the number that are the same, and the differences."""
         same, differences = 0, []
         for record in self.records(self.trainer.directory):
             before = self.logged_as(record) or {}
@@ -298,7 +298,7 @@ class ReplayAgreement:
         }
 
     def changed_conditions(self) -> list[str]:
-        """Return what is different here, and may change bits."""
+        """Return the differences of this machine and run that may change bits."""
         split = len(self.trainer.state.chunk_rules.rules) > self.known_rules
         return self.conditions + ["memory ran out here, so batches were computed in smaller chunks"] * split
 

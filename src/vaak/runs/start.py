@@ -159,7 +159,7 @@ def shown_samples(task: Task, model: nn.Module) -> list[str]:
 
 
 def _next_commands(trainer: Trainer, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what may be done with a run next; its task is in hand, so that no code is imported again."""
+    """Return useful next commands for a run, whose task is passed so that no code is imported again."""
     splits = [split for split in ("valid", "test") if _has_examples(trainer.task, split)]
     formats = formats_to_record(trainer.task)
     spec = find_spec(trainer.task)

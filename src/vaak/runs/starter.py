@@ -132,7 +132,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
 
 
 def _kind_of_audio(corpora: Sequence[CorpusSurvey]) -> str:
-    """Return what recordings are, as ``StarterData.usual_for`` names it."""
+    """Return the kind of recordings, as ``StarterData.usual_for`` names it."""
     amounts = add_up_amounts(corpora)
     if not amounts.has_texts:
         return "conversations" if amounts.most_speakers > 1 else "audio"
@@ -183,7 +183,7 @@ def select_corpora(corpora: Sequence[CorpusSurvey], task: str) -> list[CorpusSur
 
 
 def _kinds(corpus: CorpusSurvey) -> set[str]:
-    """Return what a corpus can be read as, in the words of ``StarterData.reads``.
+    """Return the kinds as which a corpus can be read, in the words of ``StarterData.reads``.
 
     Labelled or paired texts are texts, too, unless labels are in the lines.
     """

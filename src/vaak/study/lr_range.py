@@ -159,7 +159,7 @@ class Certainty:
         return (min(found), max(found)) if found else None
 
     def lines(self) -> Iterator[str]:
-        """Return what is known of the suggestion, a line each; those of doubts begin with ``warning``."""
+        """Yield the evidence for the suggestion, a line each; doubts begin with ``warning``."""
         if self.falling is not None:
             yield f"the loss falls from {' to '.join(map(short_rate, self.falling))}"
         if self.between is not None:

@@ -8,7 +8,7 @@ from vaak.config.tasks import ExportedFolder, ExportFormat
 
 
 def code_from(text: str) -> Callable[[ExportedFolder], str]:
-    """Return what makes the code of a card from a template, in which ``{folder}`` stands for the exported folder."""
+    """Return a function that fills a card's code template, in which ``{folder}`` stands for the exported folder."""
     return lambda exported: text.replace("{folder}", exported.name)
 
 

@@ -176,7 +176,7 @@ def has_checkpoints(directory: Path) -> bool:
 
 
 def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
-    """Return what ``load`` gives; where its source has gone since the run in ``directory`` began, what ``draw`` gives.
+    """Return the result of ``load``, or of ``draw`` if the source has gone since the run in ``directory`` began.
 
     Checkpoints have all weights, so those are replaced. Raises the UserError of ``load`` where there are none yet.
     """

@@ -214,7 +214,7 @@ class _Watch:
             self._parents[module] = parent, name
 
     def see_parameter(self, layer: nn.Module, name: str, weight: nn.Parameter | None) -> nn.Parameter | None:
-        """Return what a layer keeps of a weight that was read from a file; None leaves another parameter unchanged."""
+        """Return the quantised form of a weight that was read from a file; None leaves another parameter unchanged."""
         # transformers marks what it has read; without the mark, it draws the numbers afterwards.
         is_read = weight is not None and not weight.is_meta and getattr(weight, "_is_hf_initialized", False)
         if weight is None or not is_read or name != "weight" or type(layer) is not nn.Linear:

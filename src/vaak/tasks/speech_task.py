@@ -249,7 +249,7 @@ def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
 
 
 def contents_of_corpora(corpora: Iterable[AudioCorpus], split: str) -> list[SplitContents]:
-    """Return what each corpus leaves out of a split that has been read; used recordings are counted elsewhere."""
+    """Return the items that each corpus left out of a read split; used recordings are counted elsewhere."""
     return [replace(corpus.statistics[split].contents(), number=0) for corpus in corpora if split in corpus.statistics]
 
 

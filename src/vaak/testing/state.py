@@ -110,7 +110,7 @@ def _disturb(trainer: Trainer) -> None:
 
 
 def _step_and_state(trainer: Trainer) -> dict[str, Any]:
-    """Return what the next step reports, without the time it took, and the state after it."""
+    """Take a step; return its report, without the time it took, and the state after it."""
     report = _take_steps(trainer, 1)
     said = {one.name: getattr(report, one.name) for one in fields(report) if one.name != "seconds"}
     return {f"the report's {name}": value for name, value in said.items()} | contents(trainer.state)
@@ -148,7 +148,7 @@ def _leaves(way: str, value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, A
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Return what an object is made of, by name."""
+    """Yield the parts of an object, by name."""
     if isinstance(value, nn.Module):
         yield from _parts_of_module(value)
     elif isinstance(value, Optimizer):

@@ -195,7 +195,7 @@ def _percent(share: float) -> str:
 
 
 def measure(writer: Writer, texts: Iterable[str]) -> Coverage:
-    """Return what can't be written of texts."""
+    """Measure which characters of texts the writer can't write."""
     coverage = Coverage(writer)
     for text in texts:
         coverage.count(text)

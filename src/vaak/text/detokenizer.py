@@ -48,7 +48,7 @@ class Pieces:
         return self._take()
 
     def rest(self) -> str:
-        """Return what was waited for, once there are no more tokens."""
+        """Return the text held back so far, once there are no more tokens."""
         self._read()
         return self._waiting + self._tail[self._num_said :]
 

@@ -99,7 +99,7 @@ class Ngram:
     _suffixes: np.ndarray
 
     def _make(self, source: dict[str, int]) -> tuple[dict[str, Any], Path]:
-        """Return what the marker of the arrays says, and their folder: next to the file, or a temporary one."""
+        """Return the content of the arrays' marker, and their folder: next to the file, or a temporary one."""
         folder = self.path.with_name(self.path.name + ENDING)
         if (about := _find_made(folder, source)) is not None:
             return about, folder

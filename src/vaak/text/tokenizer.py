@@ -190,7 +190,7 @@ class Tokenizer:
 
     @property
     def decoder(self) -> dict[str, Any] | None:
-        """Return what makes text of tokens, as ``tokenizer.json`` has it, without writing the whole file."""
+        """Return the section ``decoder`` of ``tokenizer.json``, without writing the whole file."""
         own: Any = self.backend.decoder
         return None if own is None else dict(json.loads(own.__getstate__()))
 
@@ -208,7 +208,7 @@ class Tokenizer:
 
     @cached_property
     def bytes_of_tokens(self) -> list[bytes] | None:
-        """Return what each id decodes to, if a text is just that of its tokens one after another: faster than decoding.
+        """Return the bytes of each id if a text is just those of its tokens joined, which is faster than decoding.
 
         None where a decoder does more than that.
         """
@@ -226,7 +226,7 @@ class Tokenizer:
         return token not in self._special_ids and self.backend.id_to_token(token) is not None
 
     def written_bytes(self, token: int) -> bytes:
-        """Return what a token adds to a text after others, in UTF-8: for a special one its name, for None nothing."""
+        """Return the UTF-8 that a token adds after others: a special one's name, nothing beyond the vocabulary."""
         if token >= self.vocab_size:
             return b""
         if token in self._special_ids:
@@ -305,7 +305,7 @@ class RoundTrip:
 
 
 def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str]) -> RoundTrip:
-    """Return what is lost by encoding and decoding ``texts``."""
+    """Count the losses of encoding and decoding ``texts``."""
     documents = exact = tokens = unknown = 0
     first: str | None = None
     remaining = iter(texts)
@@ -453,7 +453,7 @@ class UsersTokenizer(Tokenizer):
 
 
 def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
-    """Return what determines the ids of a user's tokenizer: its name, options and code, wherever that is stored."""
+    """Return everything that determines the ids of a user's tokenizer: its name, options and code."""
     name = options.type.rpartition(":")[2]
     return {"type": name, "options": mask(options.options), "code": _hash_code(options, folder)}
 

@@ -97,7 +97,7 @@ class TokenizerFactory:
         return Tokenizer.load(path)
 
     def data_options(self) -> dict[str, Any]:
-        """Return what decides the tokenizer, but for the texts and the path of an existing one."""
+        """Return the options that determine the tokenizer, except the texts and the path of an existing one."""
         if self.is_users:
             return data_options(self.options, self.folder)
         names = ["type", "vocab_size", "min_frequency"]

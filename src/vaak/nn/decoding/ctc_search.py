@@ -273,7 +273,7 @@ class _Search:
             self.hotwords.select(sources, tokens)
 
     def _drop(self, scores: np.ndarray) -> None:
-        """Empty the places of prefixes whose ``scores`` are too far behind the best one's."""
+        """Empty the places of prefixes whose ``scores`` are too far below the best one's."""
         if self.threshold is None:
             return
         is_behind = scores < scores.max(1, keepdims=True) - self.threshold
@@ -281,7 +281,7 @@ class _Search:
             self.live.in_blank[is_behind] = self.live.in_token[is_behind] = NEVER
 
     def _add_bonuses(self, frame: _Frame, unchanged: _Unchanged, count: int) -> np.ndarray:
-        """Return what words and hotwords add to the prefixes continued by the ``count`` best tokens."""
+        """Return the bonuses of words and hotwords for prefixes continued by the ``count`` best tokens."""
         found, before = np.zeros(()), unchanged.before
         if self.hotwords is not None:
             found = self.hotwords.after_tokens(frame.tokens[:, :count])

@@ -137,7 +137,7 @@ class _Shared:
         self._lost: dict[str, float] = {"": 0.0}
 
     def find_lost(self, word: str) -> float:
-        """Return what a word that has begun is known to cost, at least; 0 where it may become one of the model's."""
+        """Return the least cost of a word that has begun; 0 where it may become one of the model's."""
         lost = self._lost.get(word)
         if lost is None:
             assert self.search.words is not None
@@ -145,7 +145,7 @@ class _Shared:
         return lost
 
     def find_lost_after(self, node: _Node, token: int, kind: int) -> float:
-        """Return what the word is known to cost that has begun after one more token."""
+        """Return the least cost, after one more token, of the word that has then begun."""
         if kind:
             return self.find_lost(self.endings.tails[token])
         return node.lost or self.find_lost(node.word + self.endings.tails[token])
@@ -160,7 +160,7 @@ class _Shared:
         return known
 
     def end_word(self, node: _Node, kind: int) -> tuple[float, int] | None:
-        """Return what words add after a token of a kind, and the state then; None where that must be read first."""
+        """Return the words' bonus after a token of a kind, and the state then; None where it must be read first."""
         found = node.ended.get(kind)
         if found is not None:
             return found
@@ -350,7 +350,7 @@ class _Row:
         return score, one.node, one.token, one.in_token, one.in_token, lost
 
     def _select(self, candidates: list[_Candidate], blank: float, time: int) -> list[_Node]:
-        """Return the beam after a frame: the best, but those that are too far behind the very best."""
+        """Return the beam after a frame: the best prefixes, except those too far below the very best."""
         if len(candidates) > 1:
             candidates.sort(key=itemgetter(0), reverse=True)
         least, width, prunes_more = candidates[0][0] - self.threshold, self.search.beam_size, self.prunes_more
@@ -419,7 +419,7 @@ def find_unknown_cost(search: CtcBeam) -> float:
 
 
 def is_behind(ahead: _Ahead, node: _Node, in_blank: float, in_token: float) -> bool:
-    """Return whether a prefix is behind a better one that later frames treat alike; the first of them is noted."""
+    """Return whether a better prefix exists that later frames treat alike; the first of them is noted."""
     bonus = node.bonus
     best = ahead.get(node.key)
     if best is None:

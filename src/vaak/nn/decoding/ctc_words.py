@@ -121,7 +121,7 @@ class EndingScores:
                 self.known[key] = (*self.known[key][0], score), state
 
     def ask(self, asked: Sequence[tuple[int, str]]) -> list[tuple[float, int]]:
-        """Return what ``WordModel.read`` does; 0 without a language model."""
+        """Read words by ``WordModel.read``; scores are 0 without a language model."""
         return [(0.0, 0)] * len(asked) if self.words is None else self.words.read(asked)
 
 
@@ -215,7 +215,7 @@ class WordBonuses:
             setattr(self, name, getattr(self, name)[:count])
 
     def at_the_end(self, row: int, places: list[int], begun: Sequence[str]) -> np.ndarray:
-        """Return what words add to prefixes of a row if the text ends, where these words had ``begun`` ("": none)."""
+        """Return the words' bonus for a row's prefixes if the text ends, where these words had ``begun`` ("": none)."""
         bonus, states = self.bonus[row, places], self.state[row, places].tolist()
         last = [place for place, word in enumerate(begun) if word]
         for place, (score, state) in zip(

@@ -121,13 +121,13 @@ class Hotwords:
         return states, gained + self.parts[states]
 
     def end(self, states: np.ndarray) -> np.ndarray:
-        """Return what the end of the text adds: it completes a hotword, or takes the parts of one back."""
+        """Return the bonus at the text's end, which completes a hotword, or takes the parts of one back."""
         after = self.after[states, SPACE]
         found: np.ndarray = np.where(after != states, self.complete[after], 0.0) - self.parts[states]
         return found
 
     def score(self, tokens: Sequence[int], *, has_ended: bool = True) -> float:
-        """Return what the hotwords of a text of ``tokens`` add; of one that was cut off, with those it has begun."""
+        """Return the hotwords' bonus for a text of ``tokens``; until it has ended, begun hotwords count in part."""
         state, total = np.array(BEGIN), 0.0
         for token in tokens:
             state, gained = self.read(state, np.array(token))
@@ -135,7 +135,7 @@ class Hotwords:
         return total + (float(self.end(state)) if has_ended else 0.0)
 
     def find_gains(self, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what tokens add, ``(kept state, vocab)``, and the place in it of each of ``states``."""
+        """Return the tokens' gains, ``(kept state, vocab)``, and the row in it of each of ``states``."""
         unknown = np.unique(states[self._places[states] < 0])
         if len(self._gains) + len(unknown) > max(len(unknown), MOST_STORED // self.symbols.shape[1]):
             self._forget()
@@ -184,6 +184,6 @@ class PrefixHotwords:
         self.bonus, self.states = self.bonus[:count], self.states[:count]
 
     def at_the_end(self, row: int, places: list[int]) -> np.ndarray:
-        """Return what hotwords add to prefixes of a row if the text ends."""
+        """Return the hotwords' bonus for prefixes of a row if the text ends."""
         found: np.ndarray = self.bonus[row, places] + self.hotwords.end(self.states[row, places])
         return found

@@ -312,9 +312,9 @@ def penalised_score(log_probability: float, length: int, length_penalty: float) 
 
 
 def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Sequence[int] = ()) -> list[Hypothesis]:
-    """Return what rows generate after the tokens ``begin`` ``(rows,)``: drawn, or the most probable (temperature 0).
+    """Generate after the tokens ``begin`` ``(rows,)``, by sampling, or by the most probable token (temperature 0).
 
-    What row ``i`` draws is decided by ``keys[i]``; greedy rows need none.
+    ``keys[i]`` determines the draws of row ``i``; greedy rows need none.
     """
     texts: list[list[int]] = [[] for _ in range(len(begin))]
     log_probabilities = [0.0] * len(texts)

@@ -81,7 +81,7 @@ def linear_attention(
 
 
 def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:
-    """Return what each query takes of all keys, or of its document's: of those up to it, and of those after it.
+    """Attend to all keys, or to those of the query's document, as a sum over keys up to the query and after it.
 
     ``inputs`` are queries, keys and values, ``(batch, heads, time, ...)``; ``weights`` ``(feature, width)`` are the
     random features of ``kernel``. ``visibility`` may have documents; a ``cache`` keeps the sums over all keys.

@@ -101,7 +101,7 @@ class RandomFeatures(nn.Module):
             return features * scale
 
     def key_inputs(self, x: Tensor, shift: Tensor | float = 0.0) -> Tensor:
-        """Return what ``weights`` make exponents of: ``x``, and ``shift − |scaled x|²/2`` for the softmax kernel."""
+        """Return the inputs that ``weights`` turn into exponents: ``x``, and ``shift − |scaled x|²/2`` for softmax."""
         x = precise(x)
         if self.kernel == "relu":
             return x
@@ -114,7 +114,7 @@ class RandomFeatures(nn.Module):
         return scaled if self.kernel == "relu" else torch.cat((scaled, torch.ones_like(scaled[:, :1])), 1)
 
     def shift(self) -> Tensor:
-        """Return what keeps every key's exponents below the largest if added: ``w·x − |x|²/2`` is at most ``|w|²/2``.
+        """Return the shift that bounds every key's exponents by the largest, as ``w·x − |x|²/2`` is at most ``|w|²/2``.
 
         It is a factor that all keys share, so attention doesn't change.
         """

@@ -47,7 +47,7 @@ def attend_segments(
     *,
     causal: bool,
 ) -> Float[Tensor, "batch heads time head_width"]:
-    """Return what ``attend`` does with a mask by which every token sees its own document.
+    """Attend within each token's own document, with the result of ``attend`` with such a mask.
 
     If ``causal``, it sees itself and what is before.
     """

@@ -265,7 +265,7 @@ class ValueEmbedding(nn.Module):
 
 
 def pitch_values(pitch: Tensor, voiced: Tensor) -> Tensor:
-    """Return what a pitch embedding reads, ``(batch, symbol, 2)``: ``pitch``, 0 if not ``voiced``; and ``voiced``."""
+    """Return a pitch embedding's input ``(batch, symbol, 2)``: ``pitch``, 0 if not ``voiced``, and ``voiced``."""
     return torch.stack((pitch.masked_fill(~voiced, 0.0), voiced.to(pitch.dtype)), -1)
 
 

@@ -195,7 +195,7 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
 
 
 def _damage(path: Path) -> Iterator[str]:
-    """Return what is wrong with a checkpoint by the sizes of its files; a resume compares their hashes, too."""
+    """Yield a checkpoint's damage by the sizes of its files; a resume compares their hashes, too."""
     try:
         listed = {
             # A manifest is data, too: a name that leads out of the checkpoint is damage, not a file to look at.

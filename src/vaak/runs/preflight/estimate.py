@@ -220,7 +220,7 @@ def plan_precision(name: str, kind: str, is_here: bool) -> Precision:
 
 
 def estimate_model(loaded: Loaded) -> ModelEstimate:
-    """Return what would be trained, made of shapes alone; it takes a second or two, and no memory.
+    """Return the model that would be trained, made of shapes alone; it takes a second or two, and no memory.
 
     Raises UserError for a task that can't describe its model before its data are prepared.
     """

@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 
 def make_live(transcriber: Transcriber, options: LiveOptions) -> LiveTranscriber:
-    """Return what transcribes live audio: in chunks, where the model reads it so (``data.decoding.chunk``)."""
+    """Return the transcriber of live audio, in chunks where the model reads it so (``data.decoding.chunk``)."""
     kind = LiveTranscriber if transcriber.stream() is None else ChunkedTranscriber
     return kind(transcriber, options)
 

@@ -123,7 +123,7 @@ class Transcriber:
         return text
 
     def stream(self) -> TextStream | None:
-        """Return what reads an utterance while it comes, without hearing any of it again; None where nothing does."""
+        """Return a reader of an utterance as it arrives, which reads no part twice; None where there is none."""
         return None
 
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:

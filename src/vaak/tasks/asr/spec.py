@@ -90,7 +90,7 @@ def settle_options(experiment: AsrExperiment, device: str) -> dict[str, tuple[st
 
 
 def newer_options(get: Callable[[str], Any]) -> dict[str, Any]:
-    """Return what a run began with, before there was an option for it.
+    """Return the values with which a run began before there were options for them.
 
     Before ``data.features_on``, the loader made features on every device. Before ``model.window``, the longest
     utterance was what a pretrained Whisper's encoder read, too; before CTC's beam search left out what is unlikely, it

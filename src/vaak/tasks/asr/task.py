@@ -120,7 +120,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         raise NotImplementedError
 
     def read_by(self, split: str) -> AudioFeatures:
-        """Return what the loader makes of a split's audio."""
+        """Return the features that the loader makes from a split's audio."""
         return self.feature_maker if split == "train" and self.data.features_on == "device" else self.features
 
     def compute_features(self, batch: Batch) -> Tensor:
@@ -128,7 +128,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         return batch["features"] if "features" in batch.tensors else self.feature_maker.of_batch(batch.tensors)
 
     def get_inputs(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return what of a batch the model's encoder reads."""
+        """Return the encoder's inputs from a batch."""
         return (self.compute_features(batch),)
 
     @property
@@ -166,7 +166,7 @@ class SpeechRecognitionTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDat
         return FirstPass(count_uses(listener.route(gate_input).weights), {GATE_INPUT: gate_input})
 
     def routing_terms(self, gate: Tensor | None, weights: Tensor | None, batch: Batch) -> dict[str, Term]:
-        """Return what balances experts: the loss, and how often each was chosen, by the gate's logits and weights."""
+        """Return the terms that balance experts, by the gate's logits and weights: the loss, and each one's use."""
         terms: dict[str, Term] = {}
         if gate is None or weights is None:
             return terms

@@ -128,7 +128,7 @@ def _read_modes(own: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
 
 
 def _read_prompt(folder: Path) -> str:
-    """Return what a folder puts before each text by default; a line says it, or that prompts aren't used."""
+    """Return a folder's default prompt, put before each text; a line names it, or says that prompts aren't used."""
     about = _read_options(folder / "config_sentence_transformers.json")
     name, prompts = about.get("default_prompt_name"), about.get("prompts") or {}
     if name is None:

@@ -97,7 +97,7 @@ class LanguageModel(TransformerModel, MixedDecoder):
     def forward(
         self, input_ids: Int[Tensor, "batch time"], **options: Any
     ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
-        """Return what ``TransformerModel`` does for the same options; a mixture always returns the scores."""
+        """Return the output of ``TransformerModel`` for the same options; a mixture always returns the scores."""
         if self.ngram is None or self.training:
             alone: Tensor | HeadInputs = super().forward(input_ids, **options)
             return alone

@@ -177,7 +177,7 @@ class TokenNgram(nn.Module):
         return found
 
     def probability(self, contexts: Int[Tensor, "row lag"], targets: Int[Tensor, "row"]) -> Float[Tensor, "row"]:
-        """Return what ``probabilities`` has of one token for each context."""
+        """Return the entry of ``probabilities`` for one token in each context."""
         found = self.unigram[targets]
         for size, place, is_known in self._known_contexts(contexts):
             own, is_there = self._find(size + 1, place, targets, is_known)

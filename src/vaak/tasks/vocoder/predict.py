@@ -74,7 +74,7 @@ def vocode_files(
 
 @torch.no_grad()
 def vocode(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[str, np.ndarray]]) -> list[Vocoded]:
-    """Return what a model and ``num_iterations`` of Griffin–Lim make of recordings, by name: samples ``(time,)``."""
+    """Resynthesize named recordings ``(time,)`` by the model and by ``num_iterations`` of Griffin–Lim."""
     device = next(model.parameters()).device
     reals = [torch.tensor(samples, device=device) for _, samples in recordings]
     made = synthesize(model.generator, [model.to_mel(real[None])[0] for real in reals])

@@ -177,7 +177,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return None if options is None or (step is not None and step < options.start_step) else options
 
     def _generate(self, model: nn.Module, samples: Tensor) -> Tensor:
-        """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
+        """Generate audio from the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
             mel = cast("VocoderModel", model).to_mel(samples)
         # The last frame's hop goes beyond the recording.

@@ -167,7 +167,7 @@ class Composer:
         return Personal(pronoun, "m" if pronoun.direct == "हम" else self.one("mf"))
 
     def object(self, verb: Verb, own: bool = True) -> Nominal:
-        """Return what it is done to; ``own`` allows अपना."""
+        """Return an object for the verb; ``own`` allows अपना."""
         noun = self.noun(sorted(verb.objects))
         number = self.number(noun)
         is_own = own and noun.classes & OWNED and self.chance(0.2)

@@ -141,7 +141,7 @@ def _copular(composer: Composer) -> Words:
 
 
 def setting(composer: Composer, noun: Noun, adjective: Adjective) -> tuple[Words, Noun]:
-    """Return what a quality is compared with (राम से), or where one is in a state (घर में), and its noun."""
+    """Return a quality's standard of comparison (राम से) or a state's place (घर में), and its noun."""
     if adjective.kind == "quality":
         other = composer.noun(sorted(noun.classes - {"epicene"}))
         return Nominal(other).words("से"), other
@@ -175,7 +175,7 @@ def _relative(composer: Composer) -> Words:
 
 
 def relative_sentence(subject: Nominal, relative: Predicate, main: Predicate) -> Words:
-    """Return what is told of the subject (with जो), then of the pronoun that takes it up again."""
+    """Return a relative clause on the subject (with जो), then the main clause on its correlative pronoun."""
     correlative = Personal(CORRELATIVES[subject.number], subject.noun.gender)
     return (*relative.of(subject).words, *main.of(correlative).words, "।")
 

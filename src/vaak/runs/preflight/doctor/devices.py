@@ -145,7 +145,7 @@ def compiler(kind: str, thorough: bool = True) -> DoctorFinding:
 
 
 def what_compiling_lacks(kind: str, thorough: bool = True) -> list[str]:
-    """Return what torch.compile needs for a kind of device and isn't here."""
+    """Return the missing requirements of torch.compile for a kind of device."""
     given = os.environ.get("CXX")
     names = [given] if given else ["g++", "clang++", "c++", "cl"]
     lacks = [] if any(map(shutil.which, names)) else [f"C++ compiler ({', '.join(names)})"]

@@ -124,7 +124,7 @@ def look_up(names: Sequence[str] | None = None) -> dict[str, Import]:
 
 
 def torch_imported() -> Import:
-    """Return what importing torch into this process came to."""
+    """Import torch into this process and return the outcome."""
     try:
         importlib.import_module("torch")
     except ModuleNotFoundError as problem:
@@ -263,7 +263,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
 
 
 def required() -> dict[str, Requirement]:
-    """Return what Vaak doesn't start without, by name."""
+    """Return the packages without which Vaak doesn't start, by name."""
     return {requirement.name: requirement for extra, requirement in requirements() if extra is None}
 
 

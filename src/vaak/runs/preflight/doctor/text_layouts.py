@@ -159,7 +159,7 @@ def _first_lines(path: Path) -> list[str]:
 
 
 def recognize_texts(corpus: Mapping[str, Any]) -> str:
-    """Return what texts read with these options are: ``texts``, ``labelled texts`` or ``pairs``.
+    """Return the kind of texts that these options read: ``texts``, ``labelled texts`` or ``pairs``.
 
     >>> recognize_texts({"type": "text"}), recognize_texts({"type": "tsv", "source_column": "en"})
     ('texts', 'pairs')
@@ -170,7 +170,7 @@ def recognize_texts(corpus: Mapping[str, Any]) -> str:
 
 
 def describe_corpus(corpus: dict[str, Any], columns: Sequence[str] = (), left: Sequence[Path] = ()) -> str:
-    """Return what is taken for what, by the options that change it, and which columns and files aren't read.
+    """Describe how columns are read, with the options that change it, and which columns and files aren't read.
 
     >>> describe_corpus({"type": "files", "text_column": "Text", "label_columns": ["q"], "train": ["a.csv"]}, ["Nr"])
     "text_column is 'Text', label_columns is 'q' (by its contents); columns that aren't read: Nr"

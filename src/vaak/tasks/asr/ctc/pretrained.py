@@ -95,7 +95,7 @@ def keep_base(source: str, folder: Path, adapter: str | None = None, *, keeps_to
 
 
 def load_features(folder: Path, seconds: float) -> FrameFeatures:
-    """Return what the base in ``folder`` reads."""
+    """Return the features that the base in ``folder`` reads."""
     config, about = config_in(folder), read_json(folder / PREPROCESSOR)
     kind = find_kind(config)
     if kind.reads == "features":

@@ -207,7 +207,7 @@ class ListenedAudio(FrameFeatures):
         return torch.from_numpy(pad_rows(prompts, NO_POSITION))
 
     def gather(self, rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
-        """Return what the network reads of each row ``(bin, frame)``."""
+        """Return the network's inputs for rows ``(bin, frame)``."""
         features, lengths = padded_features(rows)
         return {"features": features, "feature_lengths": lengths, "prompts": self.make_prompts(rows)}
 

@@ -197,7 +197,7 @@ class DecoderTranscriber(Transcriber):
         return [self.vocabulary.decode(self._cut(row)) for row in rows]
 
     def _cut(self, row: Sequence[int]) -> Sequence[int]:
-        """Return what follows the language that a model may write first."""
+        """Return the tokens after the language that a model may write first."""
         kind = cast("PretrainedDecoder", self.model).kind
         if not isinstance(kind, ListenerBase) or kind.marker is None:
             return row
@@ -217,7 +217,7 @@ class DecoderTranscriber(Transcriber):
 
 
 def gather(features: Waveforms | ListenedAudio, rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """Return what the network's ``encode`` takes for features ``(bin, frame)`` of several rows, in its order."""
+    """Return the arguments of the network's ``encode`` for features ``(bin, frame)`` of several rows, in its order."""
     if isinstance(features, ListenedAudio):
         return features.gather(rows)
     padded, lengths = padded_features(rows)

@@ -203,7 +203,7 @@ def _embedded(options: MoeOptions, found: CostBasis) -> int:
 
 
 def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> CostBasis | str:
-    """Return what the stage of embeddings measured, or what can be computed before it; or why nothing can be."""
+    """Return the costs measured by the stage of embeddings, or an estimate before it ran, or why there is none."""
     folder = inputs.get("embeddings")
     if folder is None or not (folder / MANIFEST).exists():
         return _estimated_basis(options.model_dump_json())

@@ -224,13 +224,13 @@ def best_metrics(directory: Path) -> dict[str, float]:
 
 
 def embedding_settings(options: MoeOptions) -> Values:
-    """Return what embeddings depend on: the name of the base, and options of data that choose and read utterances."""
+    """Return the inputs of embeddings: the base's name, and the data options that choose and read utterances."""
     settings = training_settings(options)
     return {**settings, "data": {name: one for name, one in settings["data"].items() if name not in NOT_EMBEDDED}}
 
 
 def training_settings(options: MoeOptions) -> Values:
-    """Return what a stage that trains depends on: the base's name, and the section data without its paths."""
+    """Return the inputs of a stage that trains: the base's name, and the section data without its paths."""
     data = options.model_dump(mode="json", include={"data"})["data"]
     data.pop("cache_dir", None)
     name = VERSIONS.get(get_base(options), get_base(options))
@@ -238,7 +238,7 @@ def training_settings(options: MoeOptions) -> Values:
 
 
 def data_digest(options: MoeOptions) -> Any:
-    """Return what changes with the data, and with a base in a folder.
+    """Return a value that changes with the data, and with a base in a folder.
 
     Manifests, texts and the base count by content; audio, and labels in separate files, by their names in the
     manifest and their sizes: a recording that is replaced by one of the same size isn't noticed.

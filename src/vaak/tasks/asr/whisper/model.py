@@ -162,7 +162,7 @@ class AsrModel(WithExperts):
         return cast("Tensor", self._score(tokens, encoded, cache, project=True))
 
     def read_along(self, tokens: Tensor, encoded: Encoded, heads: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-        """Return what happens while the decoder reads tokens ``(row, token)``.
+        """Return attention weights and logits while the decoder reads tokens ``(row, token)``.
 
         These are the weights ``(row, head, token, position)`` with which ``heads`` of layers read the audio, each a
         layer and its head, and the logits ``(row, token, vocab)``.

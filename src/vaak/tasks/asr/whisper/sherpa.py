@@ -145,7 +145,7 @@ def write_whisper_sherpa(transcriber: WhisperTranscriber, folder: Path, quantiza
 
 
 def make_metadata(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
-    """Return what sherpa-onnx reads of a model's sizes and special tokens."""
+    """Return the metadata in which sherpa-onnx reads a model's sizes and special tokens."""
     special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}
     # sherpa-onnx adds <|notimestamps|> itself.
     prompt, end = [one for one in vocabulary.ids.prompt if one != special[NO_TIMES]], vocabulary.ids.end
