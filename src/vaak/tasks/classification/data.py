@@ -367,9 +367,14 @@ class RowFormat:
     ends: bool
     max_length: int
 
+    @property
+    def num_kept(self) -> int:
+        """The number of a text's own tokens that a row has at most."""
+        return self.max_length - 2 * self.ends
+
     def row(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """The row of a text's tokens; of one without any, an unknown token."""
-        kept = np.asarray(ids[: self.max_length - 2 * self.ends], dtype=np.int64)
+        kept = np.asarray(ids[: self.num_kept], dtype=np.int64)
         kept = kept if len(kept) else np.array([self.tokenizer.unk_id])
         row: np.ndarray = (
             np.concatenate(([self.tokenizer.bos_id], kept, [self.tokenizer.eos_id])) if self.ends else kept

@@ -286,6 +286,23 @@ def test_a_text_of_a_megabyte_is_cut_and_counted(folder: Path):
     assert sum(split["cut"] for split in about["statistics"].values()) == 1
 
 
+def test_texts_that_a_classifier_reads_in_part_are_counted(
+    folder: Path, vaak: Callable[..., tuple[int, str, str]], caplog: pytest.LogCaptureFixture
+):
+    """``vaak classify`` labelled the beginning of a long text, without a word."""
+    train(load(["tiny.yml"], ["training.max_steps=1"]))
+    longest = load(["tiny.yml"]).experiment.data.max_length
+    long, short = "w1 great " * longest, "w1 great"
+    several = {"classify": [f"{long}\n{short}\n{long}"], "predict": [long, short, long, "--embeddings"]}
+    caplog.clear()
+    for command, texts in several.items():
+        assert vaak(command, "runs/tiny", short, "--device", "cpu")[0] == 0
+        assert "longer than" not in caplog.text
+        assert vaak(command, "runs/tiny", *texts, "--device", "cpu", "--batch-size", 2)[0] == 0
+        assert f"2 texts are longer than the {longest} tokens that are read (data.max_length)" in caplog.text
+        caplog.clear()
+
+
 def test_two_columns_give_two_lines(folder: Path, vaak: Callable[..., tuple[int, str, str]]):
     outcome = train(load(["tiny.yml"], ["data.corpus.label_columns=[label, kind]", "data.corpus.out_of_scope=[]"]))
     assert {"val_accuracy/label", "val_accuracy/kind", "val_macro_f1"} <= set(outcome.metrics)
