@@ -22,7 +22,7 @@ TITLES = table(
     Mt=Mount Ft=Fort Smt=Shrimati Adv=Advocate
     """
 )
-"""Before a name."""
+"""Titles, read in full before a name."""
 ABBREVIATIONS = table(
     """
     Jr=Junior Sr=Senior Esq=Esquire Ltd=Limited Co=Company Inc=Incorporated Corp=Corporation Bros=Brothers
@@ -75,7 +75,9 @@ LATIN = {
 }
 _SECTION_OF = re.compile(r"(?<![\w.])([Ss])(s?)\.\s?(?=\d+[A-Z]?(?:\(\w+\))*(?:(?:, | and | ?[-–] ?)\d+\w*)* of the\b)")
 _UNDER_SECTION = re.compile(r"(?<!\w)([Uu])/s\.?\s?(?=\d)")
-_LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
+_LATIN_PHRASE = re.compile(
+    "|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True))
+)
 _AVERAGES: tuple[RewriteRule, ...] = (
     (
         re.compile(r"(\b(?:[Tt]he|high|low|max\.?|min\.?|body|room|air|oven|water|mean|outside) )temp\.(?=\s[a-z\d])"),
@@ -137,7 +139,7 @@ def abbreviations(text: str) -> str:
     >>> abbreviations("Mr. & Mrs. Hunt, of Rose & Co., met Dr. Roe on St. John St., No. 5, etc.")
     'Mister & Missus Hunt, of Rose & Company, met Doctor Roe on Saint John Street, Number 5, et cetera.'
     """
-    text = _LATIN.sub(
+    text = _LATIN_PHRASE.sub(
         lambda match: (
             LATIN[match[0]] + ("." if match[0] == "p.a." and sentence_ends(match.string, match.end()) else "")
         ),
@@ -224,7 +226,7 @@ _PUNCTUATION: tuple[RewriteRule, ...] = (
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
 _REPEATED = re.compile(r"([*_=~+#$])\1{2,}")
 _SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
-_SHORT: tuple[RewriteRule, ...] = (
+_SLASHED_WORDS: tuple[RewriteRule, ...] = (
     (re.compile(r"\b(and)/(or)\b", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"\bw/o\b"), "without"),
     (re.compile(r"\bc/o\b"), "care of"),
@@ -238,7 +240,7 @@ def symbols(text: str) -> str:
     '3 plus 4 equals 7, and or without he slash she'
     """
     text = _REPEATED.sub(" ", rewrite(text, _PUNCTUATION))
-    text = rewrite(text, _SHORT)
+    text = rewrite(text, _SLASHED_WORDS)
     text = _SLASH.sub(" slash ", text).replace("/", " ")
     return _SYMBOL.sub(lambda match: f" {SYMBOLS[match[0]]} ", text)
 
@@ -274,7 +276,7 @@ STATES = table(
     UT=Utah VT=Vermont VA=Virginia WA=Washington WV=West_Virginia WI=Wisconsin WY=Wyoming
     """
 )
-"""Before a postcode."""
+"""States, read in full before a postcode."""
 _AFTER = r"(?=$|[\s)\]\"'>,;!?]|\.(?:\s|$|[\"')]))"
 _EMAIL = re.compile(r"\b[\w.+%-]{1,64}@[\w-]+(?:\.[\w-]+)+\b", re.ASCII)
 _URL = re.compile(
@@ -290,12 +292,14 @@ _PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Z
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
 _HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
-_POSTCODE = re.compile(rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)")
+_STATE_AND_POSTCODE = re.compile(
+    rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)"
+)
 _CITY = re.compile(
     r"(?:,|(?<!\w)(?!(?:Account|Apple|Booking|Case|Customer|Device|Driver|Employee|Item|Meeting|Member|Order|Patient|Payment|"
     r"Photo|Product|Session|Student|Tax|The|Ticket|Transaction|User|Voter|Your|Zoom)\b)[A-Z][\w'.-]*) $"
 )
-"""What is before a state's short form; before ``ID 88213``, other words say whose identity that is."""
+"""A city, or another name, before a state's short form; the words that it excludes make ``ID 88213`` an identity."""
 _OF_CITIES = table(
     """
     Boston=MA Lowell=MA Quincy=MA Worcester=MA Cambridge=MA Pittsburgh=PA Philadelphia=PA Scranton=PA Allentown=PA
@@ -323,7 +327,7 @@ def addresses(text: str) -> str:
     >>> addresses("#ThrowbackDay with @jo")
     'hashtag Throwback Day with at jo'
     """
-    text = _CITY_STATE.sub(_read_state, _POSTCODE.sub(_read_postcode, text))
+    text = _CITY_STATE.sub(_read_state, _STATE_AND_POSTCODE.sub(_read_postcode, text))
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
     text = _IP.sub(_read_ip, text)

@@ -14,7 +14,7 @@ _LAW = (
 )
 _SIZE = "XXS|XS|S|M|L|XL|XXL|XXXL|[2-5]XL"
 _DOLLARS = "US|USD|CAD|CDN|AUD|NZD?|HKD?|SGD?|TWD?|A|C|S"
-"""After a dollar sign: whose dollars an amount is in."""
+"""The country of a dollar, between its sign and the amount; other letters there are a name, such as $PATH."""
 _LISTED = "i{1,3}|iv|vi{0,3}|ix|x"
 _NTH = table("1=First 2=Second 3=Third 2d=second 3d=third 4th=fourth")
 _AT_NIGHT = table("HS=every_night_at_bedtime AM=every_morning PM=every_evening D=every_day d=every_day day=every_day")

@@ -69,7 +69,7 @@ _AMBIGUOUS = frozenset(
     words("ALL TRY COP AMD BOB MAD PEN GEL BAM RON MOP LAK VES AOA PHP GIP MUR SOS SCR XAU SAR SDG RMB")
 )
 """Codes that are words, or initials of something else; only after an amount."""
-_WORDS = frozenset(words("ALL GEL BAM SCR GIP SDG XAU BOB SOS"))
+_CODES_LIKE_WORDS = frozenset(words("ALL GEL BAM SCR GIP SDG XAU BOB SOS"))
 
 
 def _name(written: str) -> Currency:
@@ -108,6 +108,6 @@ CURRENCIES = {
     "S/": BY_CODE["PEN"],
     **{sign: BY_CODE[code] for sign, code in _OF_SIGNS.items()},
 }
-"""Before an amount, and some after it."""
+"""Codes that are read before an amount; some are read after it, too."""
 CODES_BEFORE = frozenset(BY_CODE) - _AMBIGUOUS
-CODES_AFTER = frozenset(BY_CODE) - _WORDS
+CODES_AFTER = frozenset(BY_CODE) - _CODES_LIKE_WORDS

@@ -1,4 +1,4 @@
-"""Forms of dates and times that other ones stand for: ranges, ISO 8601, quarters, watches of armies, days by letters.
+"""Short forms of dates and times, rewritten in full: ranges, ISO 8601, quarters, military times, days by letters.
 
 They become the forms that ``vaak.text.speech.dates_and_times`` reads: ``2024-02-29T14:30Z`` becomes ``2024-02-29 14:30
 UTC``, ``7–9 p.m.`` becomes ``7 to 9 p.m.``.
@@ -11,8 +11,8 @@ import re
 from vaak.text.speech.dates_and_times import DAY, MONTHS, SHORT_DAYS, SHORT_MONTHS, year_of_century
 from vaak.text.speech.words import RewriteRule, cardinal, grouped, ordinal, plural, rewrite, table, year
 
-_SHORT = "|".join(sorted(SHORT_MONTHS, key=len, reverse=True))
-_MONTH = f"(?:(?:{'|'.join(MONTHS)})|(?:{_SHORT})\\b\\.?)"
+_SHORT_MONTH_NAMES = "|".join(sorted(SHORT_MONTHS, key=len, reverse=True))
+_MONTH = f"(?:(?:{'|'.join(MONTHS)})|(?:{_SHORT_MONTH_NAMES})\\b\\.?)"
 _ORDINAL = "(?:st|nd|rd|th)"
 _TO = r"\s?[–-]\s?"
 _HALF_DAY = r"\s?[AaPp]\.?\s?[Mm]\b\.?"
@@ -26,7 +26,7 @@ _DAYS_BY_LETTER = (
     )
     | SHORT_DAYS
 )
-_LETTERS = "|".join(sorted(_DAYS_BY_LETTER, key=len, reverse=True))
+_DAY_LETTERS = "|".join(sorted(_DAYS_BY_LETTER, key=len, reverse=True))
 _SOFTWARE = (
     "Python|[Vv]ersion|[Rr]elease|[Bb]uild|[Uu]pdate|[Pp]atch|[Ff]irmware|[Kk]ernel|iOS|iPadOS|macOS|Android|Windows|Linux|"
     "Ubuntu|Debian|Fedora|Node(?:\\.js)?|Java|Ruby|Go|Rust|PHP|MySQL|PostgreSQL|SQLite|Redis|Django|Flask|React|Angular|Vue|Rails|"
@@ -45,7 +45,7 @@ def _name_day_range(match: re.Match[str]) -> str:
 
 
 def _list_days(match: re.Match[str]) -> str:
-    days = [_DAYS_BY_LETTER[one] for one in re.findall(_LETTERS, match[0])]
+    days = [_DAYS_BY_LETTER[one] for one in re.findall(_DAY_LETTERS, match[0])]
     return ", ".join(days[:-1]) + f" and {days[-1]}"
 
 
@@ -84,21 +84,25 @@ _RULES: tuple[RewriteRule, ...] = (
     (".", re.compile(rf"\b((?:{_SOFTWARE}) v?)(\d+)\.(\d+)\.(\d+)(?![.\d]|\.\d)"), r"\1\2 point \3 point \4"),
     (re.compile(rf"\b()({_OTHER_CASE})\.?(?= \d{{1,2}}(?:{_ORDINAL})?\b(?!:))"), _expand_month),
     (re.compile(rf"(?<!\S)({DAY}(?:{_ORDINAL})? )({_OTHER_CASE})(?!\w)\.?(?= \d{{4}}|[.,;!?)]|$)"), _expand_month),
-    (re.compile(rf"\b()({_SHORT})\.? (?=\d{{1,2}}{_ORDINAL}\b)"), lambda match: f"{_expand_month(match)} "),
-    (re.compile(rf"(\d{_ORDINAL} of )({_SHORT})\b(?!\w)(?:\.(?= [a-z\d]|[,;]))?"), _expand_month),
+    (re.compile(rf"\b()({_SHORT_MONTH_NAMES})\.? (?=\d{{1,2}}{_ORDINAL}\b)"), lambda match: f"{_expand_month(match)} "),
+    (re.compile(rf"(\d{_ORDINAL} of )({_SHORT_MONTH_NAMES})\b(?!\w)(?:\.(?= [a-z\d]|[,;]))?"), _expand_month),
     (
         re.compile(
-            rf"(?<![\w.,/-])({DAY}(?:{_ORDINAL})? )({_SHORT})\b\.?"
+            rf"(?<![\w.,/-])({DAY}(?:{_ORDINAL})? )({_SHORT_MONTH_NAMES})\b\.?"
             r"(?=\s?[–-]\s?\d|,? \d{4}\b|,? (?:at|from|to|in|and|or|for|by|on)\b)"
         ),
         _expand_month,
     ),
     (
         "-",
-        re.compile(rf"\b({_SHORT})-({DAY})-(\d{{4}})\b"),
+        re.compile(rf"\b({_SHORT_MONTH_NAMES})-({DAY})-(\d{{4}})\b"),
         lambda match: f"{SHORT_MONTHS[match[1]]} {match[2]}, {match[3]}",
     ),
-    ("-", re.compile(rf"(?<![\w-])({_SHORT})-({DAY})(?![\w-])"), lambda match: f"{SHORT_MONTHS[match[1]]} {match[2]}"),
+    (
+        "-",
+        re.compile(rf"(?<![\w-])({_SHORT_MONTH_NAMES})-({DAY})(?![\w-])"),
+        lambda match: f"{SHORT_MONTHS[match[1]]} {match[2]}",
+    ),
     (
         re.compile(rf"(?<![\d/.-])({DAY}){_TO}({DAY}) ({_MONTH})(?!\w)"),
         lambda match: (
@@ -118,8 +122,8 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<!\w)([1-4])([QH])(\d\d|20\d\d)(?!\w)"), _read_quarter),
     ("/", re.compile(r"\bFY ?(\d\d)/(\d\d)(?!\w)"), r"FY \1 \2"),
     ("/", re.compile(r"\b24/7/365\b"), "twenty-four seven three sixty-five"),
-    (re.compile(rf"(?<![\w.])({_LETTERS})\s?[–-]\s?({_LETTERS})(?=[,:]? \d)"), _name_day_range),
-    ("/", re.compile(rf"(?<![\w.])(?:{_LETTERS})(?:/(?:{_LETTERS}))+(?=[,:]? \d)"), _list_days),
+    (re.compile(rf"(?<![\w.])({_DAY_LETTERS})\s?[–-]\s?({_DAY_LETTERS})(?=[,:]? \d)"), _name_day_range),
+    ("/", re.compile(rf"(?<![\w.])(?:{_DAY_LETTERS})(?:/(?:{_DAY_LETTERS}))+(?=[,:]? \d)"), _list_days),
     (re.compile(r"(?<!\w)M(?:W|Tu|T|Th)?W?F(?= \d)"), _list_days),
     (
         re.compile(rf"(\b{_AT} ?)?(?<![\w.,:/])(0\d|(?<= )1\d|(?<= )2[0-3])([0-5]\d) ?(?:[Hh]rs?\b\.?|hours\b|h\b)"),

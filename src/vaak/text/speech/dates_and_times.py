@@ -116,8 +116,8 @@ _BOOKS = (
 _VERSES = re.compile(
     rf"\b({_BOOKS}) (\d{{1,3}}):(\d{{1,3}})(?:\s?[-–]\s?(\d{{1,3}}))?(?![\d:]|[.,]\d|\s?[AaPp]\.?[Mm]\b)"
 )
-_HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
-_DOTTED = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}")
+_HOUR_OF_HALF_DAY = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
+_DOTTED_TIME = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}")
 _TIME_RANGE = re.compile(r"(?:(?<=\d:\d\d)|(?<=[ap]\.m\.)|(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm]))\s?[-–]\s?(?=\d)")
 _ZONE = re.compile(rf"\s+(?:{MONTH}|[A-Z][a-z]+day|Eastern|Central|Mountain|Pacific|Greenwich|[A-Z]{{2,}})\b")
 
@@ -190,7 +190,7 @@ def dates_and_times(text: str) -> str:
     text = _DURATION.sub(_duration, text)
     text = _AFTER_TIME.sub(lambda match: f"{match[1]} {ZONES[match[3]]}" if _is_time(match) else match[0], text)
     text = _TIME_RANGE.sub(" to ", text)
-    for pattern in (_CLOCK, _DOTTED, _HOUR):
+    for pattern in (_CLOCK, _DOTTED_TIME, _HOUR_OF_HALF_DAY):
         text = pattern.sub(_time, text)
     text = _CENTURY_DECADE.sub(lambda match: plural(year(int(match[1] + match[2]))), text)
     text = _DECADE.sub(lambda match: plural(cardinal(int(match[1]))), text)

@@ -30,7 +30,7 @@ from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
 from vaak.text.speech.initialisms import letters
 from vaak.text.speech.measures import bare_units, units
 from vaak.text.speech.money import money
-from vaak.text.speech.operators import GREEK, READ, greek_name, operators
+from vaak.text.speech.operators import GREEK, READ_AS_OPERATORS, greek_name, operators
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.roman import roman_numerals
 from vaak.text.speech.short_words import short_words
@@ -49,7 +49,7 @@ FOLDED = table(
     **dict.fromkeys("¡¿", ""),
 }
 """Characters that are read as others."""
-READ_CHARACTERS = READ | frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶●▪■◦‣►©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№‰")
+READ_CHARACTERS = READ_AS_OPERATORS | frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶●▪■◦‣►©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№‰")
 """Characters outside ASCII that a rule reads; the Greek ones are read by name."""
 READ_CHARACTERS |= {one for mark in CURRENCIES for one in mark if not one.isascii()}
 ACCENTED = re.compile(r"\b(?:r[ée]sumé|exposé|rosé|pâté|lamé)s?\b", re.IGNORECASE)
@@ -163,7 +163,7 @@ CUES = (
 """Words before a number that is read digit by digit."""
 
 
-_POSTCODE = re.compile(
+_INDIAN_POSTCODE = re.compile(
     r"(?<=[a-z,] )(?<!\d )((?!Code|Section|Act|Rule|Case|Number|Order|Bill|Law)[A-Z][a-z]+(?:,| ?[-–])? ?)"
     r"([1-8]\d{5}|[1-8]\d\d \d{3})(?=$|[.,;:!?)]|\s(?:is|was|or|and|to|by|from)\b)"
 )
@@ -177,7 +177,7 @@ _UNEQUAL_GROUPS = re.compile(
     rf"(\b(?:{_NAMED_BY_NUMBER}) )(?!\d{{1,2}}-\d{{1,2}}-\d{{4}}\b|\d{{4}}-\d\d-\d\d\b)"
     r"(\d{2,8}-\d{3,10}|\d{1,8}(?:-\d{1,10}){2,})(?![\w-]|[.,]\d)"
 )
-"""After ``reference``, ``774-20891`` isn't a range: groups of a number seldom have equal lengths."""
+"""Groups after a word such as reference (``774-20891``), which seldom have equal lengths, as the ends of a range do."""
 _HELPLINE = re.compile(
     r"(\b(?:[Hh]elp|[Hh]ot|[Ll]ife|[Tt]ip|[Cc]risis |[Ee]mergency )[ -]?lines?,?(?: number)?(?: is| on| at|:)? )"
     r"(\d{3,6})(?!\w|[.,-]\d)"
@@ -214,7 +214,7 @@ def _numbers_by_digit(text: str) -> str:
         text = _FLIGHT.sub(_read_flight, text)
     text = _UNEQUAL_GROUPS.sub(_read_groups, text)
     text = _HELPLINE.sub(lambda match: (match[1] or match[3]) + digits(match[2] or match[4]), text)
-    for pattern in (_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN):
+    for pattern in (_INDIAN_POSTCODE, _CITY_POSTCODE, _SHORT_CODE, _TRAIN):
         text = pattern.sub(lambda match: match[1] + digits(match[2]), text)
     for cues in CUES:
         text = read_after(text, cues, digits, "")

@@ -28,7 +28,7 @@ IN_GROUPS = (
     "Porsche|Peugeot|Nokia|Gate|Ward|Locker|Cabin|"
     "Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
 )
-"""Before numbers that are read in pairs of digits: Room one oh five."""
+"""Words before a number that is read in pairs of digits: Room one oh five."""
 YEAR_BEFORE = (
     r"in|since|until|till|by|during|before|after|year|early|late|mid|circa|summer of|spring of|fall of|winter of"
 )
@@ -42,13 +42,14 @@ _LARGE = re.compile(rf"(?<![\w.,])(\d+\.\d+)({'|'.join(MAGNITUDES)})(?!\w)")
 _MODEL = re.compile(
     r"(\b[A-Z]{2,4} )(?!1\d{3}|20\d\d|\d+00\b)(\d{4})\b(?![.,]\d)|(?<![\w.,])(\d{4})(?= (?:T I|XT|XTX|Super)\b)"
 )
+"""Numbers of products, bills and flights: RTX 3060; 1100 to 2099 may be a year."""
 _CARD = re.compile(r"(?<=\b\d{4} )Ti\b")
-"""Of products, bills and flights: RTX 3060; 1100 to 2099 may be a year."""
+"""A graphics card's suffix: RTX 3060 Ti."""
 _FOUR_FIGURES = re.compile(r"\d{4}")
 """Much faster to look for than the forms that have them."""
 _WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
 _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
-_POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
+_CARET = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
 _ORDINALS = re.compile(r"(?<=\d)(st|nd|rd|th)\s?[-–]\s?(?=\d+(?:st|nd|rd|th)\b)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
@@ -72,7 +73,7 @@ _EMERGENCY = re.compile(
     r"(?:calls?|callers?|operators?|dispatch\w*|emergency|emergencies|system|services?|tapes?|recordings?|centers?)\b)"
 )
 _ISH = re.compile(r"(?<=\d)-?ish\b")
-_CODE = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
+_LETTERS_AND_FIGURES = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
 _SYLLABLE = re.compile("[bcdfghjklmnpqrstvwxyz][aeiou][bcdfghjklmnpqrstvwxyz]")
 _GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}}(?:\s?[-–]\s?\d{{3,4}})?)(?:[-–]?([A-Z]))?\b(?![,.]\d)")
 _ADDRESS = re.compile(
@@ -125,7 +126,7 @@ def numerals(text: str) -> str:
         text = _MODEL.sub(lambda match: (match[1] or "") + grouped(match[2] or match[3]), _CARD.sub("T I", text))
     text = _WITH_LETTERS.sub(lambda match: f"{decimal(match[1])} {code(match[2])}", text)
     text = _DOT.sub(" dot ", text)
-    text = _POWER.sub(" to the power of ", text)
+    text = _CARET.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
     text = _ORDINALS.sub(r"\1 to ", text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
@@ -144,7 +145,7 @@ def numerals(text: str) -> str:
     text = _RANGE.sub(_read_range, text)
     text = _RATIO.sub(r"\1 to \2", text)
     text = _NEGATIVE.sub("minus ", text)
-    text = _CODE.sub(lambda match: code(match[1]), text)
+    text = _LETTERS_AND_FIGURES.sub(lambda match: code(match[1]), text)
     for pattern in (_ADDRESS, _BLOCK):
         text = pattern.sub(lambda match: grouped(match[1]), text)
     text = _FOUR.sub(_year_or_count, text)

@@ -45,7 +45,7 @@ MOST_DIGITS = 13
 MONTHS = words(_nfc("जनवरी फ़रवरी मार्च अप्रैल मई जून जुलाई अगस्त सितंबर अक्टूबर नवंबर दिसंबर"))
 _MONTHS_WRITTEN = "|".join((*MONTHS, *words(_nfc("फरवरी सितम्बर अक्तूबर नवम्बर दिसम्बर"))))
 _ROOTS = {1: "पहल", 2: "दूसर", 3: "तीसर", 4: "चौथ", 6: "छठ"}
-_ENDINGS = table("वाँ=ा वां=ा वा=ा वीं=ी वी=ी वें=े वे=े ला=ा ली=ी ले=े रा=ा री=ी रे=े था=ा थी=ी थे=े ठा=ा ठी=ी ठे=े")
+_ORDINAL_ENDINGS = table("वाँ=ा वां=ा वा=ा वीं=ी वी=ी वें=े वे=े ला=ा ली=ी ले=े रा=ा री=ी रे=े था=ा थी=ी थे=े ठा=ा ठी=ी ठे=े")
 """Endings of ordinals in figures (5वाँ, 1ला), and those of their irregular words."""
 _SYMBOLS = (
     {
@@ -106,10 +106,10 @@ def ordinal(number: int, ending: str = "वाँ") -> str:
     ('पाँचवाँ', 'पहली', 'इक्कीसवीं')
     """
     if number in _ROOTS:
-        return _ROOTS[number] + _ENDINGS[ending]
+        return _ROOTS[number] + _ORDINAL_ENDINGS[ending]
     # The hundredth, not the one hundredth.
     said = dict(POWERS_OF_TEN).get(number) or cardinal(number)
-    return said + (ending if ending.startswith("व") else f"व{_ENDINGS[ending]}")
+    return said + (ending if ending.startswith("व") else f"व{_ORDINAL_ENDINGS[ending]}")
 
 
 def date(day: str, month: str, number: str) -> str | None:
@@ -154,7 +154,7 @@ def _quarters(found: re.Match[str]) -> str:
 
 
 _SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन){ENDED}){{1,2}})?")
-_ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
+_ENDS = "|".join(sorted(_ORDINAL_ENDINGS, key=len, reverse=True))
 RULES: tuple[RewriteRule, ...] = (
     (re.compile("\x02(\\d{4})\x03"), lambda found: year(int(found[1]))),
     (

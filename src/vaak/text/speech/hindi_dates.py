@@ -85,7 +85,7 @@ NAMED_DATES: tuple[RewriteRule, ...] = (
     ),
     (re.compile(rf"({_MONTH})\s{{0,2}}[-–]\s?(?=\d{{1,2}}\s(?:{match_any(MONTH_NAMES)}))"), rf"\1{_TO}"),
 )
-"""With names of months or days."""
+"""Rules for dates with the name of a month or a day."""
 DATES: tuple[RewriteRule, ...] = (
     (
         re.compile(r"(?<![\d/])([12]\d{3})/(\d{1,2})/(\d{1,2})(?![\d/])"),
@@ -109,7 +109,7 @@ DATES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<![\d.,/-])((?:1[89]|20)\d0)s\b"), nfc("\x02\\1\x03 के दशक")),
     (re.compile(r"(?<![\d.,/-])'?([2-9]0)s\b"), nfc(r"\1 के दशक")),
 )
-"""Before versions, which have the same form."""
+"""Rules for dates in figures; they come before those for versions, which have the same form."""
 TIMES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<=\d)(\s?)([ap])\.\s?m\.(?!\w)"), r"\1\2m"),
     (re.compile(r"(?<![\d:.,])(1?\d|2[0-4])\.([0-5]\d)(?=\s?[AaPp][Mm]\b)"), r"\1:\2"),
@@ -199,7 +199,7 @@ YEARS: tuple[RewriteRule, ...] = (
     (re.compile(rf"({BEGINS}(?:{_LAWS}),?\s)(1[6-9]\d\d|20\d\d)(?![\d.,/-]\d|\d)"), "\\1\x02\\2\x03"),
     (re.compile(r"(?<=\()(1[5-9]\d\d)(?=\))"), "\x02\\1\x03"),
 )
-"""After units, whose ranges look like those of years."""
+"""Rules for years; they come after those for units, whose ranges look the same."""
 
 
 def _count_hours(figures: str) -> str:

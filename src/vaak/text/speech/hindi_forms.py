@@ -36,8 +36,8 @@ _NAMES = read_table(
 )
 DROPPED = "*|_•●▪■◦‣►®™†‡"
 """Characters that aren't spoken where no rule takes them."""
-VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
-READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *SIGNS, *"★☆⭐‰₨℃℉′″"))
+VULGAR_IN_FIGURES = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
+READ_IN_HINDI = frozenset((*_NAMES, *DROPPED, *VULGAR_IN_FIGURES, *RAISED, *LOWERED, *SIGNS, *"★☆⭐‰₨℃℉′″"))
 """Characters that are read here."""
 _SAID = read_table(
     """
@@ -63,7 +63,7 @@ CITIES = nfc(
     "लुधियाना|जोधपुर|उदयपुर|कोटा|मेरठ|प्रयागराज|इलाहाबाद|रायपुर|गुवाहाटी|सूरत|वडोदरा|कोच्चि|गोरखपुर|बरेली|अलीगढ़|मथुरा|जम्मू|"
     "श्रीनगर|जबलपुर|ग्वालियर|धनबाद|जमशेदपुर|भुवनेश्वर|नासिक|नाशिक|राजकोट|मैसूर|मैसूरु|अजमेर|बीकानेर|झाँसी|झांसी|हरिद्वार|गया|भागलपुर"
 )
-"""Before six figures, which are then a postcode."""
+"""Cities; six figures after one are a postcode."""
 _PLACES = nfc(
     "नगर|पुर|बाद|गंज|गढ़|रोड|मार्ग|कॉलोनी|चौक|बाज़ार|ईस्ट|वेस्ट|प्रदेश|बिहार|राजस्थान|महाराष्ट्र|हरियाणा|पंजाब|झारखंड|उत्तराखंड|गुजरात|"
     "कर्नाटक"
@@ -72,7 +72,7 @@ _PLACES = nfc(
 _N = r"\d+(?:,\d+)*(?:\.\d+)?"
 _GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 _RAISED = f"[{''.join(RAISED)}]"
-_ENDINGS = "com|org|net|edu|gov|info|in|io|ai|uk|us|co"
+_DOMAIN_ENDINGS = "com|org|net|edu|gov|info|in|io|ai|uk|us|co"
 
 
 def address(text: str) -> str:
@@ -99,7 +99,7 @@ ADDRESSES: tuple[RewriteRule, ...] = (
     (re.compile(r"\b(?:https?|ftp)://([\w./?=&%#~:@+-]*[\w/])", re.ASCII), lambda found: address(found[1])),
     (re.compile(r"(?<![\w.+-])[\w.+%-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII), lambda found: address(found[0])),
     (
-        re.compile(rf"\b(?:[A-Za-z0-9][\w-]*\.)+(?:{_ENDINGS})\b(?:/[\w./?=&%#~-]*\w)?", re.ASCII),
+        re.compile(rf"\b(?:[A-Za-z0-9][\w-]*\.)+(?:{_DOMAIN_ENDINGS})\b(?:/[\w./?=&%#~-]*\w)?", re.ASCII),
         lambda found: address(found[0]),
     ),
     (re.compile(r"\b[A-Za-z_][\w-]*\.[a-z]{2,4}\d?\b", re.ASCII), lambda found: address(found[0])),
@@ -130,7 +130,7 @@ _SCALES = read_table("k=हज़ार K=हज़ार M=मिलियन L
 _LENGTHS = nfc("फुट|फ़ुट|फीट|फ़ीट|इंच|मीटर|मी|मी\\.|सेमी|से\\.मी\\.|मिमी|किमी|cm|mm|m|ft|in|inch|सेंटीमीटर|मिलीमीटर|गज")
 _RELATIONS = read_table("s=पुत्र d=पुत्री w=पत्नी c=द्वारा")
 ORDINALS = read_table("1=प्रथम 2=द्वितीय 3=तृतीय 4=चतुर्थ 5=पंचम 6=षष्ठ 7=सप्तम 8=अष्टम 9=नवम 10=दशम")
-"""Of sovereigns and popes; later ones are counted in the usual ordinals."""
+"""Ordinals of sovereigns and popes up to ten; from eleven on the usual ones are used."""
 _HEADINGS = nfc(
     "अध्याय|भाग|खंड|खण्ड|कक्षा|अनुच्छेद|अनुसूची|सूची|परिशिष्ट|युद्ध|टाइप|प्रकार|चरण|अंक|श्रेणी|समूह|वर्ग|ग्रेड|स्तर|सत्र|सेमेस्टर|"
     "टियर|वार्ड|संस्करण|योजना|राजमार्ग|कड़ी|मिशन|आदेश|नियम|ज़ोन|सीज़न|एपिसोड|खण्ड|परंतुक|उपखंड|उपधारा|उप-धारा|बिंदु|मद|विकल्प|"
@@ -238,7 +238,7 @@ ROMAN: tuple[RewriteRule, ...] = (
 )
 HAS_ROMAN = re.compile("[IVXivx]")
 HAS_FIGURE = re.compile(r"[^\u0900-\u0965\u0970-\u097fA-Za-z\s.,;:!?()\"'…—-]")
-"""Much faster to look for than each of these."""
+"""A character that the rules for figures need; looking for it is much faster than trying each rule."""
 FIGURES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<![\w.,:/-])0(?=[1-9]\s[\u0904-\u0939a-z])"), ""),  # 05 मार्च
     (re.compile(r"(?<=\d)\s?[-−]\s?(?=\d+(?:\.\d+)?\s?(?:[-−+*/×÷]\s?\d+(?:\.\d+)?\s?)*=)"), _MINUS),
@@ -324,7 +324,7 @@ FIGURES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<=[A-Za-z\d)])³"), nfc(" का घन ")),
     (re.compile(_RAISED), lambda found: f" {RAISED[found[0]].strip('()')} "),
     (re.compile(r"(?<![\d/])(\d+) (\d{1,2}/\d{1,2})(?![\d/])"), lambda found: nfc(f"{found[1]} सही {found[2]}")),
-    (re.compile(f"[{''.join(VULGAR)}]"), lambda found: f" {VULGAR[found[0]]} "),
+    (re.compile(f"[{''.join(VULGAR_IN_FIGURES)}]"), lambda found: f" {VULGAR_IN_FIGURES[found[0]]} "),
     (re.compile(r"(?<![\d.\w])\.(\d+)(?![\d.])"), lambda found: nfc(f"दशमलव {' '.join(found[1])}")),
     (re.compile(nfc(r"(?<=मैं )<3(?!\w)")), nfc("दिल")),
     (re.compile(r"(?<=\d )-(?= \d[^=]*=)"), nfc("माइनस")),

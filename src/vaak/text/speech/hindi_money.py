@@ -28,7 +28,7 @@ _LATIN_SCALES = read_table(
     billion=बिलियन tn=ट्रिलियन trillion=ट्रिलियन
     """
 )
-_WORDS = match_any(one for one in _LATIN_SCALES if "akh" in one or one.lower().startswith(("lac", "cr")))
+_SCALES_OF_RUPEES = match_any(one for one in _LATIN_SCALES if "akh" in one or one.lower().startswith(("lac", "cr")))
 _SCALE = nfc("(?:हज़ार|हजार|लाख|करोड़|अरब|खरब|मिलियन|बिलियन|ट्रिलियन)")
 _SIGN = f"[₹{''.join(SIGNS)}]"
 _END = r"(?![\d.,]*\d|\s?%)"
@@ -52,7 +52,7 @@ MONEY: tuple[RewriteRule, ...] = (
         lambda found: f"{found[1]} {_LATIN_SCALES[found[2]]}",
     ),
     (
-        re.compile(rf"(?<![\w.,])({NUMBER})\s?({_WORDS})\b\.?"),
+        re.compile(rf"(?<![\w.,])({NUMBER})\s?({_SCALES_OF_RUPEES})\b\.?"),
         lambda found: f"{found[1]} {_LATIN_SCALES[found[2]]}",
     ),
     (re.compile(rf"₹\s?({NUMBER})\s?LPA\b"), nfc("₹\\1 लाख प्रति वर्ष")),
@@ -83,4 +83,4 @@ MONEY: tuple[RewriteRule, ...] = (
         lambda found: f"{found[1]}{_PER}{name_below(found[2] or '')}",
     ),
 )
-"""Before units, whose strokes and figures these are."""
+"""Rules for money; they come before those for units, which have the same strokes and figures."""

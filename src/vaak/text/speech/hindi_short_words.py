@@ -48,7 +48,7 @@ DOTTED = read_table(
     टैब=टैबलेट सीर=सीरप इंजे=इंजेक्शन पैके=पैकेट अमे=अमेरिकी समी=समीकरण अध्या=अध्याय श्लो=श्लोक
     """
 )
-"""With a full stop, or with the sign ॰ (or a zero) in its place."""
+"""Words shortened by a full stop, or by the sign ॰ (or a zero) in its place."""
 COMPOUND = read_table(
     """
     उ.प्र=उत्तर_प्रदेश म.प्र=मध्य_प्रदेश हि.प्र=हिमाचल_प्रदेश आं.प्र=आंध्र_प्रदेश आ.प्र=आंध्र_प्रदेश अ.प्र=अरुणाचल_प्रदेश प.बं=पश्चिम_बंगाल
@@ -111,7 +111,7 @@ LATIN = read_table(
     ext=एक्सटेंशन Tab=टैबलेट Cap=कैप्सूल Inj=इंजेक्शन Syp=सीरप
     """
 )
-"""Of English, before a word in either script or a figure."""
+"""English short forms, before a figure or a word in either script."""
 LATIN_BEFORE_FIGURE = read_table("No=नंबर no=नंबर Nos=नंबर Vol=वॉल्यूम pp=पेज p=पेज Sec=सेक्शन Fig=चित्र Ch=चैप्टर")
 
 

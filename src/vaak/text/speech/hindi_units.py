@@ -45,7 +45,7 @@ mµμ Sv सीवर्ट
 kMG Bq बेकेरल
 """
 """Prefixes that a symbol is written with, the symbol and its name."""
-_LATIN = """
+_LATIN_UNITS = """
 किलोमीटर km kms Km Kms KM KMS
 मीटर m mtr mtrs mts meter meters metre metres
 सेंटीमीटर cms
@@ -263,7 +263,7 @@ def _spell_prefixed() -> Iterable[tuple[str, str]]:
 
 HINDI_BY_UNIT = {
     **dict(_spell_prefixed()),
-    **_read_spellings(_LATIN),
+    **_read_spellings(_LATIN_UNITS),
     **dict(_spell_parts()),
     **{f"{short}.": name for short, name in _read_spellings(_STOPPED).items()},
 }
@@ -276,7 +276,7 @@ UNIT = match_any(HINDI_BY_UNIT)
 _SURE = frozenset(read_table("किमी= किग्रा= सेमी= सेंमी= मिमी= मिग्रा="))
 _COMPOUND = match_any(one for one in HINDI_BY_UNIT if one[0] > "z" and ("." in one[:-1] or one in _SURE))
 """Units that can't be words, wherever they stand."""
-_BELOW = HINDI_BY_UNIT | read_table(
+_NAMES_BELOW = HINDI_BY_UNIT | read_table(
     """
     l=लीटर d=दिन से=सेकंड सें=सेकंड ली=लीटर लि=लीटर मा=माह मा.=माह सा.=साल माह=माह महीना=महीना महीने=महीने वर्ष=वर्ष साल=साल
     दिन=दिन सप्ताह=सप्ताह हफ़्ता=हफ़्ता हफ़्ते=हफ़्ते सेकंड=सेकंड सेकेंड=सेकेंड मिनट=मिनट घंटा=घंटा घंटे=घंटे व्यक्ति=व्यक्ति किलो=किलो लीटर=लीटर
@@ -285,7 +285,7 @@ _BELOW = HINDI_BY_UNIT | read_table(
     """
 )
 """Below the line of a quotient: km/l, बार/दिन."""
-PER = match_any(_BELOW)
+PER = match_any(_NAMES_BELOW)
 _SCALE = nfc("(?:हज़ार|हजार|लाख|करोड़|अरब)")
 _FEW = nfc("आधा|आधे|चौथाई|पौन|एक|दो|तीन|चार|पाँच|दस|डेढ़|ढाई|प्रति|हर")
 NUMBER = r"\d+(?:,\d+)*(?:\.\d+)?"
@@ -302,7 +302,7 @@ def name_below(short: str) -> str:
     >>> name_below("dL"), name_below("प्लेट")
     ('डेसीलीटर', 'प्लेट')
     """
-    return _BELOW.get(short, _BELOW.get(f"{short}.", short))
+    return _NAMES_BELOW.get(short, _NAMES_BELOW.get(f"{short}.", short))
 
 
 def _measure(found: re.Match[str]) -> str:

@@ -25,7 +25,7 @@ SPELLED = frozenset(
     )
 )
 """Initials that could be read as words, but aren't."""
-_WORDS = words(
+_EMPHASISED = words(
     """
     A I OF TO IN IT IS BE AS AT SO WE HE BY OR ON DO IF ME MY UP AN GO NO AM THE AND FOR ARE BUT NOT YOU ALL ANY
     CAN HAD HER WAS ONE OUR OUT DAY GET HAS HIM HIS HOW MAN NEW NOW OLD SEE TWO WAY WHO BOY DID ITS LET PUT SAY SHE
@@ -34,7 +34,7 @@ _WORDS = words(
     """
 )
 """Short words that stand in capitals for emphasis more often than as initials."""
-_DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
+_DOTTED_INITIALS = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
 _CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
 _ARTICLE = re.compile(r"\b(?:[Tt]he|[Aa]n?)\s$")
 _ONSET = re.compile(
@@ -75,7 +75,7 @@ def letters(text: str) -> str:
         return said + ("." if sentence_ends(match.string, end) and len(said) > 1 else "") + gap
 
     shouted = text.isupper() and len(text.split()) > 1
-    return _CAPITALS.sub(lambda match: _capitals(match, shouted), _DOTTED.sub(dotted, text))
+    return _CAPITALS.sub(lambda match: _capitals(match, shouted), _DOTTED_INITIALS.sub(dotted, text))
 
 
 def _capitals(match: re.Match[str], shouted: bool) -> str:
@@ -91,7 +91,7 @@ def _capitals(match: re.Match[str], shouted: bool) -> str:
         return plain.capitalize() + ending
     if len(set(plain)) == 1 and not shouted:  # of a format, such as YYYY, or a grade
         return " ".join(plain) + ("'s" if ending else "")
-    if shouted or plain in _WORDS:
+    if shouted or plain in _EMPHASISED:
         return plain.lower() + ending
     if len(plain) > 3:
         as_word = is_readable(plain)

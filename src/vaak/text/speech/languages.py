@@ -17,7 +17,7 @@ from typing import Literal
 from vaak.core.errors import DataError
 from vaak.text.speech import hindi
 from vaak.text.speech.english import FOLDED, shown
-from vaak.text.speech.hindi_forms import READ, with_full_stops
+from vaak.text.speech.hindi_forms import READ_IN_HINDI, with_full_stops
 from vaak.text.speech.phonemes.alphabets import PUNCTUATION
 from vaak.text.speech.unspoken import leave_out_markup
 
@@ -95,7 +95,9 @@ def normalise(text: str, language: str, kept: Container[str] = (), unspoken: lis
     text = leave_out_markup(text, unspoken)
     if language == "hi":
         # A danda ends a sentence, never an abbreviation: "1945 से।" has no seconds.
-        text = cleaned(with_full_stops(_TYPED_DANDA.sub(r"\1 ।", text)).replace("।", " । "), kept=_Either(kept, READ))
+        text = cleaned(
+            with_full_stops(_TYPED_DANDA.sub(r"\1 ।", text)).replace("।", " । "), kept=_Either(kept, READ_IN_HINDI)
+        )
         return _tidied(hindi.in_words(text, unspoken))
     text = cleaned(text, kept=kept)
     if unspoken is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.money import MAGNITUDES
-from vaak.text.speech.unit_names import BARE, NAME_BY_UNIT, STOPPED, plural
+from vaak.text.speech.unit_names import BARE, NAME_BY_UNIT, UNITS_WITH_STOP, plural
 from vaak.text.speech.words import NUMBER, cardinal, decimal, ordinal, table, whole
 
 ATTACHED_ONLY = frozenset(("s", "h", "d", "in", "bit", "cal", "Cal", "deg", "min.", "ga", "mil"))
 """Units that after a whole number and a space are more often something else."""
 MOST_OF_4K = 3
-"""With at least this many digits, a K next to them is kelvin."""
+"""Digits of the shortest number whose K is kelvin: 4K and 8K are sizes of pictures."""
 CAPITALS = frozenset(("W", "V", "L", "J", "N", "K", "A", "T", "t", "Mt", "Gt", "NM", "MT", "Ma", "Ga", "ac", "au"))
 """Units that after a whole number and a space may be an initial, a direction or a name: 1026 W Main."""
 WITH_SPACE = frozenset(("A", "T", "t", "d", "ac", "PA", "MA", "GA"))
@@ -23,7 +23,7 @@ _NAMED_BY_LETTER = re.compile(
     re.IGNORECASE,
 )
 _AFTER_HYPHEN = re.compile(r"[A-Za-z]-$")
-"""Before the number of a version: Apache-2.0 A copy."""
+"""Letters and a hyphen before the number of a version: Apache-2.0 A copy."""
 _BY_CONTEXT: tuple[tuple[str, re.Pattern[str], re.Pattern[str], str], ...] = tuple(
     (unit, re.compile(before), re.compile(after), names)
     for unit, before, after, names in (
@@ -49,9 +49,9 @@ _OF_QUOTIENTS = (
     "yr|wk|mo|d(?!L)"
 )
 """Words below the line of a quotient of units; d is a day."""
-_SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
+_POWER_WORDS = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(
-    re.escape(unit) + (r"(?=\s+[a-z(=]|[,;:)])" if unit in STOPPED else "")
+    re.escape(unit) + (r"(?=\s+[a-z(=]|[,;:)])" if unit in UNITS_WITH_STOP else "")
     for unit in sorted(NAME_BY_UNIT, key=len, reverse=True)
 )
 _SCIENTIFIC = re.compile(
@@ -77,16 +77,16 @@ _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _PRICE_PER_UNIT = re.compile(rf"\b(dollars?|rupees?|pounds?|euros?|cents?|pence|paise|yen)/({_UNIT})(?![\w/²³])")
-_PART = "(?:[ -]?[½¼¾⅓⅔⅛⅜⅝⅞]|[ -][1-9]/(?:2|4|8|16)(?![\\w/]))"
+_VULGAR_PART = "(?:[ -]?[½¼¾⅓⅔⅛⅜⅝⅞]|[ -][1-9]/(?:2|4|8|16)(?![\\w/]))"
 """A fraction after a whole number."""
 _SHORT_FEET_INCHES = re.compile(
-    rf"(?<![\w.])(\d{{1,3}}) ?ft\.? (\d{{1,2}}{_PART}?) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])"
+    rf"(?<![\w.])(\d{{1,3}}) ?ft\.? (\d{{1,2}}{_VULGAR_PART}?) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])"
 )
-_FEET_INCHES = re.compile(rf"(?<![\w.])(\d{{1,3}})\s?['′]\s?(\d{{1,2}}(?:\.\d+|{_PART})?)\s?(?:\"|″|'')")
-_INCHES_AND_PART = re.compile(rf"(?<![\w.])(\d{{1,3}}{_PART})(?:\"|″| in\.(?=\s[a-z(]|[,;:)]))")
+_FEET_INCHES = re.compile(rf"(?<![\w.])(\d{{1,3}})\s?['′]\s?(\d{{1,2}}(?:\.\d+|{_VULGAR_PART})?)\s?(?:\"|″|'')")
+_INCHES_AND_PART = re.compile(rf"(?<![\w.])(\d{{1,3}}{_VULGAR_PART})(?:\"|″| in\.(?=\s[a-z(]|[,;:)]))")
 _OF_TWO_UNITS = re.compile(rf"((?<![\w.,/]){NUMBER}\s?({_UNIT}))\s?/\s?(?={NUMBER}\s?({_UNIT})(?![\w/]))")
 """The same measure in two units (180°C/350°F), or two of one (8GB/16GB)."""
-_AMOUNT = re.compile(r"\d[KkMB]")
+_SHORT_COUNT = re.compile(r"\d[KkMB]")
 """Much faster to look for than what follows."""
 _THOUSANDS_OF = re.compile(
     r"(?<![\w.,])(?!40[13][kK]\b|(?:4|5|8|10)K (?:run|race|walk|video|screen|display|monitor|resolution)\b)(\d+)"
@@ -136,7 +136,7 @@ _OF_AREA = table("w/w=weight_by_weight v/v=volume_by_volume w/v=weight_by_volume
 _CONSUMPTION = re.compile(rf"({NUMBER}) ?(L|l|kWh) ?/ ?100 ?km\b")
 _PAPER = re.compile(rf"(\d ?(?:×|x|by) ?{NUMBER}) in\b\.?(?=$|[\s,;:)])")
 _ONE = re.compile(r"\b(?:[Aa]n?|[Aa]nother|[Ee]ach|[Ee]very)\s$")
-_NOUN = re.compile(
+_NOUN_FOLLOWS = re.compile(
     r"\s(?!(?:of|per|and|or|nor|but|in|to|at|from|a|an|the|is|was|were|are|has|had|away|apart|ago|later|more|less|each|off|"
     r"up|down|on|by|with|for|after|before|above|below|over|under|than|so|as|if|when|while|because|every)\b)[a-z]{3,}"
 )
@@ -161,7 +161,7 @@ def units(text: str) -> str:
     'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
     """
     # From the most specific form to the most general: each rule consumes figures that later ones would misread.
-    if _AMOUNT.search(text):
+    if _SHORT_COUNT.search(text):
         text = _THOUSANDS_OF.sub(lambda match: f"{whole(match[1])} {MAGNITUDES[match[2]]}", text)
     text = _OF_MAGNITUDE.sub(lambda match: match[0].removesuffix(match[2]) + plural(NAME_BY_UNIT[match[2]]), text)
     text = _SCIENTIFIC.sub(_scientific, text)
@@ -213,7 +213,7 @@ def bare_units(text: str) -> str:
 
 
 def _name_bare(match: re.Match[str]) -> str:
-    """One of it after a word such as per or half; otherwise several."""
+    """The unit in the singular after a word such as per or half, otherwise in the plural."""
     names = NAME_BY_UNIT.get(match[1]) or _raise_unit(NAME_BY_UNIT[match[1][:-1]], match[1][-1])
     single = _HALF_OR_ONE.search(match.string[max(0, match.start() - 12) : match.start()])
     return names.partition("/")[0] if single else plural(names)
@@ -285,7 +285,7 @@ def _per_short(match: re.Match[str]) -> str:
 
 def _raise_unit(names: str, power: str) -> str:
     one, _, many = names.partition("/")
-    return f"{_SQUARED[power]} {one}/{_SQUARED[power]} {many or one + 's'}" if power else names
+    return f"{_POWER_WORDS[power]} {one}/{_POWER_WORDS[power]} {many or one + 's'}" if power else names
 
 
 def _measure_with_vulgar(match: re.Match[str]) -> str:
@@ -343,7 +343,7 @@ def _find_names(match: re.Match[str]) -> str:
 
 def _is_adjective(match: re.Match[str]) -> bool:
     before = match.string[max(0, match.start() - 10) : match.start()]
-    return bool(_ONE.search(before) and _NOUN.match(match.string, match.end()))
+    return bool(_ONE.search(before) and _NOUN_FOLLOWS.match(match.string, match.end()))
 
 
 def _name_inches(amount: str) -> str:

@@ -15,10 +15,12 @@ MAGNITUDES = table(
 )
 _OF_RUPEES = table("cr=crore Cr=crore lac=lakh lacs=lakh Lac=lakh Lacs=lakh L=lakh lakhs=lakh crores=crore mil=million")
 _MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
-_WORDS = "[Hh]undred|[Tt]housand|[Ll]akhs?|[Mm]illion|[Cc]rores?|[Bb]illion|[Tt]rillion|dozen|zillion|quadrillion|grand"
+_MAGNITUDE_WORDS = (
+    "[Hh]undred|[Tt]housand|[Ll]akhs?|[Mm]illion|[Cc]rores?|[Bb]illion|[Tt]rillion|dozen|zillion|quadrillion|grand"
+)
 _SHORT_MAGNITUDE = "|".join(MAGNITUDES)
 _MAGNITUDE = (
-    rf"(?P<magnitude>[ -]?(?:{_WORDS})(?: (?:{_WORDS}))?\b| ?(?:{_SHORT_MAGNITUDE})\b(?!\.\w)"
+    rf"(?P<magnitude>[ -]?(?:{_MAGNITUDE_WORDS})(?: (?:{_MAGNITUDE_WORDS}))?\b| ?(?:{_SHORT_MAGNITUDE})\b(?!\.\w)"
     rf"| ?(?:cr|Cr|[Ll]acs?|mil)\b\.?(?=[\s,;)]|$)|L\b)"
 )
 _SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
@@ -38,13 +40,14 @@ _CODE_AFTER = re.compile(
     rf"(?<![\w.,])(?:(?P<least>{NUMBER})\s?(?:-|–|to)\s?)?(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?"
     rf"(?P<mark>{_AFTER}|{_SIGNS_AFTER})(?!\w)"
 )
-_CODE = re.compile(rf"[A-Z]{{3}}|{_SIGNS_AFTER}")
+_HAS_CODE = re.compile(rf"[A-Z]{{3}}|{_SIGNS_AFTER}")
 """Much faster to look for than an amount."""
 _SIGN_AND_CODE = re.compile(
-    rf"[$£€¥₹]\s?(?=(?:{NUMBER}\s?(?:-|–|to)\s?)?{NUMBER}(?: ?(?:{_SHORT_MAGNITUDE}|{_WORDS}))? ?(?:{_AFTER})\b)"
+    rf"[$£€¥₹]\s?(?=(?:{NUMBER}\s?(?:-|–|to)\s?)?{NUMBER}"
+    rf"(?: ?(?:{_SHORT_MAGNITUDE}|{_MAGNITUDE_WORDS}))? ?(?:{_AFTER})\b)"
 )
 _RUPEES_ONLY = re.compile(r"(?<=\d)/-(?!\w)")
-"""After an amount in rupees: and no paise."""
+"""The stroke and dash that close an amount in rupees without paise."""
 _EUROPEAN = re.compile(
     r"(?<=€)\s?(\d{1,3}(?:\.\d{3})+|\d+)(,\d\d)?(?![\d,])"
     r"|(?<![\d.,])(\d{1,3}(?:\.\d{3})+|\d+)(,\d\d)?(?=\s?(?:€|EUR\b|kr\b|zl\b|Kc\b))"
@@ -89,7 +92,7 @@ def money(text: str) -> str:
     text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
     text = _A_DAY.sub(lambda match: f"{decimal(match[2])} {CURRENCIES[match[1]].one}", text)
     text = _TWO_MAGNITUDES.sub(_range_of_magnitudes, text)
-    if _CODE.search(text):
+    if _HAS_CODE.search(text):
         text = _CODE_BEFORE.sub(_code, _CODE_AFTER.sub(_code, _SIGN_AND_CODE.sub("", text)))
     text = _AMOUNT.sub(_amount, text)
     text = _CHANGE.sub(lambda match: say_amount(f"0.{match[1]:0>2}", _OF_CHANGE[match[2]]), text)

@@ -28,7 +28,7 @@ NAMES_BY_SIGN = table(
 RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", "0123456789+-=()n", strict=True))
 LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()", strict=True))
 STARS = "★☆⭐"
-READ = frozenset((*NAMES_BY_SIGN, *RAISED, *LOWERED, *STARS, *"☉⊙‱"))
+READ_AS_OPERATORS = frozenset((*NAMES_BY_SIGN, *RAISED, *LOWERED, *STARS, *"☉⊙‱"))
 """Characters that ``operators`` reads."""
 
 GREEK = re.compile(
@@ -47,7 +47,7 @@ def greek_name(letter: str) -> str:
 
 
 KEYS = table("Ctrl=Control Cmd=Command Esc=Escape Del=Delete Ins=Insert Opt=Option PgUp=Page_Up PgDn=Page_Down")
-"""Of a keyboard."""
+"""Keys of a keyboard."""
 _ROUND = {
     10: "tens",
     100: "hundreds",
@@ -77,7 +77,7 @@ ELEMENTS = table(
     """
 )
 _RAISED = f"[{''.join(RAISED)}]"
-_POWER = re.compile(
+_RAISED_POWER = re.compile(
     rf"(?<=\d)(?=[⁺⁻]|{_RAISED}{{2}}|[⁰¹⁴⁵⁶⁷⁸⁹ⁿ])({_RAISED}+)|(?<=10)([²³])|(?<=[a-z])([⁴⁵⁶⁷⁸⁹ⁿ]|⁻{_RAISED}+)"
 )
 _UNIT = "|".join(re.escape(one) for one in sorted(NAME_BY_UNIT, key=len, reverse=True) if len(one) > 1 or one == "m")
@@ -104,7 +104,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"\b(k?N|lbf?|ft|m?Pa|W|A)[·⋅](?=(?:m|ft|lbf?|h|s)\b)"), r"\1-"),  # products of units
     (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
     (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {plural_unit(NAME_BY_UNIT[found[2]])}"),
-    (_POWER, lambda found: f" to the power of {_lowered(found[1] or found[2] or found[3])} "),
+    (_RAISED_POWER, lambda found: f" to the power of {_lowered(found[1] or found[2] or found[3])} "),
     (re.compile(rf"[{''.join(LOWERED)}]+"), lambda found: "".join(LOWERED[one] for one in found[0])),
     (re.compile(rf"\b(?:{_FORMULAS})\b"), lambda found: " ".join(found[0].upper())),
     (

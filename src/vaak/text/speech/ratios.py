@@ -26,9 +26,9 @@ THOUSAND = 1000
 _FULL_MARKS = (5, 10, 100)
 """All of these are a score: 10/10; 50/50 and 20/20 are not."""
 _VULGAR = re.compile(rf"(?:(\d+)\s?)?([{''.join(VULGAR)}])")
-_MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
+_MIXED_NUMBER = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
 _FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(1000|\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|[.,]\d)((?:th|rd)s?\b)?")
-_RANGE = re.compile(r"(?<![\w./])(\d{1,2}/\d{1,2})\s?[-–]\s?(?=\d{1,2}/\d{1,2}(?![\w/]))")
+_RANGE_OF_FRACTIONS = re.compile(r"(?<![\w./])(\d{1,2}/\d{1,2})\s?[-–]\s?(?=\d{1,2}/\d{1,2}(?![\w/]))")
 _RATE = re.compile(r"(?<![\w./,])(\d+(?:\.\d+)?)/(\d{1,3}(?:,\d{3})+)(?![\w/]|[.,]\d)")
 """A rate per number of people: 0.31/100,000."""
 _RATING = re.compile(r"(?<![\w./,])(\d+\.\d+)/((?:4|5|9|10|20|50|100)(?:\.0)?)(?![\w/]|[.,]\d)")
@@ -36,7 +36,7 @@ _PLOT = re.compile(
     r",? (?:[A-Z][\w.']*\s){1,3}(?:Road|Street|Lane|Avenue|Marg|Nagar|Colony|Layout|Block|Market|Main|Cross|Rd|St)\b"
 )
 _PLOT_NUMBER = re.compile(r"\b(?:[Hh]ouse|[Pp]lot|[Ff]lat|[Dd]oor|[Ss]urvey|[Kk]hasra)(?: [Nn]umber| [Nn]o\.?)?\s$")
-"""Before the number of a building: 45/2, M.G. Road."""
+"""A word before the number of a building; ``_PLOT`` is a street after one: 45/2, M.G. Road."""
 _ODDS_BEFORE = re.compile(r"\b[Oo]dds\b[^.!?;]{0,25}$")
 _ODDS_AFTER = re.compile(r" (?:favou?rites?|outsiders?|shots?|odds)\b")
 _PRESSURE = re.compile(r"\b(?:BP|B P|[Bb]lood pressure)(?:\s(?:is|was|of|at))?[: ]\s?$")
@@ -63,8 +63,8 @@ def ratios(text: str) -> str:
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
     text = _RATE.sub(lambda match: f"{decimal(match[1])} per {whole(match[2])}", text)
     text = _RATING.sub(lambda match: f"{decimal(match[1])} out of {decimal(match[2])}", text)
-    text = _RANGE.sub(r"\1 to ", text)
-    text = _MIXED.sub(_read_mixed_number, text)
+    text = _RANGE_OF_FRACTIONS.sub(r"\1 to ", text)
+    text = _MIXED_NUMBER.sub(_read_mixed_number, text)
     return _FRACTION.sub(_ratio, text)
 
 

@@ -78,18 +78,18 @@ _NUMBERED_EVENT = re.compile(
     rf"\b(?=[IVXLC]{{2}}|[VX]\s)({_ROMAN})(?:th)?(?= (?:Olympiad|Olympics|Games|Congress|Corps|Dynasty|Army|Legion|"
     r"Summit|Conference|Session|Schedule|Plan)\b)"
 )
-_LONG = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
+_FOUR_LETTERS = re.compile(rf"(?<![\w'’-])(?=[IVXLCDM]{{4}})({_ROMAN})(?![\w'’-])")
 """That many letters can hardly be anything else."""
 _AFTER_NOUN = re.compile(rf"(?<=[a-z]{{3}} )(?!IV|XX)(?=[IVX]{{2}})({_SMALL})\b(?![\w'’-])")
-_NOUN = re.compile(r"(?<![\w'’-])(?!(?:the|and|for|via|per|with|from|that|when) )[a-z]{3,} $")
+_NOUN_BEFORE = re.compile(r"(?<![\w'’-])(?!(?:the|and|for|via|per|with|from|that|when) )[a-z]{3,} $")
 """``count II``; IV after a small letter is more often a drip, and XX a size."""
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
-_LETTERS = re.compile(r"[IVXLCDM]{2}|[ivx]{2}|WW|\b[IVXLCDM]\b")
+_ROMAN_LETTERS = re.compile(r"[IVXLCDM]{2}|[ivx]{2}|WW|\b[IVXLCDM]\b")
 """Letters that every numeral has: a search for them is much faster than one for numerals."""
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
 _CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
 _ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)")
-"""Of a list."""
+"""The number of an item in a list."""
 _VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
@@ -99,7 +99,7 @@ def roman_numerals(text: str) -> str:
     >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
     'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
     """
-    if not _LETTERS.search(text):
+    if not _ROMAN_LETTERS.search(text):
         return text
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(parse_roman(match[1])), text)
@@ -111,7 +111,7 @@ def roman_numerals(text: str) -> str:
     text = _AFTER_NOUN.sub(_read_after_noun, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     text = _NAME.sub(_read_name, text)
-    return _LONG.sub(lambda match: cardinal(parse_roman(match[1])), text)
+    return _FOUR_LETTERS.sub(lambda match: cardinal(parse_roman(match[1])), text)
 
 
 def parse_roman(roman: str) -> int:
@@ -132,7 +132,7 @@ def _read_heading(match: re.Match[str]) -> str:
 
 
 def _read_after_noun(match: re.Match[str]) -> str:
-    is_noun = _NOUN.search(match.string[max(0, match.start() - 24) : match.start()])
+    is_noun = _NOUN_BEFORE.search(match.string[max(0, match.start() - 24) : match.start()])
     return cardinal(parse_roman(match[1])) if is_noun else match[0]
 
 

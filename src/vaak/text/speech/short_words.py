@@ -40,7 +40,7 @@ ALWAYS = table(
 """No words of English, so read with or without a full stop, and with a capital."""
 ALWAYS = FORMS["anywhere"] | ALWAYS
 ALWAYS |= {short.capitalize(): said.capitalize() for short, said in ALWAYS.items()}
-STOPPED = table(
+SHORT_WITH_STOP = table(
     """
     elev=elevation equiv=equivalent encl=enclosed attn=attention conf=confirmation orig=original prob=probably
     abbrev=abbreviated excl=excluding assoc=association avail=available cont=continued contd=continued dia=diameter
@@ -63,11 +63,15 @@ NAMES = table(
     Wyo=Wyoming
     """
 )
-"""With a capital."""
+"""Short forms that are read only with a capital."""
 NAMES = (
     FORMS["name"]
     | NAMES
-    | {short.capitalize(): said.capitalize() for short, said in STOPPED.items() if short not in ("lg", "med", "sm")}
+    | {
+        short.capitalize(): said.capitalize()
+        for short, said in SHORT_WITH_STOP.items()
+        if short not in ("lg", "med", "sm")
+    }
 )
 AFTER_ORDINAL = table(
     """
@@ -77,9 +81,9 @@ AFTER_ORDINAL = table(
     inst=instant ult=ultimo prox=proximo
     """
 )
-"""After an ordinal in figures: 3rd ed., 2nd fl., 14th Amend."""
+"""Short forms after an ordinal in figures: 3rd ed., 2nd fl., 14th Amend."""
 PER = table("mo=month mos=month yr=year yrs=year wk=week hr=hour hrs=hour doz=dozen ea=each pp=person serv=serving")
-"""After a stroke, or a word such as last."""
+"""Short forms after a stroke, or a word such as last."""
 
 
 def _any(short: dict[str, str]) -> str:
@@ -90,7 +94,7 @@ _ON = r"(?=\s+[a-z\d(&]|\s?[–-]|[,;:)/])"
 """How a sentence continues after the full stop of a short form."""
 _BEGINS = r"(?<![\w.'/@#-])"
 _UNITS = "(?:yrs?|hrs|wks?|mths?|lbs|pkgs?|pkts?)"
-"""After a figure ``measures`` reads them, by how many there are."""
+"""Units; after a figure, ``measures`` reads them in the singular or plural."""
 _Rule = tuple[frozenset[str], re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
 
@@ -104,23 +108,24 @@ def _initials(short: Iterable[str]) -> frozenset[str]:
 
 
 _WORD = re.compile("[A-Za-z]+")
-_MIXED = FORMS["mixed"]
-_DOTTED = FORMS["dotted"]
+_MIXED_CASE = FORMS["mixed"]
+_DOTTED_FORMS = FORMS["dotted"]
 _JOURNAL, _JOURNAL_ADJECTIVES = FORMS["journal"], FORMS["journal adjective"]
 _TITLED = FORMS["title"]
 _SCRIPTURE, _OF_CITY = FORMS["scripture"], FORMS["city"]
 _RULES: tuple[_Rule, ...] = (
     (
-        _initials(_DOTTED),
-        re.compile(rf"(?<![\w.&/])({_any(_DOTTED)})(?![\w/]|\.\w)(\s*[\"')]*$)?"),
+        _initials(_DOTTED_FORMS),
+        re.compile(rf"(?<![\w.&/])({_any(_DOTTED_FORMS)})(?![\w/]|\.\w)(\s*[\"')]*$)?"),
         lambda match: (
-            _DOTTED[match[1]] + (f".{match[2]}" if match[1].endswith(".") and match[2] is not None else match[2] or "")
+            _DOTTED_FORMS[match[1]]
+            + (f".{match[2]}" if match[1].endswith(".") and match[2] is not None else match[2] or "")
         ),
     ),
     (
-        _initials(_MIXED),
-        re.compile(rf"(?<![\w.'/@#-])({_any(_MIXED)})(?=('?s)?\b)(?![\w@/]*@)"),
-        lambda match: _MIXED[match[1]],
+        _initials(_MIXED_CASE),
+        re.compile(rf"(?<![\w.'/@#-])({_any(_MIXED_CASE)})(?=('?s)?\b)(?![\w@/]*@)"),
+        lambda match: _MIXED_CASE[match[1]],
     ),
     (
         frozenset(_JOURNAL),
@@ -164,7 +169,7 @@ _RULES: tuple[_Rule, ...] = (
     (
         frozenset(("lg", "med", "sm")),
         re.compile(rf"((?:(?<![\w.,]){NUMBER}|\b(?:a|one|two|three|four|five|six)) )(lg|med|sm)\.?(?= [a-z]{{3,}})"),
-        lambda match: match[1] + STOPPED[match[2]],
+        lambda match: match[1] + SHORT_WITH_STOP[match[2]],
     ),
     (  # patients, where medicine is spoken of; points elsewhere
         frozenset(("pts",)),
@@ -203,9 +208,9 @@ _RULES: tuple[_Rule, ...] = (
         lambda match: f"{LAST[match[1]]}.",
     ),
     (
-        frozenset(STOPPED),
-        re.compile(rf"{_BEGINS}({_any(STOPPED)})\.{_ON}"),
-        lambda match: STOPPED[match[1]],
+        frozenset(SHORT_WITH_STOP),
+        re.compile(rf"{_BEGINS}({_any(SHORT_WITH_STOP)})\.{_ON}"),
+        lambda match: SHORT_WITH_STOP[match[1]],
     ),
     (frozenset(("Pt",)), re.compile(rf"{_BEGINS}Pt\.(?=\s[a-z])"), "Patient"),
     (

@@ -107,7 +107,7 @@ _OTHER_CASE = table(
     """
 )
 """Symbols that are also written in other capitals."""
-_SQUARED = ("in", "ft", "yd", "mi", "m", "km", "cm", "mm")
+_SQUARED_UNITS = ("in", "ft", "yd", "mi", "m", "km", "cm", "mm")
 _SQUARE = (("sq", "sq."), "square"), (("cu", "cu."), "cubic")
 
 
@@ -136,7 +136,7 @@ def _list_prefixed() -> Iterator[tuple[str, str]]:
 
 
 def _list_squares() -> Iterator[tuple[str, str]]:
-    for unit in _SQUARED:
+    for unit in _SQUARED_UNITS:
         one, many = _OTHER.get(unit, dict(_list_prefixed()).get(unit, "")).partition("/")[::2]
         for shorts, name in _SQUARE:
             for short in shorts:
@@ -150,13 +150,13 @@ def _list_other_cases(known: dict[str, str]) -> Iterator[tuple[str, str]]:
             yield other, known[symbol]
 
 
-STOPPED = table(
+UNITS_WITH_STOP = table(
     "c.=cup T.=tablespoon t.=teaspoon tab.=tablet tabs.=tablet cap.=capsule caps.=capsule pt.=pint pts.=point "
     "ct.=count/count pc.=piece pcs.=piece env.=envelope sl.=slice bn.=bunch/bunches"
 )
 """Units only with a full stop, within a sentence: 2 c. flour, but 14 Geo. 3 c. 59."""
 NAME_BY_UNIT = dict(_list_prefixed()) | dict(_list_squares()) | _OTHER
-NAME_BY_UNIT |= dict(_list_other_cases(NAME_BY_UNIT)) | STOPPED
+NAME_BY_UNIT |= dict(_list_other_cases(NAME_BY_UNIT)) | UNITS_WITH_STOP
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 BARE = frozenset(
     one.replace("_", " ")

@@ -1,4 +1,4 @@
-"""What of a text isn't spoken: pictures and marks of markup, which no rule reads, counted and named.
+"""Emoji and markup, which nobody speaks: they are left out of a text, counted and named.
 
 A picture is a character that Unicode shows as an emoji: those of the planes above the first, those of the first that
 have this form by themselves, and any other that is followed by U+FE0F. Nobody
@@ -14,8 +14,8 @@ from collections import Counter
 MOST_NAMED = 8
 _ALONE = "⌚⌛⏩-⏬⏰⏳◽◾☔☕♈-♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓-❕❗➕-➗➰➿⬛⬜⭕"
 """Unicode's Emoji_Presentation in the first plane."""
-_JOINED = "\u200d\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f"
-_PICTURE = re.compile(rf"(?:[{_ALONE}\U0001f000-\U0001faff]|[©®\u2010-\u3299](?=\ufe0f))[{_JOINED}]*")
+_JOINERS = "\u200d\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f"
+_PICTURE = re.compile(rf"(?:[{_ALONE}\U0001f000-\U0001faff]|[©®\u2010-\u3299](?=\ufe0f))[{_JOINERS}]*")
 _FACE = re.compile(r"(?<!\S)(?:[:;=][-'^o]?[)(\[\]DPp/\\|*]|[)(]-?[:;]|\^_?\^|:'\()(?=$|[\s.,!?])")
 """Faces made of punctuation."""
 _TAG = re.compile(
