@@ -122,7 +122,7 @@ UPDATE_RULES: dict[str, UpdateRule] = {
 
 
 UPDATE_CONDITIONS = {one.condition.name: one.condition for one in UPDATE_RULES.values() if one.condition is not None}
-"""Those of all rules, by their names."""
+"""Conditions of all rules, by name."""
 
 
 def rules_reading(name: str) -> tuple[str, ...]:

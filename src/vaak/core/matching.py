@@ -1,4 +1,4 @@
-"""What two sources write differently and mean the same: characters that nobody sees, Unicode forms, names of files.
+"""Match texts written differently by two sources: invisible characters, Unicode forms, names of files.
 
 Texts are compared in one form (``compose``). Names of recordings, utterances and files are paired by ``pair_names``:
 those that are equal first, then those that differ in nothing but

@@ -26,7 +26,7 @@ LONGEST_TEXT = 500
 
 
 class ExampleLog:
-    """What meters saw of single examples, in bounded memory: the first ones, those with the largest errors, and scores.
+    """Single examples seen by meters, in bounded memory: the first ones, those with the largest errors, and scores.
 
     >>> log = ExampleLog("wer")
     >>> log.add(1, 2, (2, 4), "a b c d", {"hypothesis": "a d"})

@@ -1,4 +1,4 @@
-"""What it costs to make an example, measured on a few: which part takes most, and so how many processes help."""
+"""Measure the cost of making an example on a few: which part takes most, and so how many processes help."""
 
 from __future__ import annotations
 

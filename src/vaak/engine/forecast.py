@@ -1,4 +1,4 @@
-"""What a training will have at most, before it begins: the bytes kept between steps, and steps.
+"""Bounds of a training before it begins: the bytes kept between steps, and the number of steps.
 
 Steps are an upper bound: text is counted by its bytes, since a token has one at least, and speech by utterances or
 windows.

@@ -72,7 +72,7 @@ class NotCapturableError(Exception):
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a microbatch gives: its terms, whose totals have no graph, and the gradient of each parameter or None."""
+    """A microbatch's results: its terms, whose totals have no graph, and the gradient of each parameter or None."""
 
     terms: Terms
     gradients: list[Tensor | None]

@@ -26,7 +26,7 @@ LAUNCHED = "VAAK_LAUNCHED"
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION", LAUNCHED)
 """Variables of launchers that wait for what they start."""
 ASKING = (signal.SIGINT, signal.SIGTERM)
-"""Those of them that stop a run whoever else hears them."""
+"""Signals that stop a run whoever else receives them."""
 ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
 IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""

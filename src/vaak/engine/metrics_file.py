@@ -155,7 +155,7 @@ def is_record(value: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
 
 @dataclass
 class Totals:
-    """What a listing says of a run's records: the last step, the seconds that steps took, the size of the model.
+    """Facts of a run's records for a listing: the last step, the seconds that steps took, the size of the model.
 
     ``ignored`` counts the lines that aren't records.
     """

@@ -39,7 +39,7 @@ OWN_NAMES = {
     "c_proj": ("output", "down"),
     "lm_head": ("head",),
 }
-"""What Vaak's networks call the layers of the families that they read: Llama, Qwen, GPT-2, T5, Marian."""
+"""Names in Vaak's networks of the layers of the families that they read: Llama, Qwen, GPT-2, T5, Marian."""
 
 
 def is_target(name: str, targets: Iterable[str]) -> bool:

@@ -42,7 +42,7 @@ MOST_UNFOLDED = 10
 
 
 class Scored(NamedTuple):
-    """What a metric is made of: ``sums`` (example, 2), whose ratio it is; ``of`` is a hash of what was compared."""
+    """The parts of a metric: ``sums`` (example, 2), whose ratio it is; ``of`` is a hash of the compared data."""
 
     figure: str
     sums: list[tuple[float, float]]

@@ -1,4 +1,4 @@
-"""What the records of a run say over its steps, read in one pass: curves, evaluations, and numbers that weren't finite.
+"""A run's records over its steps, read in one pass: curves, evaluations, and numbers that weren't finite.
 
 A run may have logged hundreds of megabytes. A curve keeps the lowest, the highest, the first and the last value of
 some thousand stretches of equally many points, which grow as the run does: so memory depends on the number of curves.

@@ -1,4 +1,4 @@
-"""What a run's folder says of it, for a report: curves, events, options, results, pictures and sound.
+"""Facts of a run's folder for a report: curves, events, options, results, pictures and sound.
 
 Reads files alone, without torch and without executing anything that a run names; a run may still be written, or have
 been killed. What a run says is a stranger's: a value of the wrong kind is left out, and a file that a link takes out

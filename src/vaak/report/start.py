@@ -1,4 +1,4 @@
-"""What training changed: the evaluation before the first step, next to a later one, with intervals where known.
+"""The effect of training: the evaluation before the first step, next to a later one, with intervals where known.
 
 A run that begins pretrained is evaluated at step 0 (``training.validation.at_start``). The interval of a difference
 comes from the scores of single examples that evaluations keep (``vaak.core.summaries``): both are of the same ones.

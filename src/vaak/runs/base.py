@@ -26,7 +26,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OF_A_RUN = ("config.yml", "run.json", "owner.json", "MANIFEST.json", "checkpoints")
 CONFIG_FILES = ("config.json", "config.yaml")
 UNTOLD = ("empty", "nested", "unknown")
-"""What ``recognise`` calls paths that hold nothing like a model."""
+"""Kinds of ``recognise`` for paths that hold nothing like a model."""
 
 
 def is_base(path: Path) -> bool:

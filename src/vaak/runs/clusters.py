@@ -36,7 +36,7 @@ RESUMING = "training.checkpoint.resume=auto"
 
 
 STOPPED_BY_SIGNAL = r'"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"'
-"""What status.json has of a run that a scheduler asked to stop, and which is to go on."""
+"""Pattern in status.json of a run that a scheduler asked to stop, and which is to be resumed."""
 SCRIPT = """\
 #!/bin/bash
 {options}
@@ -94,7 +94,7 @@ def slurm_script(experiment: Experiment[Any, Any], arguments: Sequence[str], req
 
 @dataclass(frozen=True)
 class SkyRequest:
-    """What a job of SkyPilot asks for.
+    """The resources that a SkyPilot job requests.
 
     ``gpus`` are a kind and a number (``H100:8``), or None for a machine without; ``infra`` is a cloud, a region or a
     Kubernetes context (None: the cheapest). ``mounts`` are buckets by the folder in which they are seen; ``secrets``

@@ -1,4 +1,4 @@
-"""What ``config check`` says of low-rank adapters: whether there is something to adapt, and layers of those names.
+"""Checks of low-rank adapters by ``config check``: that there is something to adapt, and layers of those names.
 
 Imports no torch: layers are known by the names of stored matrices.
 """

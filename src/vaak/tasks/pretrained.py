@@ -255,7 +255,7 @@ _OLDER_NAMES = {
     "modernbert": _OF_MODERNBERT,
     "modernbert-decoder": _OF_MODERNBERT,
 }
-"""What transformers 4 calls the options of rotary positions in families where it isn't as in most."""
+"""Names of options of rotary positions in transformers 4, for families that differ from most."""
 
 
 def older_rope(rope: Mapping[str, Any], model_type: str = "") -> dict[str, Any]:

@@ -187,7 +187,7 @@ class _Forgotten:
 
 
 class Frozen(NamedTuple):
-    """What is frozen of a base, by its ``adapters``, and where weights in four bits are kept: in prepared data.
+    """The frozen layers of a base, by its ``adapters``, and the folder of prepared data with its weights in four bits.
 
     The modules ``besides`` are trained.
     """

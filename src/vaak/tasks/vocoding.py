@@ -43,7 +43,7 @@ from vaak.tasks.fetching import fetch_model
 Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
 """Gives samples ``(time,)``, on the CPU, of each mel spectrogram ``(frame, bin)``: up to its last frame's centre."""
 PitchedVocoder = Callable[[Sequence[Tensor], Sequence[np.ndarray]], list[Tensor]]
-"""The same of spectrograms and F0 in Hz ``(frame,)``, 0 where a frame is unvoiced."""
+"""Gives samples like ``Vocoder``, from spectrograms and F0 in Hz ``(frame,)``, 0 where a frame is unvoiced."""
 SPEAKING = "data.speaking.vocoder"
 
 
@@ -328,7 +328,7 @@ WEIGHT_NORMS = (
 
 
 def _folded(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights without weight normalisation: direction v and length g become g · v / |v|, for each row."""
+    """Fold weight normalisation into the weights: direction v and length g become g · v / |v|, for each row."""
     found = dict(tensors)
     for length, direction in WEIGHT_NORMS:
         for name in [name for name in found if name.endswith(direction)]:

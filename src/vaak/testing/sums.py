@@ -31,7 +31,7 @@ from vaak.testing.learning import of_one_part
 
 SUM_TOLERANCE = 1e-9
 MULTIPLE = 11
-"""Of how many positions the lengths are multiples to which rows are padded further."""
+"""Rows are padded further to lengths that are multiples of this number of positions."""
 NUM_CHUNKS = (2, 3, 4)
 RANKS = (2, 3)
 

@@ -68,7 +68,7 @@ Reasoning = Literal["keep", "mask", "drop"]
 
 
 class Learned(NamedTuple):
-    """What of a conversation is learned: turns of which ``roles``, of these the last alone, and thoughts of answers.
+    """The learned parts of a conversation: turns of these ``roles``, or the last of them alone, and answers' thoughts.
 
     Thoughts that are masked are read, and not learned; those that are dropped aren't there.
     """

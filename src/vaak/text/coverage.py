@@ -1,4 +1,4 @@
-"""What of the texts of a split a model can't write: characters that its tokens have no way to stand for.
+"""Find the characters of a split's texts that a model's tokens can't represent, so that it can't write them.
 
 A character can't be written where it is in an unknown token, in one that the model never writes, or in no token at all;
 a word, where one of its letters, marks or digits can't. All tasks ask here, in preparation: from 0.5 % on it is a

@@ -21,7 +21,7 @@ HALF_A_CHARACTER = "\ufffd"
 BY_TOKEN = {"Metaspace", "WordPiece", "BPEDecoder", "ByteFallback", "Strip", "Replace", "Fuse"}
 """Decoders whose text of a token depends on whether it is the first or the last, and on neighbours like itself."""
 BY_CHARACTER = {"Metaspace", "Strip", "Fuse"}
-"""Those of which the same holds for the characters of a text whose tokens were joined."""
+"""Decoders for which the same holds for the characters of a text whose tokens were joined."""
 
 
 class Pieces:

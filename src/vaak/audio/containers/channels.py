@@ -1,4 +1,4 @@
-"""What the channels of a file hold, looked at before they are averaged: silence, an inverted channel, a wrong scale."""
+"""Examine a file's channels before they are averaged: silence, an inverted channel, a wrong scale."""
 
 from __future__ import annotations
 

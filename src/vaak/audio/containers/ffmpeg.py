@@ -26,7 +26,7 @@ DEMUXERS = {
 }
 """By ending; of Ogg and WAV there are kinds that libsndfile can't decode (FLAC or Speex in Ogg, AAC in WAV)."""
 ENDINGS_OF_LIBSNDFILE = frozenset({".ogg", ".oga", ".spx", ".wav"})
-"""Those that libsndfile mostly reads: one that FFmpeg can't read either isn't audio."""
+"""Endings that libsndfile mostly reads: a file that FFmpeg can't read either isn't audio."""
 
 
 SAYING = frozenset({"mov", "matroska", "asf"})

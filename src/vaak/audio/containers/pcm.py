@@ -182,7 +182,7 @@ def _count_aiff(file: BinaryIO) -> Contents:
 
 
 AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
-"""Of a sample in each coding of AU."""
+"""Bytes of a sample in each coding of AU."""
 
 
 def _count_au(file: BinaryIO, head: bytes) -> Contents:

@@ -66,7 +66,7 @@ class AudioStatistics:
     dropped: Counter[str] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
     first_names: FirstNames = field(default_factory=FirstNames)
-    """Of recordings that were dropped."""
+    """Names of the first dropped recordings."""
 
     def __len__(self) -> int:
         return self.cuts

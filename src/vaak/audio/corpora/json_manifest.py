@@ -177,7 +177,7 @@ class JsonReader(CorpusReader):
 
 
 class EntryNames:
-    """What cuts of lines without an ``id`` are called: the file's name; for a section, with where it begins.
+    """Names of cuts for lines without an ``id``: the file's name; for a section, with where it begins.
 
     Where several lines of a manifest would have one name, each has its folders before it, as the manifest writes them,
     and a section its end: ``a/1.wav`` and ``b/1.wav`` are ``a-1`` and ``b-1``. So a name depends on its line, and on

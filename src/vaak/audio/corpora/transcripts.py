@@ -343,7 +343,7 @@ class _Row(NamedTuple):
 
 
 def _read_list(file: File, names: dict[str, File | None], given: GivenDialect) -> list[_Row]:
-    """What the rows of a list say: as a table, or by the delimiter after which most lines name a recording."""
+    """Read the rows of a list, as a table, or by the delimiter after which most lines name a recording."""
     read = list(Table(file.path, has_header=False, given=given).rows())
     problems = {id(row.cells): row.problem for row in read}
     tables = [[row.cells for row in read]]

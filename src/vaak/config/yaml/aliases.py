@@ -116,7 +116,7 @@ MAY_REPEAT = frozenset({"model.global_config.batch_size"})
 SCHEDULER_CLASSES = {"CosineAnnealingWarmRestarts": "cosine_restarts"}
 """Schedules by the names of their classes in torch."""
 PRECISION_FLAGS = ({"fp16", "bf16"}, {"training.fp16", "training.bf16"})
-"""Of these, one file may have both: the true one counts."""
+"""One file may have both of a pair; the true one counts."""
 
 
 def flat_names(experiment: SectionType) -> dict[str, str]:

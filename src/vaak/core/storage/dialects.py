@@ -36,7 +36,7 @@ log = logging.getLogger("vaak")
 
 DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 ENDINGS = {".csv": ",", ".tsv": "\t"}
-"""Of files that are tables, and what their cells are separated by, as a rule."""
+"""Endings of files that are tables, and their usual delimiters."""
 SAMPLE_LINES = 1000
 MOST_LINES = 100_000
 """Most lines of one row: quotes that stay open for longer aren't quotes."""
@@ -93,7 +93,7 @@ class Decision(NamedTuple):
 
 
 class _Tally(NamedTuple):
-    """What a dialect makes of a file; ``spans`` are the first and last lines of rows of several."""
+    """A file's reading in a dialect; ``spans`` are the first and last lines of rows of several."""
 
     rows: int
     bad: int

@@ -1,4 +1,4 @@
-"""What the files of a pretrained model are: recognised by their first bytes and their names, and never executed.
+"""Recognise the files of a pretrained model by their first bytes and their names, without executing them.
 
 transformers     model.safetensors (or shards and their index) and config.json: the one form that everything reads
 readable         GGUF and OpenAI's checkpoints of Whisper, which are converted (``vaak.tasks.conversion``);
@@ -42,7 +42,7 @@ CONVERTED = "give the folder that it was converted from, or that model's name on
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """What a path holds: ``what`` completes "PATH …", ``remedy`` says what to do where it isn't read.
+    """The content of a path: ``what`` completes "PATH …", ``remedy`` says what to do where it isn't read.
 
     ``name`` is short, as "ctranslate2"; ``file`` holds the weights, where it is a single one.
     """

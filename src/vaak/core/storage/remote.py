@@ -29,7 +29,7 @@ PART_BYTES = 50 * 2**20
 OTHER_REGION = re.compile(
     r"PermanentRedirect|must be addressed using the specified endpoint|region '[^']*' is wrong", re.IGNORECASE
 )
-"""What S3 says of a bucket that it has in another region than the one asked."""
+"""S3's messages about a bucket in another region than the one asked."""
 
 
 class StorageError(UserError):

@@ -174,7 +174,7 @@ class Checkpointer:
 
     @cached_property
     def _gathering(self) -> Gathering:
-        """What brings the parts of all ranks together, each of which makes it when it first saves."""
+        """Gathers the parts of all ranks, each of which makes it when it first saves."""
         return Gathering(self.ranks, self.config.distributed)
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class RemoteCheckpoints:
     def __init__(self, url: str) -> None:
         self.store = RemoteFolder(url)
         self.whole: dict[int, RemoteCheckpoint] = {}
-        """Those that are whole, by step, as ``look`` found them or this process sent them."""
+        """Complete remote checkpoints, by step, as ``look`` found them or this process sent them."""
         self._claim: bytes | None = None
 
     @property

@@ -293,7 +293,7 @@ HELD_AT_MOST = 64 * 2**20
 ROUNDED_ALONE = frozenset(
     getattr(torch.ops.aten, name) for name in ("zero_", "fill_", "mul_", "div_", "add_", "sub_", "clamp_")
 )
-"""What is done to each number by itself, and gives the same bits however many others there are."""
+"""Elementwise operators, whose bits don't depend on the number of elements."""
 
 
 def _fill(model: nn.Module, parts: dict[str, Tensor], device: torch.device) -> None:
@@ -559,7 +559,7 @@ class Gathering:
         self._group = torch.distributed.new_group([*range(self._size)], timeout=timeout, backend="gloo")
 
     def chunks(self, tensors: Sequence[tuple[Tensor, torch.Size | None]]) -> Iterator[Tensor]:
-        """What rank 0 writes: each tensor whole or in parts, one part at a time; on other ranks nothing.
+        """Yield the tensors that rank 0 writes, whole or in parts, one part at a time; nothing on other ranks.
 
         Each tensor is this rank's, on the CPU, with the shape of the whole one where it is divided. Every rank goes
         through what this yields.

@@ -141,7 +141,7 @@ class _Search:
         self.hotwords = None if search.hotwords is None else PrefixHotwords(search.hotwords, shape)
         self.bonuses = [one for one in (self.words, self.hotwords) if one is not None]
         self.sources, self.tokens = list[np.ndarray](), list[np.ndarray]()
-        """Of each frame, the places of the prefixes in the beam before it, and their new tokens; ``vocab``: none."""
+        """For each frame, the prefixes' places in the beam before it, and their new tokens; ``vocab``: none."""
         self.same_places, self.no_tokens = none + np.arange(self.width), none + self.vocab
         # A prefix is identified by a hash of its tokens, with a fixed seed: results don't depend on the process.
         self.marks = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, self.vocab + 1, np.int64)

@@ -84,7 +84,7 @@ class _Node:
 
 NO_CHILDREN: dict[int, _Node] = {}
 NO_ENDS: dict[int, tuple[float, int]] = {}
-"""Those of new prefixes; nothing is written to them."""
+"""Children and ends of new prefixes; nothing is written to them."""
 
 _Candidate = tuple[float, _Node, int, float, float, float]
 """A score, a prefix of the beam, what continues it (a token, or UNCHANGED), log p of the paths that end in a token, and
@@ -112,7 +112,7 @@ class _Frame(NamedTuple):
     log_probs: dict[int, float]
     """For all tokens that are left, even if there are too many to continue prefixes."""
     tokens: list[tuple[int, float, int]]
-    """Those that continue prefixes, the most probable first, with their kinds."""
+    """Tokens that continue prefixes, the most probable first, with their kinds."""
 
 
 class _Shared:

@@ -1,4 +1,4 @@
-"""What words add to the prefixes of a search over CTC's frames: a language model's scores, and a bonus for each word.
+"""Bonuses of words in a search over CTC's frames: a language model's scores, and a constant for each word.
 
 A word is scored when a token ends it. The language model is asked, once, about a prefix whose continuation could reach
 the beam by the most that a word adds; the others are not in the beam whatever it says, so that nothing is lost.
@@ -62,7 +62,7 @@ def hash_letters(letters: str) -> int:
 
 
 class Endings:
-    """What each token does to the words of a text; the last token here, beyond the vocabulary, does nothing.
+    """Each token's effect on the words of a text; the last token here, beyond the vocabulary, has none.
 
     ``kinds`` ``(vocab + 1,)`` is 0 for a token within a word. Others end one: first it gets the letters
     ``before[kind]``, and ``whole[kind]`` are words after it. The word that has begun is a hash of its letters: a token

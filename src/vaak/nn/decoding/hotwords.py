@@ -87,7 +87,7 @@ class Hotwords:
                     parts[state] = max(parts[state], weight * place / (len(pattern) - 2))
             complete[state] = weight
         self.parts, self.complete = np.array(parts), np.array(complete)
-        """Of each state, what begun hotwords have added, which is taken back, and what those add that it completes."""
+        """For each state, the bonus so far of begun hotwords, which is taken back, and that of completed ones."""
         self.after = np.zeros((len(children), 256), np.intp)
         """The state after a symbol."""
         self._link(children)

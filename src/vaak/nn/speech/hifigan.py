@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from vaak.nn.config import HifiGanConfig
 
 SLOPE = 0.1
-"""Of leaky rectifiers for negative numbers; the last one has 0.01."""
+"""Slope of leaky ReLUs for negative numbers; the last one has 0.01."""
 _LAST_SLOPE = 0.01
 
 

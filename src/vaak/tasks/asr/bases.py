@@ -56,7 +56,7 @@ def _convolve_samples(config: Any) -> Convolutions:
 
 
 def _stack_filters(about: Mapping[str, Any]) -> Convolutions:
-    """Of Kaldi's filters, 25 ms each 10 ms, ``stride`` neighbours are one step."""
+    """Return the framing of Kaldi's filters, 25 ms each 10 ms, with ``stride`` neighbours as one step."""
     return ((400, 160, 0), (about["stride"], about["stride"], 0))
 
 
@@ -249,7 +249,7 @@ class ListenerBase:
 
 
 def _halve_chunks(config: Any, frames: int) -> int:
-    """Of Qwen3-ASR: three convolutions halve each chunk of frames by itself, the last one is shorter."""
+    """Count Qwen3-ASR's positions: three convolutions halve each chunk of frames by itself, the last one is shorter."""
     chunk = 2 * config.audio_config.n_window
     whole, rest = divmod(frames, chunk)
     halves: Convolutions = ((3, 2, 1),) * 3
@@ -257,7 +257,7 @@ def _halve_chunks(config: Any, frames: int) -> int:
 
 
 def _join_positions(config: Any, frames: int) -> int:
-    """Of Whisper's encoder: a convolution halves the frames, and as many neighbours as fit the projector are joined."""
+    """Count positions after Whisper's encoder: a convolution halves the frames, and the projector joins neighbours."""
     sizes = config.audio_config
     return int(count_steps(frames, ((3, 2, 1),)) // (sizes.intermediate_size // sizes.hidden_size))
 

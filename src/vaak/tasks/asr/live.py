@@ -53,7 +53,7 @@ class Event(NamedTuple):
     text: str
     heard: float
     segments: tuple[Segment, ...] = ()
-    """Of a final text."""
+    """Segments of a final text."""
 
 
 def make_live(transcriber: Transcriber, options: LiveOptions) -> LiveTranscriber:

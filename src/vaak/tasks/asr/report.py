@@ -1,4 +1,4 @@
-"""What the report of a recogniser has besides its examples: how its gate routes, and what a pipeline's stages found."""
+"""Parts of a recogniser's report besides its examples: the gate's routing, and results of a pipeline's stages."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Vocabulary:
 
     @cached_property
     def token_bytes(self) -> list[bytes]:
-        """What each token adds to a transcript, in UTF-8, with the space before a word; a space for a time."""
+        """The UTF-8 that each token adds to a transcript, with the space before a word; a space for a time."""
         silent, is_of_bytes = {self.ids.pad, *self.ids.never}, isinstance(self.backend.decoder, decoders.ByteLevel)
         found = [b""] * self.ids.size
         for token in range(self.ids.size):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ENROL_OPTION = "--enrol"
 GIVE_ENCODER = "give --speaker-encoder, or data.inference.speaker_encoder in the YAML of a run"
 MOST_SECONDS = 60.0
-"""Of the speech that an embedding is of."""
+"""The most speech from which an embedding is computed."""
 UNKNOWN_SPEAKER_NAME = re.compile(r"speaker_\d+")
 """How speakers without a name are called."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CutExample(Protocol):
-    """What a cut is made of: the features of a recording or of a window of it, and who speaks when."""
+    """The source of a cut: the features of a recording or of a window of it, and who speaks when."""
 
     @property
     def name(self) -> str: ...

@@ -165,7 +165,7 @@ class GE2E(nn.Module):
     )
     PIECE_FRAMES, PIECES_PER_SECOND, LEAST_COVERED = 160, 1.3, 0.75
     SAME_BELOW = 0.25
-    """Of 70 utterances of 7 readers of LibriSpeech, 0.3 % of the pairs of one are further, 0.9 % of two are nearer."""
+    """On 70 utterances of 7 LibriSpeech readers, 0.3 % of same-speaker pairs are further, 0.9 % of others nearer."""
     TARGET_DB = -30.0
     """The level to which quieter speech is raised, in decibels of full scale."""
 

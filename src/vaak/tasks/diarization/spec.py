@@ -36,7 +36,7 @@ from vaak.tasks.diarization.config import (
 from vaak.tasks.formats import DCP, ONNX, PEFT
 
 BASE_RATE, BASE_PARAMETERS = 16000, 1_473_000
-"""Of the segmentation networks that pyannote.audio publishes."""
+"""Sampling rate and size of the segmentation networks that pyannote.audio publishes."""
 WITH_CLASSES = ("speaker_id", "powerset")
 WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
 OF_CLASSES = ("focal",)

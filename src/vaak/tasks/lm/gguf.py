@@ -37,7 +37,7 @@ ARCHITECTURES = {
 """llama.cpp's names of transformers' families."""
 _GEMMAS = ("gemma", "gemma2", "gemma3")
 _PATTERNS = {"gemma2": 2, "gemma3": 6}
-"""Of as many layers, all but the last attend within a window."""
+"""Periods of layers, of which all but the last attend within a window."""
 _LARGEST = {"gemma2": 46, "gemma3": 62}
 """The number of layers of the 27B, by which llama.cpp knows that it scales attention otherwise."""
 GGUF_TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}

@@ -139,7 +139,7 @@ class SpokenText:
 
 
 class Part(NamedTuple):
-    """What is spoken at once: in which manner, and after how much silence, as of a ``Sentence``.
+    """A text that is spoken at once, with its manner and the silence before it, as of a ``Sentence``.
 
     ``tail`` is how many seconds of silence end the text.
     """

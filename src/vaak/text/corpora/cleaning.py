@@ -99,7 +99,7 @@ class CleaningReport:
 
     documents: dict[str, Counter[str]] = field(default_factory=dict)
     num_files: dict[str, int] = field(default_factory=dict)
-    """Of the sources that have files."""
+    """Number of files of each source that has files."""
     characters: dict[str, int] = field(default_factory=dict)
     """The size of the documents that are kept."""
     repeats: dict[str, float] = field(default_factory=dict)

@@ -53,7 +53,7 @@ UNREADABLE = "a row can't be read"
 NAMED = ("folders", "lines", "fasttext")
 """Types whose labels are names of folders or files, or in the lines."""
 FASTTEXT_PREFIX = "__label__"
-"""Of fastText's labels."""
+"""Prefix of fastText's labels."""
 SEPARATOR = "|"
 """Between several labels in one cell."""
 DROPPED = {

@@ -139,7 +139,7 @@ Sides = tuple[tuple[str, ...], ...]
 """The texts of a document or a pair, by side: ``((text,),)``, or ``((source,), targets)``."""
 Reason = Literal["empty", "also_in_evaluation", "duplicates"]
 Overlap = Literal["source", "pair", "target"]
-"""What training must not share with an evaluation: a source, a whole pair, or either side."""
+"""The part that training must not share with an evaluation: a source, a whole pair, or either side."""
 
 
 class PairFilter:

@@ -78,7 +78,7 @@ class SplitSurvey:
     num_characters: int = 0
     speakers: set[str] = field(default_factory=set)
     labels: Counter[str] = field(default_factory=Counter)
-    """Of labelled texts, how often each label is."""
+    """Counts of the labels of labelled texts."""
     texts: set[int] = field(default_factory=set)
     """Digests, to compare splits."""
     languages: Counter[str] = field(default_factory=Counter)
@@ -156,9 +156,9 @@ class CorpusSurvey:
     note: str = ""
     """Which columns, files or folders are what."""
     unread_audio: int = 0
-    """Of texts: recordings that are there, too, and aren't read with them."""
+    """For texts: recordings that are there, too, and aren't read with them."""
     audio_problem: str | None = None
-    """Of texts: why the recordings that their files name can't be read."""
+    """For texts: why the recordings that their files name can't be read."""
 
     @property
     def is_text(self) -> bool:

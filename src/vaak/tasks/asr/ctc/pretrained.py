@@ -342,7 +342,7 @@ class PretrainedCtc(CtcNetwork):
         return states, frames
 
     def _transform(self, features: Tensor, frames: Tensor, **masks: Tensor) -> Tensor:
-        """What the transformer makes of features ``(row, frame, width)``, of which ``frames`` ``(row,)`` are real."""
+        """Apply the transformer to features ``(row, frame, width)``, of which ``frames`` ``(row,)`` are real."""
         inner, time_mask, channel_mask = self.inner, masks.get("time_mask"), masks.get("channel_mask")
         hidden = inner.feature_projection(features)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden

@@ -118,7 +118,7 @@ def _in_a_form(
 
 
 def _replacements(vocabulary: Vocabulary, counts: Mapping[str, int], said: list[str]) -> dict[str, str]:
-    """What unknown characters are read as: letters of the other case, equal signs, and spaces."""
+    """Return substitutes for unknown characters: letters of the other case, equal signs, and spaces."""
     letters = _letters(vocabulary)
     case, is_turkic = _case(letters), bool({"İ", "ı"} & {*letters})
     changes = dict[str, str]()

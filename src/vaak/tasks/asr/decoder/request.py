@@ -1,4 +1,4 @@
-"""What a language model that listens is asked, and the audio that it reads in its prompt.
+"""The prompts of language models that listen, and the audio in them.
 
     request    before … <audio> … <audio> … after, transcript
                       └─ as many placeholders as the encoder makes of the audio

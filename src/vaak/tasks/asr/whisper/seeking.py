@@ -82,7 +82,7 @@ class Decoded(NamedTuple):
 
 
 class SeekingTranscriber(Protocol):
-    """What seeking asks of a Whisper's transcriber: the search for one window's tokens after another's."""
+    """A Whisper's transcriber as seeking uses it: searches for one window's tokens after another's."""
 
     @property
     def decoding(self) -> AsrDecodingConfig: ...
