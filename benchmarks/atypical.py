@@ -11,12 +11,12 @@ Each utterance is two recordings of digits by one speaker (D/speech_digits), cha
     narrow    the band from 300 to 600 Hz
 
 They are as strong as this since one LoRA, on other draws of training and validation, is then wrong in a seventh of the
-words: with weaker ones it has hardly an error left that experts could mend.
+words: with weaker ones it has hardly an error left that experts could fix.
 
 A recording is in one split alone: takes 0 to 4 are for test, 5 to 9 for validation, the others for training. ``vaak
 pipeline moe-asr`` trains the mixture and both controls; it isn't told the kinds. WER on test is of all seeds together,
 with 95 % of 2,000 bootstrap samples of utterances, paired for differences. They have four speakers, so nothing is said
-of other people. Seeds that are there (FOLDER/SEED) are resumed, or left as they are.
+of other people. Seeds that are there (FOLDER/SEED) are resumed, or left unchanged.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Answers of 1, 4 and 16 times as many tokens after a short prompt, then an answer of one length after prompts of 1, 4
 and 16 times as many. Figures are relative to the smallest size of the same row, so 16 is linear in the first table, and
 1 says in the second that the prompt costs nothing. Medians of rounds in which both ways alternate. The tokenizers are
-made here: what a decoder takes doesn't depend on how its vocabulary was learned.
+made here, as a decoder's time doesn't depend on how its vocabulary was learned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROMPT = 8
 
 
 class WholeText:
-    """What ``Pieces`` gives, by decoding all tokens for each of them."""
+    """Compute the result of ``Pieces`` by decoding all tokens for each of them."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self.tokenizer, self.ids = tokenizer, list(prompt)

@@ -14,7 +14,7 @@ far are written when it ends, or is ended. A part that fails says why on the pag
   pipeline and faster-whisper with the same weights
 - throughput: tokens a second, MFU and memory of language models, in bf16, without dropout, which take turns on the card
   (racing.py, arms.py): a hand-written loop, transformers.Trainer and litgpt (if installed), not compiled and compiled;
-  an arm is compared with the loop that is compiled as it is
+  an arm is compared with the loop that is compiled in the same way
 - snapshot: how long a checkpoint's copy holds training up, and its page-locked memory: staged in pieces, as Vaak's is,
   and page-locked all at once; the weights and moments of the last of the models
 - decoding: tokens a second of a language model: Vaak's, transformers', and transformers' with a static cache, which

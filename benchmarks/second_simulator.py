@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=100)
     parser.add_argument("--speakers", type=int, default=2)
     parser.add_argument("--utterances-per-speaker", type=int, nargs=2, metavar=("LEAST", "MOST"))
-    parser.add_argument("--whole", action="store_true", help="recordings as they are, with their pauses")
+    parser.add_argument("--whole", action="store_true", help="unmodified recordings, with their pauses")
     parser.add_argument("--beta", type=float, default=2.0, help="mean pause in seconds")
     parser.add_argument("--labels", choices=("words", "energy", "utterances"), default="words")
     parser.add_argument("--threshold", type=float, default=35.0, help="energy: dB below the loudest frame")

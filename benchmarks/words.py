@@ -44,7 +44,7 @@ class Recording(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A word's confidence, and whether it was said."""
+    """A word's confidence, and whether it was spoken."""
 
     confidence: float
     is_right: bool

@@ -48,7 +48,7 @@ def plan(epoch: int) -> list[np.ndarray]:
 
 def take_step(step: int, epoch: int, place: int) -> float:
     """Change the weights and the optimizer's moments: a function of them and of the step's number, of nothing else."""
-    # What is drawn for an example (token dropout) depends on its number and the epoch, not on who reads it or when.
+    # What is drawn for an example (token dropout) depends on its number and the epoch, not on when or where it is read.
     seed, indices = config.random_seed, plan(epoch)[place].tolist()
     keys = [draw_key(Purpose.DATA, seed, epoch, index, 0) for index in indices]
     batch = data.collate([[data.example(*one)] for one in zip(indices, map(seed_generators, keys), strict=True)])

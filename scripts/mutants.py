@@ -294,7 +294,7 @@ class Covered:
         return chosen
 
     def updated(self, new: Covered) -> Covered:
-        """Return this with the tests of ``new`` as they are there."""
+        """Return this with the tests of ``new``, unchanged."""
 
         def merged(old: dict[str, dict[str, list[str]]], new: dict[str, dict[str, list[str]]]) -> Any:
             both: dict[str, dict[str, list[str]]] = {}

@@ -66,7 +66,7 @@ class BilingualComposer(Composer):
         return self.adorned(phrase)
 
     def adorned(self, phrase: Phrase) -> Phrase:
-        """The phrase with an adjective, or two; as it is where none goes with the noun."""
+        """Add one adjective or two to the phrase; none where none goes with the noun."""
         if not _adjectives(phrase.noun.classes, ("quality", "state")):
             return phrase
         first, second = self.quality(phrase.noun), self.quality(phrase.noun)

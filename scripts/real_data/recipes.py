@@ -44,7 +44,7 @@ def json_line(row: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Work:
-    """A file that is to be made: its downloaded sources, the folder as it is so far, and the lists."""
+    """A file to make: its downloaded sources, the folder with the files made so far, and the lists."""
 
     entry: Entry
     paths: list[Path]

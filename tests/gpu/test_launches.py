@@ -61,7 +61,7 @@ def test_small_tensors_of_a_batch_are_sent_by_one_copy(gpu: MockDevice):
         assert sent[name].is_cuda
         assert torch.equal(sent[name].cpu(), tensor)
         assert sent[name].dtype == tensor.dtype
-    # each may be changed in place: the others are saved for a backward as they are
+    # each may be changed in place: the others are saved for a backward unchanged
     weights = torch.ones(2, 2, 3, device="cuda", requires_grad=True)
     product = (weights * sent["prosody"]).sum()
     sent["symbols"].add_(1)

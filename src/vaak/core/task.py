@@ -297,7 +297,7 @@ class Task:
         For a task whose inputs are files: ``predict_files(model, paths, batch_size)`` yields each path with its
         prediction, or with the UserError that says why it can't be read. None: ``predict`` gets the inputs themselves.
     inner_tasks
-        The tasks that this one trains together, by name. Their models are ``tasks.NAME`` of its own model.
+        The tasks that this one trains together, by name. Their models are ``tasks.NAME`` of this task's model.
     """
 
     evaluation_splits: tuple[str, ...] = ("valid",)

@@ -53,7 +53,7 @@ class Pieces:
         return self._waiting + self._tail[self._num_said :]
 
     def _read(self) -> None:
-        """Move what has become final from the tail, of which ``_num_said`` characters were said, to what waits."""
+        """Move what has become final from the tail, of which ``_num_said`` characters were returned, to what waits."""
         new, self._tail = self._decoded.read()
         self._waiting += new[self._num_said :]
         self._num_said = max(0, self._num_said - len(new))

@@ -508,7 +508,7 @@ def all_cases() -> list[Bad]:
         for files, says in BAD_CONFIGURATIONS.items():
             if (command, files) == ("data check", "directory.yml"):
                 says = "directory.yml is empty"  # a folder is looked into
-            reports = command == "doctor" and "=" not in says  # what isn't an override is no configuration to report on
+            reports = command == "doctor" and "=" not in says  # without an override there is nothing to report on
             found.append(Bad(f"{command} {files}", says, own_place="stdout" if reports else "stderr"))
     for command, rest in RUN_COMMANDS.items():
         found += [Bad(f"{command} {run} {rest}", says) for run, says in BAD_RUNS.items()]

@@ -79,7 +79,7 @@ def test_after_a_kill_no_point_is_missing(torn: int, tmp_path: Path):
 
 
 class LeaveAt(TensorBoardCallback):
-    """Copies the run directory during the run, as it is on disk if the process is killed there."""
+    """Copies the run directory during the run, which is its state on disk if the process is killed there."""
 
     def __init__(self, step: int, target: Path) -> None:
         super().__init__()

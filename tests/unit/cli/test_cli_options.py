@@ -106,7 +106,7 @@ def test_help_has_whole_names_in_80_columns(monkeypatch: pytest.MonkeyPatch):
             if parameter.param_type_name == "option" and not parameter.hidden:
                 assert {*parameter.opts, *parameter.secondary_opts} <= words, name
         assert not re.search(r"--[\w-]*-$", shown, re.MULTILINE), name
-        # Defaults as they are typed, not (0.8) or (None); each example begins a line.
+        # Defaults as a user types them, not (0.8) or (None); each example begins a line.
         assert not re.search(r"default:\s+\(", shown), name
         assert all(line.strip().startswith("Example:") for line in shown.splitlines() if "Example:" in line), name
 

@@ -1,4 +1,4 @@
-"""Vaak's code is identified by its commit, and by a hash of its files where they differ or there is no commit."""
+"""Vaak's code is identified by its commit, and by a hash of its files if they changed since or no commit exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models by their names on the Hugging Face Hub where there is no network."""
+"""Models by their names on the Hugging Face Hub, without a network."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_config_check_knows_the_layers_of_a_gguf_by_its_header(tmp_path: Path):
     write("gpt2", "attn_qkv", "attn_output")
     assert find("c_attn") == []
     assert find("q_prj") == [f"{file} has no layer called q_prj; there are c_attn, c_proj"]
-    # A layer whose name in transformers isn't known, and no header at all: nothing is said.
+    # A layer whose name in transformers isn't known, and no header at all: no message.
     write("mamba", "ssm_in")
     assert find("q_prj") == []
     file.write_bytes(file.read_bytes()[:40])

@@ -54,7 +54,7 @@ def _why_untrusted(tree: PlacedDict, path: Sequence[str], code: Path | None) -> 
 
 
 def code_in_options(values: Any) -> set[str]:
-    """Return every text in unresolved options that may name a class, as it is written like a reference.
+    """Return every text in unresolved options that may name a class: those written like a reference.
 
     Files that they extend are among them, since these may name any.
 

@@ -3,7 +3,7 @@
 Agglomerative: average linkage on the cosine distance; two speakers of one window are never joined.
 
 Centred: the same again without the mean of the recording's embeddings, where at least three are found. What all have in
-common, the encoder's own mean and the room, makes distances small; without it, a threshold lies between those of one
+common, the encoder's own mean and the room, makes distances small; without it, a threshold is between those of one
 speaker and of two in more recordings. One or two speakers have no such mean: theirs lies at or between them.
 
 VBx: a Bayesian mixture, begun with those clusters, in which speakers without evidence die out. Each embedding x of

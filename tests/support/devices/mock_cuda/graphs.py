@@ -1,7 +1,7 @@
 """CUDA graphs of the mock device: operators noted while a graph is captured, and called again on the same tensors.
 
 As on a GPU, a capture computes nothing: tensors written to are restored, and new ones are NaN until the first replay.
-A replay writes to the tensors of the capture, and draws from the generator as it is then.
+A replay writes to the tensors of the capture, and draws from the generator in its state at that time.
 """
 
 from __future__ import annotations

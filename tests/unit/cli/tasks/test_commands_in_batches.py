@@ -181,7 +181,7 @@ def test_int8_computes_linear_layers_in_8_bits_and_says_so(
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16", "fp16"])
 def test_precisions(vaak, tiny_run: Path, precision: str, caplog: pytest.LogCaptureFixture):
-    """On a CPU auto is fp32, and fp16 is, too, with a line that says so."""
+    """On a CPU auto is fp32, and so is fp16, which a line reports."""
     supported.cache_clear()
     arguments = ("generate", tiny_run, "लड़की", "--max-new-tokens", 8, "--temperature", 0)
     code, out, err = vaak(*arguments, "--precision", precision)

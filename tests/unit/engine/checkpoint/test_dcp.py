@@ -131,7 +131,7 @@ def test_parts_that_leave_places_empty_are_refused(places: list[int], tmp_path: 
     about = dcp.FileSystemReader(tmp_path / "dcp").read_metadata()  # type: ignore[attr-defined]
     (index, place), kind = about.storage_data.popitem(), cast(Any, about.state_dict_metadata["a"])
     for begin in places:
-        # The file's whole tensor stands for each part: which part it is, is said here alone.
+        # The file's whole tensor stands for each part; only this offset names the part.
         about.storage_data[replace(index, offset=torch.Size([begin]))] = place
     kind.chunks = [replace(kind.chunks[0], offsets=torch.Size([one]), sizes=torch.Size([2])) for one in places]
     (tmp_path / "dcp/.metadata").write_bytes(pickle.dumps(about))

@@ -127,7 +127,7 @@ def test_a_finished_run_stays_finished_and_may_be_extended(after: int, tmp_path:
     [pytest.param(4, 8, marks=pytest.mark.slow), (8, 4), (4, 3), pytest.param(7, 40, marks=pytest.mark.slow)],
 )
 def test_another_batch_size_is_taken_over_exactly_or_refused(before: int, after: int, tmp_path: Path):
-    """Where the examples that were seen are not a whole number of the new batches, one line says so."""
+    """One line reports that the examples seen so far aren't a whole number of the new batches."""
     steps = run(tmp_path / "whole", Seen(), batch_size=before).total_steps
     taken = 0
     for stop in range(1, steps + 1):

@@ -59,7 +59,7 @@ def look_again(remote: RemoteCheckpoints) -> list[int]:
 
 
 def after(calls: int, name: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a method of RemoteFolder fail, once, after so many calls of it."""
+    """Have a method of RemoteFolder fail, once, after this number of calls."""
     own: Callable[..., Any] = getattr(RemoteFolder, name)
     done = iter(range(1_000))
 

@@ -156,7 +156,7 @@ def test_a_language_model_changes_what_is_found_and_a_narrow_beam_finds_the_obvi
 def search_by_tuples(
     log_probs: np.ndarray, search: CtcBeam, *, looks_ahead: bool = False
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """The same search in its plainest form: prefixes are tuples, words are counted as they are split.
+    """The same search in its plainest form: prefixes are tuples, words are counted when they are split.
 
     ``looks_ahead``: a begun word that no word of the model begins with is charged before it ends.
     """

@@ -87,7 +87,7 @@ def test_everything_under_the_layers_has_the_lowest_rate(kind: str):
 
 
 class Listener(nn.Module):
-    """As models of speech are: convolutions, layers, a norm; a vector of its own, which says nothing of order."""
+    """Like models of speech: convolutions, layers, a norm, and a separate vector, which has no place in the order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Recordings of any length: windows that cover everything, files read as they are in memory, in bounded memory."""
+"""Recordings of any length: windows that cover everything, files read like arrays in memory, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows, streams, masks and batches hold each target in its place, and padding is known as such."""
+"""Windows, streams, masks and batches hold each target in its place, and padding is masked."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from vaak.text.speech.ssml import Manner, Marks, parse_spans
 
 
 def read(text: str, lexicon: dict[str, str] | None = None) -> list[tuple[str, Manner, float | None]]:
-    """Each span as it was written, with its manner and the silence before it."""
+    """Return each span in its written form, with its manner and the silence before it."""
     marks = Marks(lexicon)
     return [(marks.written(span.text), span.manner, span.silence) for span in parse_spans(text, marks)]
 

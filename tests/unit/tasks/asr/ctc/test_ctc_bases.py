@@ -126,7 +126,7 @@ def test_the_output_layer_and_the_tokens_are_the_bases_own(tmp_path: Path, kind:
     assert vocabulary is not None
     theirs: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCTC.from_pretrained(folder)
-    assert vocabulary.ids.size == model.config.vocab_size, "another number of rows would be drawn anew"
+    assert vocabulary.ids.size == model.config.vocab_size, "another number of rows would be drawn again"
     assert vocabulary.ids.pad == model.config.pad_token_id
     ids = vocabulary.encode("ba do mi")
     assert vocabulary.decode(ids) == theirs.decode(ids) == "ba do mi"

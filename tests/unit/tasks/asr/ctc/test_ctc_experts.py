@@ -391,7 +391,7 @@ def test_all_stages_of_a_mixture_work_on_an_encoder(
 def test_states_of_all_frames_are_the_same_embeddings_and_a_base_without_tokens_is_one_line(
     corpus: Path, fine_tuned: Path, base_folder: Path, tmp_path: Path
 ) -> None:
-    """Where all states are stored, an utterance's mean is that of its own frames."""
+    """Where all states are stored, an utterance's mean is over its frames alone."""
     found = []
     for pooling in ("mean", "none"):
         options = stages_of(corpus, fine_tuned, pooling=pooling, embedding_percent=20.0)

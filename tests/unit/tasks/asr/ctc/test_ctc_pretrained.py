@@ -142,7 +142,7 @@ def test_an_adapter_is_that_of_transformers_and_goes_back(corpus: Path, tmp_path
     vocabulary = task.prepared.vocabulary
     assert vocabulary.encode("ba do") == [4, 3, 2, 5, 8]
     assert vocabulary.decode([4, 3, 2, 5, 8]) == "ba do"
-    assert vocabulary.ids.never == (1,), "what parts words is said, special as it is for transformers"
+    assert vocabulary.ids.never == (1,), "the word separator is written, though transformers calls it special"
     samples = task.features(np.random.default_rng(0).normal(size=8000).astype(np.float32))
 
     def ours(model: Any) -> torch.Tensor:
