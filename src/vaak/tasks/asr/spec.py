@@ -149,6 +149,8 @@ model = sherpa_onnx.OnlineRecognizer.from_wenet_ctc(
 )
 stream = model.create_stream()
 stream.accept_waveform(rate, samples)
+# Only whole chunks are read: silence fills the last one.
+stream.accept_waveform(rate, [0.0] * round({silence} * rate))
 while model.is_ready(stream):
     model.decode_stream(stream)
 print(model.get_result(stream))"""
@@ -167,6 +169,7 @@ def _online_code(exported: ExportedFolder, rate: int, bins: int) -> str:
     chunk = round(found["chunk"] / (found["shift"] * found["factor"]))
     return (
         ONLINE_CODE.replace("{folder}", exported.name)
+        .replace("{silence}", f"{found['chunk'] + 0.1:g}")
         .replace("{chunk}", str(chunk))
         .replace("{left}", str(round(found["left"]) // chunk))
         .replace("{audio}", f"sample_rate={rate}, feature_dim={bins}")

@@ -295,6 +295,8 @@ def test_sherpa_onnx_reads_it_online_and_writes_the_same_text(run: Path, corpus:
     card = (folder / "README.md").read_text()
     assert "from_wenet_ctc(" in card
     assert "chunk_size=8, num_left_chunks=8" in card
+    # Without it, the code of the card lost the end of a recording.
+    assert "stream.accept_waveform(rate, [0.0] * round(0.42 * rate))" in card
 
 
 def test_what_sherpa_onnx_can_not_read_online_is_said():
