@@ -26,7 +26,7 @@ from vaak.audio.silero import make_voice_activity
 from vaak.audio.speech_regions import FRAME, MARGIN_AFTER, SHORTEST_SPEECH, frame_samples
 from vaak.tasks.asr.long_form import Window, quietest
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.transcripts import Segment
+from vaak.tasks.asr.transcripts import Segment, join_texts
 
 MARGIN_BEFORE = 0.3
 """Seconds before the first loud frame that belong to an utterance: soft beginnings, and what makes a frame loud."""
@@ -161,7 +161,7 @@ class LiveTranscriber:
         [segments] = self.transcriber.segments_of_windows([window])
         said = tuple(one for one in segments if one.text)
         if said or self._shown:
-            text = " ".join(one.text for one in said)
+            text = join_texts(one.text for one in said)
             yield Event("final", start, end, text, round(self.heard, 3), said)
 
     def _times(self, frames: list[np.ndarray]) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from vaak.core.errors import UserError
 from vaak.scoring.speaker_errors import Turn
 from vaak.tasks.asr.long_form import cut_windows
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.transcripts import SpeakerTranscript
+from vaak.tasks.asr.transcripts import SpeakerTranscript, join_texts
 from vaak.tasks.batches import Batches, Done
 
 PAUSE_SECONDS = 1.0
@@ -45,9 +45,10 @@ class DiarizedRecording:
         texts: dict[int, list[str]] = {}
         for number, text in said:
             # A long turn was read in several pieces.
-            texts.setdefault(number, []).extend(text.split())
+            if text := " ".join(text.split()):
+                texts.setdefault(number, []).append(text)
         turns = tuple(
-            Turn(round(start, 3), round(end, 3), speaker, " ".join(texts[number]))
+            Turn(round(start, 3), round(end, 3), speaker, join_texts(texts[number]))
             for number, (start, end, speaker) in enumerate(self.turns)
             if texts.get(number)
         )

@@ -6,6 +6,7 @@ SRT and WebVTT are subtitles; RTTM and STM (vaak.scoring.speaker_errors) also sa
 from __future__ import annotations
 
 import html
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,23 @@ class Segment(NamedTuple):
         )
 
 
+WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC", "FULLWIDTH", "BOPOMOFO")
+"""How Unicode's names of characters begin that have no space before and after them."""
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Return texts one after another, with a space between them unless they are Chinese or Japanese.
+
+    >>> join_texts(["one", "", "two"]), join_texts(["今天。", "天气", "OK"]), join_texts(["ซื้อ", "ไก่"])
+    ('one two', '今天。天气 OK', 'ซื้อ ไก่')
+    """
+    joined = ""
+    for text in filter(None, texts):
+        around = (unicodedata.name(one, "") for one in (joined[-1:], text[0]) if one)
+        joined += text if not joined or all(name.startswith(WITHOUT_SPACES) for name in around) else f" {text}"
+    return joined
+
+
 LOW = 0.5
 """Words that are less probable are of the class low in WebVTT."""
 
@@ -56,7 +74,7 @@ class Transcript:
 
     @property
     def text(self) -> str:
-        return " ".join(segment.text for segment in self.segments if segment.text)
+        return join_texts(segment.text for segment in self.segments)
 
     def __str__(self) -> str:
         return self.text
