@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import Annotated as Bool
 from typing import Annotated as Float
@@ -251,9 +251,10 @@ class TransformersDecoder(MixedDecoder):
         return TransformersDecoder(small, self.config) if has_weights else self
 
     @cached_property
-    def _arguments(self) -> Mapping[str, Any]:
+    def _arguments(self) -> frozenset[str]:
         """The parameters of the network's ``forward``, by name."""
-        return inspect.signature(self.network.forward).parameters
+        # Not the parameters themselves, which can't be copied with the model.
+        return frozenset(inspect.signature(self.network.forward).parameters)
 
     @cached_property
     def _continues(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import shutil
@@ -131,6 +132,8 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
     reader.next_logits()
     counting.remove()
     assert kind not in CACHED or scored == [1]
+    # As for an export with adapters merged.
+    copy.deepcopy(model)
     # The caches of the others keep the last tokens only.
     assert reader.can_join == (kind not in ("mistral, sliding window", "gemma2", "gemma3_text"))
     if reader.can_join:
