@@ -37,8 +37,9 @@ SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
 class Server:
     """A server of S3's protocol in a separate process, which may be stopped and started again, empty."""
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, page: int = 1000) -> None:
+        """``page`` is the number of files that one answer of a listing has."""
+        self.page, self.port = page, free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self.environment = {
@@ -53,8 +54,7 @@ class Server:
         program = "from moto.server import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(self.port)],
-            # So that the listing of any folder has pages, as that of 1,000 files has.
-            env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "3"},
+            env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(self.page)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -108,6 +108,14 @@ def begin(start: Callable[..., Command], server: Server, bucket: str) -> Callabl
 
 
 @pytest.fixture
+def paged() -> Iterator[Server]:
+    """A server whose listings have pages, as those of more than 1,000 files have elsewhere."""
+    made = Server(page=3)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
 def at_server(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """This process has the server's address and its key."""
     for name, value in {**server.environment, "VAAK_CACHE": str(tmp_path / "cache")}.items():
@@ -123,10 +131,10 @@ ODD_NAMES = (
 )
 
 
-def test_any_name_in_a_bucket_is_read_alone_and_by_a_pattern(
-    server: Server, bucket: str, at_server: pytest.MonkeyPatch
-):
-    system = server.system()
+def test_any_name_in_a_bucket_is_read_alone_and_by_a_pattern(paged: Server, at_server: pytest.MonkeyPatch):
+    at_server.setenv("AWS_ENDPOINT_URL", paged.address)
+    system, bucket = paged.system(), "odd-names"
+    system.mkdir(bucket)
     for name in ODD_NAMES:
         system.pipe_file(f"{bucket}/odd/{name}", name.encode())
     for number in range(20):
