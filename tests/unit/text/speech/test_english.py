@@ -393,7 +393,8 @@ def test_any_mixture_of_written_forms_becomes_words_and_punctuation(parts: list[
     assert re.fullmatch(r"[A-Za-zéâÉÂ ,.?!;:—…\"()'-]*", found), found
 
 
-@given(st.integers(0, 10**15 - 1))
+# Three numbers that are alone in a text are called.
+@given(st.integers(0, 10**15 - 1).filter(lambda number: number not in (112, 911, 999)))
 def test_counts_are_the_words_of_the_number(number: int) -> None:
     """Read back by adding up, which shares nothing with the library that writes them."""
     units = {cardinal(n): n for n in range(20)} | {cardinal(n): n for n in range(20, 100, 10)}
