@@ -21,7 +21,7 @@ from vaak.core.errors import UserError
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
 from vaak.serve.forms import Audio, ModelField
-from vaak.serve.models import Served, Server, compute, naming_fields, stream
+from vaak.serve.models import Served, Server, compute, stream
 from vaak.serve.speakers import NAMES, NamesField, ReferencesField, Voices, diarize_job, receive
 from vaak.serve.uploads import recordings
 from vaak.serve.writing import LEAST_LOGPROB, name_token
@@ -192,8 +192,15 @@ def _listening(
     served = server.choose(endpoint, model)
     given = {name: value for name, value in options.items() if value not in (None, "")}
     _require_effect(served, given)
-    with naming_fields():
+    try:
         transcriber = served.task.transcriber(served.opened.model, **given)
+    except UserError as error:
+        # The configuration's name of a field.
+        option, _, said = str(error).removeprefix("data.decoding.").partition(": ")
+        if option not in given:
+            raise ApiError(400, str(error)) from error
+        field = FIELDS.get(option, option)
+        raise ApiError(400, f"{field}: {said}", param=field) from error
     if scores:
         try:
             transcriber, given = transcriber.scoring_tokens(), {**given, "scores_tokens": True}

@@ -145,7 +145,9 @@ def first_mistake(errors: Any) -> ApiError:
     if not place and kind in ("model_attributes_type", "model_type", "dict_type", "missing"):
         return ApiError(400, "expected a JSON object as the body, with Content-Type: application/json")
     # Where a field may have several types, such as a text or a list of them, pydantic also names the one that it tried.
-    parts = [part for part in place if isinstance(part, int) or (part.isidentifier() and part not in TRIED_TYPES)]
+    # Lists in forms are named so: include[].
+    names = [part.removesuffix("[]") if isinstance(part, str) else part for part in place]
+    parts = [part for part in names if isinstance(part, int) or (part.isidentifier() and part not in TRIED_TYPES)]
     field = ".".join(part for part in parts if isinstance(part, str)) or None
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
     said = {"extra_forbidden": "unknown field; GET /docs lists the fields"}

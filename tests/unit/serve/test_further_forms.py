@@ -114,6 +114,33 @@ def test_log_probabilities_of_a_transcript_are_those_of_the_model(client_of, run
     assert refused.json()["error"]["message"] == "include: it needs response_format json"
 
 
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"timestamp_granularities": ["word"]}, "timestamp_granularities"),
+        ({"timestamp_granularities": ["sentence"], "response_format": "verbose_json"}, "timestamp_granularities"),
+        # A base that has no tokens for times.
+        ({"timestamp_granularities": ["word"], "response_format": "verbose_json"}, "timestamp_granularities"),
+        ({"include": ["logprobs"], "response_format": "verbose_json"}, "include"),
+        ({"include": ["item"]}, "include"),
+        ({"response_format": "xml"}, "response_format"),
+        ({"stream": True, "response_format": "verbose_json"}, "stream"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"language": "klingon"}, "language"),
+        ({"chunking_strategy": {"type": "server_vad", "threshold": 0.5}}, "chunking_strategy"),
+        ({"extra_body": {"stop": "a"}}, "stop"),
+    ],
+)
+def test_what_is_not_done_with_a_recording_is_refused_by_name(client_of, run_of, given, param):
+    run = run_of("asr")
+    with pytest.raises(openai.BadRequestError) as raised, Path(run.inputs[0]).open("rb") as file:
+        make_client(client_of(run.folder)).audio.transcriptions.create(model="asr", file=file, **given)
+    assert param in str(raised.value.message), given
+    assert (raised.value.param or "").startswith(param), given
+    assert raised.value.type == "invalid_request_error"
+
+
 def test_a_recogniser_of_one_language_translates_nothing(client_of, run_of):
     run = run_of("asr")
     files = {"file": ("a.wav", Path(run.inputs[0]).read_bytes())}
