@@ -86,7 +86,11 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
         "training.validation.interval=null",
         "training.checkpoint.interval=null",
     ),
-    "training.checkpoint.interval_epochs": ("training.max_steps=80", "training.validation.interval=60"),
+    "training.checkpoint.interval_epochs": (
+        "training.max_steps=80",
+        "training.validation.interval=60",
+        "training.checkpoint.interval=null",
+    ),
     "model.window": ("model.attention_type=local",),
     "model.kernel_type": ("model.attention_type=causal_linear",),
     "model.num_features": ("model.attention_type=causal_linear",),
