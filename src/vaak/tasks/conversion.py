@@ -37,6 +37,8 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from tokenizers import Regex, pre_tokenizers, processors
+from tokenizers.pre_tokenizers import ByteLevel, Split
 from torch import Tensor
 
 from vaak.core.artifact import LOCK, Artifact
@@ -57,6 +59,11 @@ A process that has made its folder takes the lock at once.
 """
 NUMBERS_AT_ONCE = 1 << 24
 """Numbers that are dequantized at once."""
+LIKE_GPT2 = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "roberta-bpe", "gigachat")
+"""llama.cpp's names of rules by which texts are split before merging: those that are GPT-2's."""
+LIKE_BLOOM, BLOOM_SPLITTING = ("bloom", "gpt3-finnish", "poro-chat"), r" ?[^(\s|.,!?…。，、।۔،)]+"
+WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken")
+"""Rules by which a word that is a token is taken whole, merged or not, and a text begins with a token by default."""
 _EXPERT_WIDTHS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
@@ -84,7 +91,9 @@ def convert(key: str, found: ModelFormat) -> Path:
     if missing := [part.name for part in parts if not part.is_file()]:
         raise UserError(f"{key}: {found.file} lacks {len(missing)} of its {len(parts)} parts: {', '.join(missing[:3])}")
     file = parts[0]
-    made = Artifact(locate_converted(file), MARKER, "converted model", keys={"sizes": dict})
+    made = Artifact(
+        locate_converted(file), MARKER, "converted model", keys={"sizes": dict, "splits_as_llama_cpp": bool}
+    )
     _remove_abandoned(made.folder)
     if made.find() is None or made.damage() is not None:
         with made.making(lambda: made.find() is not None and made.damage() is None, keeps_empty=False) as needed:
@@ -92,7 +101,7 @@ def convert(key: str, found: ModelFormat) -> Path:
                 log.info("%s: %s is converted to %s in 32 bits", key, file, made.folder)
                 with _leaving_nothing(made.folder):
                     (_convert_gguf if found.name == GGUF else _convert_whisper)(key, file, made.folder)
-                    made.finish({"format": found.name, "file": str(file)})
+                    made.finish({"format": found.name, "file": str(file), "splits_as_llama_cpp": True})
     return made.folder
 
 
@@ -180,9 +189,12 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
     try:
         with catching_panics(), _as_one_file(file, folder) as whole:
             how = {"gguf_file": whole.name, "trust_remote_code": False}
-            _save_tokenizer(auto.AutoTokenizer.from_pretrained(whole.parent, **how), folder)
+            values = _read_values(whole)
+            tokenizer = auto.AutoTokenizer.from_pretrained(whole.parent, **how)
+            _split_as_llama_cpp(tokenizer, values, f"{key}: {file}")
+            _save_tokenizer(tokenizer, folder)
             config = auto.AutoConfig.from_pretrained(whole.parent, **how)
-            _set_expert_widths(config, importlib.import_module("gguf").GGUFReader(whole).fields)
+            _set_expert_widths(config, values)
             with torch.device("meta"):
                 model = auto.AutoModelForCausalLM.from_config(config)
             lacking = _write_tensors(model, _iterate_gguf(whole, model), folder)
@@ -199,6 +211,40 @@ def _convert_gguf(key: str, file: Path, folder: Path) -> None:
         raise UserError(f"{key}: {file} lacks {len(lacking)} tensors of its model, such as {lacking[0]}")
 
 
+def _read_values(file: Path) -> dict[str, Any]:
+    """Return what a GGUF says of its model by keys, without lists such as its vocabulary."""
+    gguf: Any = importlib.import_module("gguf")
+    fields = gguf.GGUFReader(file).fields
+    return {name: one.contents() for name, one in fields.items() if one.types[:1] != [gguf.GGUFValueType.ARRAY]}
+
+
+def _split_as_llama_cpp(tokenizer: Any, values: Mapping[str, Any], name: str) -> None:
+    """Have a converted tokenizer of merged bytes split texts, and begin them, as llama.cpp does by the file's rule.
+
+    transformers takes rules that it doesn't know for GPT-2's, without a word.
+    """
+    if values.get("tokenizer.ggml.model") != "gpt2":
+        return
+    rule, backend = values.get("tokenizer.ggml.pre", "default"), tokenizer.backend_tokenizer
+    if rule in LIKE_BLOOM:
+        parts = [Split(Regex(BLOOM_SPLITTING), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
+        backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    elif rule not in LIKE_GPT2 and isinstance(backend.pre_tokenizer, ByteLevel):
+        log.warning(
+            "%s splits texts by llama.cpp's rule %s, which isn't known here: GPT-2's is used, so some texts become "
+            "other tokens than those that the model was trained on",
+            *(name, rule),
+        )
+    if rule in WHOLE_WORDS:
+        backend.model.ignore_merges = True
+        first = values.get("tokenizer.ggml.bos_token_id")
+        if first is not None and "tokenizer.ggml.add_bos_token" not in values:
+            token = tokenizer.convert_ids_to_tokens(int(first))
+            backend.post_processor = processors.TemplateProcessing(
+                single=f"{token} $A", pair=f"{token} $A {token} $B:1", special_tokens=[(token, int(first))]
+            )
+
+
 def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
     try:
         tokenizer.save_pretrained(folder)
@@ -207,13 +253,12 @@ def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
         raise UserError(f"converted model can't be written to {folder}: {error}") from error
 
 
-def _set_expert_widths(config: Any, fields: Mapping[str, Any]) -> None:
+def _set_expert_widths(config: Any, values: Mapping[str, Any]) -> None:
     """Set the widths of experts, which transformers doesn't read from a GGUF: it takes its defaults."""
-    architecture = fields["general.architecture"].contents()
-    for field, option in _EXPERT_WIDTHS.items():
-        found = fields.get(f"{architecture}.{field}")
+    for name, option in _EXPERT_WIDTHS.items():
+        found = values.get(f"{values['general.architecture']}.{name}")
         if found is not None and hasattr(config, option):
-            setattr(config, option, found.contents())
+            setattr(config, option, found)
 
 
 def _iterate_gguf(file: Path, model: Any) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, WhisperForConditionalGeneration
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, WhisperForConditionalGeneration
 
 from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
 from vaak.core.storage.model_formats import count_stored_parameters
 from vaak.tasks.conversion import ABANDONED_SECONDS
 from vaak.tasks.pretrained import find_model, resolve_source
+from vaak.text.tokenizer import Tokenizer
 
 BACK = {
     "self_attn.q_proj": "attn.query", "self_attn.k_proj": "attn.key", "self_attn.v_proj": "attn.value",
@@ -130,25 +131,70 @@ def gguf_file(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory, commands
 
 def _split_gguf(file: Path, folder: Path) -> list[Path]:
     """The same model in parts of a few tensors each, as llama-gguf-split writes them."""
+    folder.mkdir()
+    _copy_gguf(file, folder / "m.gguf", num_parts=3)
+    return sorted(folder.glob("*.gguf"))
+
+
+def _copy_gguf(file: Path, copied: Path, num_parts: int | None = None, **changed: Any) -> None:
+    """Copy a model, with other values of ``tokenizer.ggml.`` keys; those that are None are left out."""
     gguf: Any = pytest.importorskip("gguf")
     reader = gguf.GGUFReader(file)
-    folder.mkdir()
     writer = gguf.GGUFWriter(
-        folder / "m.gguf",
+        copied,
         reader.fields["general.architecture"].contents(),
-        split_max_tensors=len(reader.tensors) // 3 + 1,
+        split_max_tensors=len(reader.tensors) // num_parts + 1 if num_parts else 0,
     )
     for name, one in reader.fields.items():
-        if not name.startswith("GGUF.") and name != "general.architecture":
+        value = changed.get(name.removeprefix("tokenizer.ggml."), one.contents())
+        if not name.startswith("GGUF.") and name != "general.architecture" and value is not None:
             inner = one.types[-1] if one.types[0] == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(name, one.contents(), one.types[0], sub_type=inner)
+            writer.add_key_value(name, value, one.types[0], sub_type=inner)
     for one in reader.tensors:
         writer.add_tensor(one.name, one.data, raw_dtype=one.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return sorted(folder.glob("*.gguf"))
+
+
+def test_texts_of_a_gguf_are_split_as_llama_cpp_does(
+    gguf_file: Path, tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """transformers took each rule that it doesn't know for GPT-2's: three times as many tokens of Hindi, silently.
+
+    llama.cpp itself gave what is expected here, of 354 lines of prose and code each.
+    """
+
+    def convert(**changed: Any) -> Tokenizer:
+        _copy_gguf(gguf_file, tmp_path / "other.gguf", **changed)
+        return Tokenizer.load(resolve_source("model.pretrained", str(tmp_path / "other.gguf"), Path()))
+
+    own, texts = Tokenizer.load(tiny_run / "prepared" / "tokenizer"), ("राम घर जाता है ।", "लड़की किताबें पढ़ती है")
+    # That of tokenizers trained here goes out as bloom's.
+    for text in texts:
+        assert convert().encode(text) == own.encode(text)
+    assert "isn't known here" not in caplog.text
+    assert convert(pre="gpt-2").encode(texts[0]) != own.encode(texts[0])
+    assert "isn't known here" not in caplog.text
+    convert(pre="deepseek-coder")
+    assert "other.gguf splits texts by llama.cpp's rule deepseek-coder, which isn't known here" in caplog.text
+
+
+def test_words_of_a_gguf_that_are_tokens_are_taken_whole(gguf_file: Path, tmp_path: Path):
+    """By Llama 3's rule, whether there are merges for them or not; and its texts begin with a token by default."""
+    reader = pytest.importorskip("gguf").GGUFReader(gguf_file)
+    names = reader.fields["tokenizer.ggml.tokens"].contents()
+    place = names.index("ÿ")  # byte 255, which no text has
+    names[place] = "Ġxylophones"
+    found = {}
+    for rule in ("gpt-2", "llama-bpe"):
+        _copy_gguf(gguf_file, tmp_path / f"{rule}.gguf", tokens=names, pre=rule, add_bos_token=None)
+        folder = Path(resolve_source("model.pretrained", str(tmp_path / f"{rule}.gguf"), Path()))
+        found[rule] = AutoTokenizer.from_pretrained(folder)(" xylophones").input_ids
+    first = reader.fields["tokenizer.ggml.bos_token_id"].contents()
+    assert len(found["gpt-2"]) > 2
+    assert found["llama-bpe"] == [first, place]
 
 
 def test_a_gguf_in_parts_is_read_whichever_part_is_named(gguf_file: Path, tmp_path: Path, cache: Path):
