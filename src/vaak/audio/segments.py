@@ -6,6 +6,7 @@ gives it. Nothing is changed in place.
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,23 @@ import numpy as np
 
 LONGEST_WORD = 60.0
 """Seconds. An interval that began longer ago is a pause, as a gap is; so a window of hours is found by bisection."""
+
+
+WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC", "FULLWIDTH", "BOPOMOFO")
+"""How Unicode's names of characters begin between which there is no space."""
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Return texts one after another, with a space between them unless they are Chinese or Japanese.
+
+    >>> join_texts(["one", "", "two"]), join_texts(["今天。", "天气", "OK"]), join_texts(["ซื้อ", "ไก่"])
+    ('one two', '今天。天气 OK', 'ซื้อ ไก่')
+    """
+    joined = ""
+    for text in filter(None, texts):
+        around = (unicodedata.name(one, "") for one in (joined[-1:], text[0]) if one)
+        joined += text if not joined or all(name.startswith(WITHOUT_SPACES) for name in around) else f" {text}"
+    return joined
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:

@@ -625,6 +625,9 @@ def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[Check
 
 def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
     """Options that wait for another one."""
+    for name, section in (("validation", training.validation), ("checkpoint", training.checkpoint)):
+        if section.interval is not None:
+            yield no_effect(f"training.{name}.interval_epochs", f"interval decides, {section.interval} steps")
     if training.batching.shard_size is None:
         yield no_effect("training.batching.shards_mixed", "shard_size is null, so examples come in random order")
     if training.checkpoint.init_from is None:

@@ -139,7 +139,7 @@ class ValidationConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
     interval: int | None = option("Evaluate every N steps; null evaluates by interval_epochs only.", None, gt=0)
-    interval_epochs: int | None = option("Evaluate at the end of every N epochs.", 1, gt=0)
+    interval_epochs: int | None = option("Evaluate at the end of every N epochs, if interval is null.", 1, gt=0)
     batch_size: int | None = option(
         "Rows of an evaluation batch; null uses training.batch_size.", None, gt=0, le=LARGEST_COUNT
     )
@@ -177,7 +177,7 @@ class CheckpointConfig(Section):
         pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://.",
     )
     interval: int | None = option("Save every N steps.", None, gt=0)
-    interval_epochs: int | None = option("Save at the end of every N epochs.", 1, gt=0)
+    interval_epochs: int | None = option("Save at the end of every N epochs, if interval is null.", 1, gt=0)
     interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)
     save_total_limit: int | None = option("Number of checkpoints to keep, in addition to best and last.", 3, ge=1)
     keep_every: int | None = option(

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from vaak.audio.formats.annotation_lines import name_recordings
+from vaak.audio.segments import join_texts
 from vaak.core.errors import UserError
 from vaak.serve.batching import Job, Kind
 from vaak.serve.errors import ApiError
@@ -166,7 +167,7 @@ async def _transcribe_speakers(
         {"type": "transcript.text.segment", "id": f"seg_{number:03}", **turn._asdict()}
         for number, turn in enumerate(recording.transcript(said, 0.0).turns)
     ]
-    text = " ".join(str(turn["text"]) for turn in turns)
+    text = join_texts(str(turn["text"]) for turn in turns)
     about = {"task": "transcribe", "duration": found.duration, "text": text, "segments": turns}
     return JSONResponse(about)
 
@@ -279,7 +280,7 @@ def _name_scores(scores: Iterable[tuple[bytes, float]]) -> list[dict[str, Any]]:
 
 async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> AsyncIterator[str]:
     """Yield the text of each window once it is final, then the whole text, in the form of OpenAI's events."""
-    said: list[str] = []
+    said = ""
     scores: list[dict[str, Any]] = []
     asked = dict(listening.options).get("scores_tokens")
     try:
@@ -288,12 +289,12 @@ async def _events(listening: Listening, path: Path, kept: AsyncExitStack) -> Asy
                 for one in (one for one in segments if one.text):
                     own = _name_scores(one.token_logprobs)
                     logprobs = {"logprobs": own} if asked else {}
-                    delta = f" {one.text}" if said else one.text
-                    yield _event({"type": "transcript.text.delta", "delta": delta, **logprobs})
-                    said.append(one.text)
+                    longer = join_texts((said, one.text))
+                    yield _event({"type": "transcript.text.delta", "delta": longer[len(said) :], **logprobs})
+                    said = longer
                     scores += own
         logprobs = {"logprobs": scores} if asked else {}
-        yield _event({"type": "transcript.text.done", "text": " ".join(said), **logprobs})
+        yield _event({"type": "transcript.text.done", "text": said, **logprobs})
     except ApiError as error:
         # The answer has begun with status 200.
         yield _event(error.body)

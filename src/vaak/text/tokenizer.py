@@ -146,7 +146,7 @@ class Tokenizer:
     @property
     def begins_texts(self) -> bool:
         """Whether transformers, with this tokenizer, puts the token that begins a document before every text."""
-        return self.backend.encode("a", add_special_tokens=True).ids[:1] == [self.bos_id]
+        return begins_texts(self.backend, self.bos_id)
 
     @property
     def isolates_newlines(self) -> bool:
@@ -272,6 +272,11 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_json, (self.to_json(), self.special_tokens)
+
+
+def begins_texts(backend: Backend, token: int) -> bool:
+    """Return whether a tokenizer of transformers puts a token before every text."""
+    return backend.encode("a", add_special_tokens=True).ids[:1] == [token]
 
 
 def _special_token(backend: Backend, role: str) -> str:

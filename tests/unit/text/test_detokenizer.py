@@ -95,7 +95,7 @@ def test_pieces_are_those_of_the_whole_text(name, seed):
 @given(seed=st.data())
 def test_pieces_of_many_texts_are_those_of_the_whole_text(name, seed):
     if name.startswith("real ") and not (WEIGHTS / name.removeprefix("real ")).is_dir():
-        pytest.skip("real weights are not here")
+        pytest.skip(f"VAAK_WEIGHTS has no folder {name.removeprefix('real ')}")
     check_family(name, seed)
 
 

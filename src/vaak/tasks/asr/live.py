@@ -22,11 +22,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from vaak.audio.segments import join_texts
 from vaak.audio.silero import make_voice_activity
 from vaak.audio.speech_regions import FRAME, MARGIN_AFTER, SHORTEST_SPEECH, frame_samples
 from vaak.tasks.asr.long_form import Window, quietest
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.transcripts import Segment, join_texts
+from vaak.tasks.asr.transcripts import Segment
 
 MARGIN_BEFORE = 0.3
 """Seconds before the first loud frame that belong to an utterance: soft beginnings, and what makes a frame loud."""

@@ -45,9 +45,11 @@ def find_written_language(generation: Mapping[str, Any]) -> str | None:
         name = str(named).lower().strip("<|>")
         return str(TO_LANGUAGE_CODE.get(name, name))
     # As transformers counts them, the first token after the one that begins a transcript.
-    forced = next((token for place, token in generation.get("forced_decoder_ids") or () if place == 1), None)
-    known = {token: name.strip("<|>") for name, token in (generation.get("lang_to_id") or {}).items()}
-    return known.get(forced)
+    forced, known = generation.get("forced_decoder_ids"), generation.get("lang_to_id")
+    if not isinstance(forced, list) or not isinstance(known, Mapping):
+        return None
+    pairs = [tuple(one) for one in forced if isinstance(one, list | tuple)]
+    return next((str(name).strip("<|>") for name, token in known.items() if (1, token) in pairs), None)
 
 
 def find_frozen(options: AsrModelConfig, folder: Path, besides: Collection[str] = ()) -> Frozen | None:

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from vaak.audio.audio_file import AudioFile
-from vaak.audio.segments import Segment
+from vaak.audio.segments import Segment, join_texts
 from vaak.core.errors import UserError
 from vaak.scoring.speaker_errors import Turn
 from vaak.tasks.asr.long_form import cut_windows
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.transcripts import SpeakerTranscript, join_texts
+from vaak.tasks.asr.transcripts import SpeakerTranscript
 from vaak.tasks.batches import Batches, Done
 
 PAUSE_SECONDS = 1.0

@@ -6,13 +6,12 @@ SRT and WebVTT are subtitles; RTTM and STM (vaak.scoring.speaker_errors) also sa
 from __future__ import annotations
 
 import html
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.audio.segments import Interval
+from vaak.audio.segments import Interval, join_texts
 from vaak.scoring.speaker_errors import Turn, rttm_words, stm_text
 
 
@@ -40,23 +39,6 @@ class Segment(NamedTuple):
             | ({"words": words} if words else {})
             | ({"language": self.language} if self.language else {})
         )
-
-
-WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "IDEOGRAPHIC", "FULLWIDTH", "BOPOMOFO")
-"""How Unicode's names of characters begin that have no space before and after them."""
-
-
-def join_texts(texts: Iterable[str]) -> str:
-    """Return texts one after another, with a space between them unless they are Chinese or Japanese.
-
-    >>> join_texts(["one", "", "two"]), join_texts(["今天。", "天气", "OK"]), join_texts(["ซื้อ", "ไก่"])
-    ('one two', '今天。天气 OK', 'ซื้อ ไก่')
-    """
-    joined = ""
-    for text in filter(None, texts):
-        around = (unicodedata.name(one, "") for one in (joined[-1:], text[0]) if one)
-        joined += text if not joined or all(name.startswith(WITHOUT_SPACES) for name in around) else f" {text}"
-    return joined
 
 
 LOW = 0.5

@@ -16,8 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer as Backend
+
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json
+from vaak.text.tokenizer import begins_texts
 
 log = logging.getLogger("vaak")
 
@@ -49,13 +52,14 @@ def write_tokenizer(writer: Any, folder: Path, config: Mapping[str, Any], types:
     write = _write_merges if is_of_bytes else _write_scores
     write(writer, content, special, config["vocab_size"], types)
     ids = {one["content"]: number for number, one in special.items()}
-    for role in ("bos", "pad", "unk", "sep", "mask"):
-        token = about.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
+    roles = {role: about.get(f"{role}_token") for role in ("bos", "pad", "unk", "sep", "mask")}
+    tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in roles.items()}
+    for role, token in tokens.items():
         if token in ids:
             getattr(writer, f"add_{role}_token_id")(ids[token])
     # What ends a text is written apart (write_ends).
-    writer.add_add_bos_token(about.get("bos_token") in ids and _begins(content, ids[about["bos_token"]]))
+    begins = tokens["bos"] in ids and begins_texts(Backend.from_str(json.dumps(content)), ids[tokens["bos"]])
+    writer.add_add_bos_token(begins)
     # An end after the prompt would end the answer before it begins.
     writer.add_add_eos_token(False)
     # Where newer versions of transformers keep the template.
@@ -211,12 +215,6 @@ def write_ends(writer: Any, folder: Path, turn_ends: Sequence[int], document_end
         names = {number: name for name, number in added.items()}
         left = ", ".join(str(names.get(one, one)) for one in others[2:])
         log.warning("llama.cpp's files name three tokens that end a text; it may not stop at %s", left)
-
-
-def _begins(content: Mapping[str, Any], token: int) -> bool:
-    """Whether a tokenizer puts a token before every text."""
-    after = json.dumps(content.get("post_processor"))
-    return bool(re.search(rf'"ids": \[{token}\]', after))
 
 
 def _detect_splitting(content: Mapping[str, Any]) -> str:

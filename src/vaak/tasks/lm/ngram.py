@@ -102,7 +102,7 @@ def search(keys: Int[Tensor, "key"], numbers: Int[Tensor, "row"]) -> Int[Tensor,
     if not torch.compiler.is_exporting():
         return torch.searchsorted(keys, numbers)
     bits = len(keys).bit_length()
-    padded = torch.cat([keys, torch.full((2**bits - len(keys),), torch.iinfo(keys.dtype).max)])
+    padded = torch.cat([keys, keys.new_full((2**bits - len(keys),), torch.iinfo(keys.dtype).max)])
     found = torch.zeros_like(numbers)
     for bit in reversed(range(bits)):
         found = torch.where(padded[found + (2**bit - 1)] < numbers, found + 2**bit, found)
@@ -117,7 +117,7 @@ def repeat_rows(numbers: Int[Tensor, "row"]) -> Int[Tensor, "place"]:
     ends = numbers.cumsum(0)
     total: int = ends[-1].item()  # type: ignore[assignment]
     torch._check(total >= 0)
-    begins = torch.zeros(total + 1, dtype=torch.long).scatter_add(0, ends - numbers, torch.ones_like(numbers))
+    begins = numbers.new_zeros(total + 1).scatter_add(0, ends - numbers, torch.ones_like(numbers))
     return begins.cumsum(0)[:-1] - 1
 
 

@@ -18,6 +18,7 @@ from vaak.core.errors import UserError
 from vaak.nn.lora import merged
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
+from vaak.tasks.asr.model import find_written_language
 from vaak.tasks.asr.vocabulary import Vocabulary
 from vaak.tasks.asr.whisper.model import AsrModel
 
@@ -138,3 +139,18 @@ def test_times_without_names_keep_their_places():
     assert (new.ids.prompt[1], new.ids.size) == (config.vocab_size, config.vocab_size + 1)
     assert new.decode([new.times[3], *new.encode("ab")]) == "ab"
     assert new.ids.prompt[1] in new.ids.never, "no transcript has it"
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"forced_decoder_ids": [[1, 7, 9], 5, None], "lang_to_id": {"<|hi|>": 7}},
+        {"forced_decoder_ids": "1, 7", "lang_to_id": {"<|hi|>": 7}},
+        {"forced_decoder_ids": [[1, 7]], "lang_to_id": ["<|hi|>"]},
+        {"forced_decoder_ids": [[1, None]], "lang_to_id": {"<|hi|>": 7}},
+    ],
+)
+def test_a_strangers_generation_settings_name_no_language(strange: dict[str, Any]):
+    assert find_written_language(strange) is None
+    as_theirs = {"forced_decoder_ids": [(1, 7), (2, 9)], "lang_to_id": {"<|hi|>": 7}}
+    assert find_written_language(as_theirs) == "hi"
