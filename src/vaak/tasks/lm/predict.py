@@ -48,7 +48,7 @@ class Reading:
         return self.keep_last(ids, max(1, self.max_length // 2))
 
     def describe_cut(self, prompt: Sequence[int]) -> str:
-        """Return what is not read of a prompt, in words; nothing if all is."""
+        """Return a line about a prompt that is cut; an empty text if the whole is read."""
         kept = len(self.keep_recent(prompt))
         if kept == len(prompt):
             return ""
@@ -269,7 +269,7 @@ class RowDecoder:
         """Steps since rows came or went that no static step had room for."""
 
     def append(self, tokens: Sequence[int]) -> None:
-        """One more token for each row; a row that outgrows what is read forgets its older part."""
+        """Add a token to each row; a row longer than the model reads forgets its older part."""
         for context, token in zip(self.contexts, tokens, strict=True):
             context.append(token)
         longest = self.reading.max_length
