@@ -15,8 +15,8 @@ words: with weaker ones it has hardly an error left that experts could fix.
 
 A recording is in one split alone: takes 0 to 4 are for test, 5 to 9 for validation, the others for training. ``vaak
 pipeline moe-asr`` trains the mixture and both controls; it isn't told the kinds. WER on test is of all seeds together,
-with 95 % of 2,000 bootstrap samples of utterances, paired for differences. They have four speakers, so nothing is said
-of other people. Seeds that are there (FOLDER/SEED) are resumed, or left unchanged.
+with 95 % of 2,000 bootstrap samples of utterances, paired for differences. The recordings have four speakers, so
+the figures say nothing about other people. Seeds already in FOLDER/SEED are resumed, or left unchanged if complete.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def run_rates(asked: argparse.Namespace) -> None:
         options = train_options(asked, trial)
         shutil.rmtree(options["run_dir"], ignore_errors=True)  # one that was cut
         done = train(load_values([{}, options], HERE))
-        done.require_not_stopped(options["name"], "start again to train it anew")
+        done.require_not_stopped(options["name"], "start again to train it from scratch")
         row = {**trial, "steps": done.step, "seconds": round(time.perf_counter() - begun, 1)}
         row |= {key: value for key, value in done.metrics.items() if key.startswith("val_")}
         row["run"] = str(done.directory)

@@ -4,9 +4,9 @@
 
 TASK is lm (a Llama, Vaak's own network), asr (a Whisper), classification (a BERT), both transformers' networks, or
 seq2seq (a T5, Vaak's own). A model of random numbers is written in bf16, in files of 256 MB, as on the Hub. Then a
-process of its own reads it as a run does whose adapters have ``base_dtype: nf4``, twice: the second time from what the
-first kept. Numbers are the process's own memory beyond what it had before, looked at every 5 ms; ``with files`` adds
-the pages of the files that are being read, which the system takes back where it needs them.
+separate process reads it as a run with ``base_dtype: nf4`` adapters does, twice: the second time from the cache that
+the first wrote. Numbers are the memory that the process gains, sampled every 5 ms; ``with files`` adds the pages of the
+files that are being read, which the system reclaims when it needs them.
 """
 
 from __future__ import annotations

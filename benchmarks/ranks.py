@@ -24,8 +24,8 @@ what this process itself does for that number: plan, messages, memory; not how l
     PYTHONPATH=src python benchmarks/ranks.py --peers [--ranks 2 4] [--rounds 5]
 
 races Vaak with torch's DistributedDataParallel in a hand-written loop, and with accelerate: the same model, tokens,
-optimizer and rows of each process, in turns (arms.py). Of a step, the seconds of rank 0 and the processor time of all
-processes, each over those of DDP in the same round: the median of the rounds, and their spread.
+optimizer and rows of each process, in turns (arms.py). Reports a step's seconds on rank 0 and its processor time
+over all processes, each as a ratio to DDP's in the same round: the median of the rounds, and their spread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a request costs a server besides its model: that of an endpoint which returns a field of its JSON.
+"""Measure the overhead of a request without a model: an endpoint that returns a field of its JSON.
 
 python benchmarks/request_cost.py [--clients 8] [--requests 800] [--rounds 3]
 
-Prints milliseconds of processor time of the server for each request, the median of the rounds: with uvicorn's own
-parser and asyncio's loop, with httptools, and with uvloop, too, as far as they are installed. ``vaak serve`` uses both
-where they are there. The clients' cost isn't counted.
+Prints the server's processor time per request in milliseconds, the median of the rounds: with uvicorn's own parser and
+asyncio's loop, with httptools, and with uvloop added, as far as they are installed. ``vaak serve`` uses both if they
+are. The clients' cost isn't counted.
 """
 
 from __future__ import annotations

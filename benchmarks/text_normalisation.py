@@ -1,7 +1,7 @@
-"""How many rows of LJ Speech's metadata the English normaliser writes as the corpus does, and those that differ.
+"""Count the rows of LJ Speech's metadata that the English normaliser writes as the corpus does, and print the others.
 
-The corpus has figures in words, but leaves the abbreviations that its README lists (Mr., Co., ...) as they are; so they
-are expanded in its text before the comparison. Case, punctuation and apostrophes don't count, and an initialism is the
+The corpus writes figures in words, but keeps the abbreviations that its README lists (Mr., Co., ...), so those are
+expanded in its text before the comparison. Case, punctuation and apostrophes don't count, and an initialism is the
 same with spaces (F B I) and without (FBI). ``--strict`` compares with the corpus' text unchanged.
 
     python benchmarks/text_normalisation.py $VAAK_DATA/ljspeech_mini/text_normalisation.csv

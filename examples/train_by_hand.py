@@ -79,7 +79,7 @@ def resume() -> list[int]:
     if not (folder / "state.safetensors").exists():
         return [0, 0, 0]
     with safe_open(folder / "state.safetensors", "pt") as file:
-        for kind, _, name in (key.partition(".") for key in file.keys()):  # noqa: SIM118 (it is no mapping)
+        for kind, _, name in (key.partition(".") for key in file.keys()):  # noqa: SIM118 (not a mapping)
             value = file.get_tensor(f"{kind}.{name}")
             if kind == "model":
                 model.get_parameter(name).data.copy_(value)

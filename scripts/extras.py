@@ -3,8 +3,8 @@
     python scripts/extras.py [--torch torch==2.13.0] [--constraints constraints.txt] [EXTRA …]
 
 Without arguments, every extra for users is tried, and the core alone. The core is installed once (1.2 GB) and copied
-for each. Its command must work; or, where it requires a second extra or what a package doesn't bring, end with exit
-code 2 and one line that says so. Prints a table as documentation has it; the exit code is 1 where one fails.
+for each. Its command must work; or, where it requires a second extra or something no package brings, exit with
+status 2 and one line that names it. Prints a table as documentation has it; the exit code is 1 where one fails.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ published ones, since a model knows no others: of Llama 3 and 3.1 (Meta's Llama 
 |---|---|---|
 """
 STATED_ELSEWHERE = {
-    "espeakng-loader": "GPL-3.0-or-later (espeak-ng, a library of its own that is loaded when it is used)",
+    "espeakng-loader": "GPL-3.0-or-later (espeak-ng, a separate library that is loaded when it is used)",
     "liger-kernel": "BSD-2-Clause",
     "s3fs": "BSD",
     "trackio": "MIT",

@@ -26,7 +26,7 @@ def executed(notebook: Path, folder: Path) -> Any:
 
 
 def without_traces(book: Any, folder: Path) -> Any:
-    """The notebook as it is stored: without times, colours of terminals, and the folder that it was run in."""
+    """The notebook in its stored form: without times, terminal colours, and the folder that it was run in."""
     for cell in book.cells:
         cell.metadata.pop("execution", None)
         for output in cell.get("outputs", ()):

@@ -1,10 +1,10 @@
-"""Installs Vaak in a new environment with each Python that is here, and trains there: does it work as a wheel?
+"""Installs Vaak's wheel in a new environment of each installed Python, and trains there.
 
     python scripts/python_versions.py [--torch torch==2.13.0 --torch torch==2.14.1] [PYTHON …]
 
 It prints a table, a row for each Python and torch. Without arguments, python3.11, python3.12 and python3.13 are tried,
-as far as they are there. An installation of the core takes some minutes and 1.2 GB (6 GB with CUDA), which are freed
-afterwards. The exit code is 1 where one of them fails.
+as far as they are installed. An installation of the core takes some minutes and 1.2 GB (6 GB with CUDA), which are
+freed afterwards. The exit status is 1 if one of them fails.
 """
 
 from __future__ import annotations

@@ -349,7 +349,7 @@ def test_pretrained(tmp_path: Path):
     assert len(lines) == 2
     assert len(list((tmp_path / "runs" / "runs").iterdir())) == 1, "the worse one is deleted"
     run_benchmark("pretrained", "rates", *trials)
-    assert (tmp_path / "runs" / "rates.jsonl").read_text().splitlines() == lines, "what is there isn't trained again"
+    assert (tmp_path / "runs" / "rates.jsonl").read_text().splitlines() == lines, "recorded rates aren't trained again"
 
 
 @pytest.mark.slow

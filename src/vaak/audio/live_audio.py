@@ -1,7 +1,7 @@
-"""Audio while it comes: raw samples from a stream, such as standard input, or from a microphone.
+"""Live audio: raw samples from a stream, such as standard input, or from a microphone.
 
-A thread reads, so nothing is lost while a model computes. Each block says whether more has already come: then the
-listener is behind, and may leave out what can wait.
+A thread reads, so nothing is lost while a model computes. Each block says whether more has already arrived; then the
+consumer is too slow, and may skip work that can wait.
 """
 
 from __future__ import annotations

@@ -441,7 +441,7 @@ def _stream(
     choice: Callable[[int, str, str | None, Sequence[TokenScore]], dict[str, Any]],
     first: list[dict[str, Any]],
 ) -> Response:
-    """Answer with server-sent events, one for each piece of a text; those of several come as they are written."""
+    """Stream server-sent events, one for each piece of a text; the pieces of several texts are interleaved."""
     rows: list[Row] = []
 
     def make(tell: Callable[[Any], None]) -> Job:

@@ -168,7 +168,7 @@ def script(tmp_path: Path, text: str, **words: Any) -> list[str]:
 def test_a_script_without_a_guard_runs_once(method: str, tmp_path: Path):
     command = script(tmp_path, UNGUARDED, METHOD=method)
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (ended.returncode, ended.stderr) == (0, ""), "no semaphores are left, and nothing is said"
+    assert (ended.returncode, ended.stderr) == (0, ""), "no semaphores are left, and nothing is logged"
     once, refused = ended.stdout.splitlines()
     assert once == "the script runs"
     assert "Own is defined in the script itself" in refused

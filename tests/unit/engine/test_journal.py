@@ -85,7 +85,7 @@ def test_lines_of_other_data_are_counted_and_long_ones_shortened(tmp_path: Path,
         )
     caplog.clear()
     assert SkippedExamples(tmp_path, 1, "a").known == {(0, 1, 0), (0, 4, 0)}
-    assert caplog.messages == [], "rank 0 says so"
+    assert caplog.messages == [], "only rank 0 logs it"
     skips.journal.append([{"epoch": 1, "index": 2}])
     skips.journal.data = "a"
     skips.journal.append([{"epoch": 1, "index": 3}])

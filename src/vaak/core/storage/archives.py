@@ -35,7 +35,7 @@ BUFFER = 2**16
 LARGE_BYTES = 64 << 20
 """Size in bytes from which a member of a zip is unpacked while it is read, instead of in memory."""
 MOST_BYTES, MOST_RATIO = 1 << 30, 200
-"""Bytes that an archive may declare in any case, and the multiple of its own size allowed above that."""
+"""Bytes that any archive may declare, and the multiple of its compressed size that is allowed above that."""
 ARCHIVE_ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _THROUGH = re.compile(rf"({'|'.join(map(re.escape, ARCHIVE_ENDINGS))})/", re.IGNORECASE)
 _HIDDEN = re.compile(r"(^|/)(\.|__MACOSX)")

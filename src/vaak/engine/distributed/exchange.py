@@ -6,9 +6,9 @@ The message is a row of fixed width, the same for every rank and every step:
 
 Names and texts are only sent where a hash says that a rank has others. Gradients are stored in a few flat buckets of
 fixed size: each parameter's ``grad`` is a view of its bucket, so that nothing is copied. The layout follows from the
-parameters that are trained, so the same ranks get the same bits in every run. Buckets are summed from the last, which a
-backward fills first, to the first: each as soon as it is full if no rank can have to compute its part again, else all
-after the last backward.
+parameters that are trained, so the same ranks get the same bits in every run. Buckets are summed from the last, which
+backward fills first, to the first. Each is summed as soon as it is full, unless a rank may have to recompute its part
+after an out-of-memory error; then all are summed after the last backward.
 After the last gradient the same sum carries a tail:
 
     which parameters this rank reached | for each rank its own row: unknown term? | which terms | the terms' sums

@@ -47,7 +47,7 @@ def _sampling_controls(page: Page) -> list[Any]:
 
 
 def _read_controls(most: float, temperature: float, seed: float) -> dict[str, Any]:
-    """Return the fields of a request; a text that outgrows what the model reads goes on, as in ``vaak generate``."""
+    """Return a request's fields; a text that outgrows the context continues from its end, as in ``vaak generate``."""
     return {"max_tokens": int(most), "temperature": temperature, "seed": int(seed), "truncation": "auto"}
 
 

@@ -2,9 +2,10 @@
 
 Agglomerative: average linkage on the cosine distance; two speakers of one window are never joined.
 
-Centred: the same again without the mean of the recording's embeddings, where at least three are found. What all have in
-common, the encoder's own mean and the room, makes distances small; without it, a threshold is between those of one
-speaker and of two in more recordings. One or two speakers have no such mean: theirs lies at or between them.
+Centred: where at least three speakers are found, embeddings are clustered again without the recording's mean. That mean
+is common to all speakers (the encoder's own mean, the room's acoustics) and makes all distances small. Without it, one
+threshold separates the distances within a speaker from those between two in more recordings. One or two speakers don't
+give a usable mean: theirs is at or between them.
 
 VBx: a Bayesian mixture, begun with those clusters, in which speakers without evidence die out. Each embedding x of
 speaker s is x = m_s + noise, where the mean is m_s ~ N(0, between) and the noise ~ N(0, within), as in PLDA; F_A scales

@@ -99,7 +99,7 @@ ATTACKS: dict[str, Attack] = {
     },
     "Kaldi's pipe": lambda f, cut: {**cut, "custom": {"x": array("kaldiio", f"touch {f}/was_run |")}},
     "array at an address": lambda f, cut: {**cut, "custom": {"x": array("lilcom_url", "http://localhost/x")}},
-    "array behind a pipe": lambda f, cut: {**cut, "custom": {"x": array("numpy_files", f"pipe:touch {f}/was_run")}},
+    "array from a pipe": lambda f, cut: {**cut, "custom": {"x": array("numpy_files", f"pipe:touch {f}/was_run")}},
 }
 
 

@@ -297,7 +297,7 @@ def test_tensors_that_come_in_parts_are_in_the_file_that_the_library_would_write
     path = save_checkpoint(tmp_path, one)
     assert same_bits(load_checkpoint(path).model, tensors)
     assert (path / "model.safetensors").read_bytes() == save(tensors)
-    assert next(given, None) is None, "what is left is taken, too: those who give it wait"
+    assert next(given, None) is None, "the rest is consumed, too: its producers wait"
 
 
 def test_frozen_weights_of_which_no_copy_is_whole_make_a_checkpoint_damaged(tmp_path: Path):

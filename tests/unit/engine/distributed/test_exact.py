@@ -70,7 +70,7 @@ def summed(microbatches: Sequence[Microbatch | None], world_size: int) -> tuple[
         for times in range(1, 4):
             for number in range(rank.rank, len(microbatches), world_size):
                 own = microbatches[number]
-                if own is None:  # none of its examples could be read
+                if own is None:  # no example of its microbatches could be read
                     continue
                 for parameter, values in zip(parameters, own, strict=True):
                     parameter.grad = None if values is None else torch.tensor(values)

@@ -123,7 +123,7 @@ def test_kernels_that_are_wrong_are_not_used(
         results(stack_of(), {"documents": DOCUMENTS, "num_documents": 6})
         results(stack_of(), {"documents": DOCUMENTS, "num_documents": 6})
     assert used == [False, False]
-    assert caplog.text.count("aren't used on cpu") == 1, "it is said once"
+    assert caplog.text.count("aren't used on cpu") == 1, "the warning is logged once"
 
 
 def test_bounds_are_those_of_the_runs_and_too_few_are_an_error():

@@ -1,4 +1,4 @@
-"""Examples and batches: what stands where, that padding changes nothing, and what lengths promise."""
+"""Examples and batches: their layout; padding changes nothing; lengths are upper bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translations: each as if alone, in the order asked, within the limits; what is asked for goes over the run's own."""
+"""Translations: each as if alone, in the order given, within the limits; a request's options override the run's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the pipeline, those of clustering among them, and what of the data each stage reads. Imports no torch.
+"""Options of the pipeline and of its clustering, and the share of the data that each stage reads. Imports no torch.
 
 of the training data, in %    embeddings    experts    joint
 mode full                              5         15      100    times --data-percent / 100

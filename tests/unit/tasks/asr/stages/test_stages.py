@@ -260,7 +260,7 @@ def test_a_killed_stage_resumes_to_the_same_bits(
     before = list(MOMENTS).index(stage)
     expected = ["up to date"] * before + ["resumed"] + ["run"] * (4 - before)
     assert list(states.values()) == expected
-    assert made == {path: path.stat().st_mtime_ns for path in made}, "what was there isn't recomputed"
+    assert made == {path: path.stat().st_mtime_ns for path in made}, "existing files aren't recomputed"
     assert tiny_mixture.outputs(folder) == tiny_mixture.outputs(finished)
 
 
