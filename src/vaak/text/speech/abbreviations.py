@@ -22,6 +22,7 @@ TITLES = table(
     Mt=Mount Ft=Fort Smt=Shrimati Adv=Advocate
     """
 )
+TITLES |= {one.upper(): TITLES[one] for one in words("Mr Mrs Ms Dr Prof Rev Hon Gen Col Capt Lt Sgt")}
 """Titles, read in full before a name."""
 ABBREVIATIONS = table(
     """
@@ -40,6 +41,9 @@ ABBREVIATIONS = table(
 ABBREVIATIONS |= FORMS["company"]
 ABBREVIATIONS |= {
     short.capitalize(): said.capitalize() for short, said in ABBREVIATIONS.items() if short.islower() and short != "al"
+}
+ABBREVIATIONS |= {
+    one.upper(): ABBREVIATIONS[one] for one in words("Jr Sr Esq Ltd Co Inc Corp Bros Dept Ave Blvd vs etc")
 }
 """Words with a full stop that may end a sentence. (Al. is a name.)"""
 BEFORE_NUMBERS = table(
@@ -90,6 +94,8 @@ _AVERAGES: tuple[RewriteRule, ...] = (
 )
 """Short words of statistics; ``a few min.`` are minutes."""
 _VERSUS = re.compile(r"(?<=[A-Za-z.,)] )vs?\.(?= (?:[A-Z\d]|the\b))|(?<=[a-z)] )vs?(?= [A-Z\d])|(?<=[a-z] )vs(?= )")
+_COMPANY = re.compile(r"(\b[A-Z][\w&'-]+,? )(Inc|Ltd|Corp|Bros|INC|LTD|CORP|Co(?=[,;:)]|$| [a-z]))(?![\w.'-])")
+"""A company without its full stop."""
 _HONOURABLE = re.compile(r"\bHon'ble\b")
 _TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
 _ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
@@ -149,6 +155,7 @@ def abbreviations(text: str) -> str:
     text = _SECTION_OF.sub(lambda match: f"{'S' if match[1] == 'S' else 's'}ection{match[2]} ", text)
     text = _UNDER_SECTION.sub(lambda match: f"{match[1]}nder section ", text)
     text = rewrite(text, _AVERAGES)
+    text = _COMPANY.sub(lambda match: match[1] + ABBREVIATIONS[match[2]], text)
     text = _SAINTS.sub("Saints ", text)
     text = _DIRECTION.sub(lambda match: f"{_DIRECTIONS[match[1]]} ", text)
     # Streets before titles and saints: "St. John St." has both, told apart by what is next to them.
@@ -219,7 +226,7 @@ _PUNCTUATION: tuple[RewriteRule, ...] = (
     (re.compile("–"), "-"),
     (re.compile(r"[\[\]{}]"), lambda match: _MARKS[match[0]]),
     (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
-    (re.compile(r"(?<=[a-z]{2})\.(?=[a-z])|(?<!\S)\.(?=[A-Za-z])"), " dot "),
+    (re.compile(r"(?<=[a-z]{2})\.(?=[a-z])|(?<![^\s/])\.(?=[A-Za-z])|(?<=\b[A-Z])\.(?=[a-z]{2})"), " dot "),
     (re.compile(r"(?<=\b[CF])#"), " sharp"),
     (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
@@ -287,7 +294,10 @@ _URL = re.compile(
 _PORT = re.compile(r"\b((?:[a-z][\w-]*\.)*[a-z][\w-]*):(\d{2,5})\b(?![:.]\d)")
 _IP = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?::(\d{2,5}))?(?![\w.]\w)")
 _DRIVE = re.compile(r"(?<!\w)([A-Z]):(\\[^\s<>\"']*[^\s<>\"'.,;:!?)\]])")
-_FILES = "py|txt|csv|pdf|jpg|png|md|json|ya?ml|html?|zip|docx?|xlsx?|mp[34]|wav|js|sh|exe|cfg|log"
+_FILES = (
+    "py|txt|csv|tsv|pdf|jpe?g|png|gif|svg|bmp|md|rst|json|ya?ml|toml|ini|cfg|conf|xml|html?|css|js|ts|zip|tar|gz|docx?|xlsx?|pptx?|"
+    "mp[34]|wav|avi|mov|sh|bat|exe|dll|log|sql|cc?|cpp|hpp|h|rb|rs|java|php|pl|pm|po|ipynb|tex|bib|dat|bak|tmp|iso"
+)
 _PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Za-z_])[\w-]+\.(?:{_FILES})\b", re.ASCII)
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
 _HASHTAG = re.compile(r"(?<!\w)#((?:[A-Za-z]|\d+[A-Z][a-z])\w*)", re.ASCII)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+from vaak.text.speech.abbreviations import STATES
 from vaak.text.speech.operators import ELEMENTS
 from vaak.text.speech.roman import parse_roman
+from vaak.text.speech.short_words import FORMS
 from vaak.text.speech.words import RewriteRule, cardinal, digits, grouped, rewrite, table
 
 _LAW = (
@@ -16,6 +18,9 @@ _SIZE = "XXS|XS|S|M|L|XL|XXL|XXXL|[2-5]XL"
 _DOLLARS = "US|USD|CAD|CDN|AUD|NZD?|HKD?|SGD?|TWD?|A|C|S"
 """The country of a dollar, between its sign and the amount; other letters there are a name, such as $PATH."""
 _LISTED = "i{1,3}|iv|vi{0,3}|ix|x"
+_SHORT_STATES = FORMS["city"] | {one: said for one, said in FORMS["name"].items() if said in STATES.values()}
+_STATES = "|".join(re.escape(one) for one in sorted((*STATES, *_SHORT_STATES, *STATES.values()), key=len, reverse=True))
+_ON_PERIOD = table("w/w=week_on_week m/m=month_on_month")
 _NTH = table("1=First 2=Second 3=Third 2d=second 3d=third 4th=fourth")
 _AT_NIGHT = table("HS=every_night_at_bedtime AM=every_morning PM=every_evening D=every_day d=every_day day=every_day")
 
@@ -56,6 +61,11 @@ def _read_formula(match: re.Match[str]) -> str:
     )
 
 
+def _read_party(match: re.Match[str]) -> str:
+    """``(D-Calif.)``, a member of Congress."""
+    return f"{match[1]} {STATES.get(match[2]) or _SHORT_STATES.get(match[2]) or match[2]}"
+
+
 def _read_interval(match: re.Match[str]) -> str:
     return f"every {cardinal(int(match[1]))}{f' to {cardinal(int(match[2]))}' if match[2] else ''} hours"
 
@@ -79,8 +89,23 @@ _RULES: tuple[RewriteRule, ...] = (
     ("/", re.compile(r"(°[CF])/(?=[Gg]as)"), r"\1 or "),
     ("-", re.compile(r"\b1[- ](8\d\d|900)[- ]([A-Z][A-Za-z\d]+(?:-[A-Z\d][A-Za-z\d]*)*)\b"), _read_vanity),
     ("-", re.compile(r"\bi([3579])-(\d{4,5})([A-Z]{0,2})\b"), _read_processor),
+    ("i", re.compile(r"\bi([3-6])86\b"), lambda match: f"I {cardinal(int(match[1]))} eighty-six"),
+    (
+        "7",
+        re.compile(r"(?<![\w.,$-])(7[0-8]7)(?=s?\b(?: MAX\b| Max\b|-(?:[3-9]|10)\b))-?"),
+        lambda match: f"{grouped(match[1])} ",
+    ),
     ("-", re.compile(r"(?<=\bBoeing )(7\d7)-(\d{3})(?!\w)"), lambda match: f"{grouped(match[1])} {grouped(match[2])}"),
     ("-", re.compile(r"(?<![\w.,-])50-50(?![\w-])"), "fifty fifty"),
+    ("-", re.compile(r"(?<=\bUS)-(?=\d)"), " "),  # roads
+    ("-", re.compile(rf"\b([DRI])-({_STATES})\b\.?(?=[),]|\s(?:and|who|said)\b)"), _read_party),
+    (
+        "#",
+        re.compile(r"(?<!\w)#(?=[\da-fA-F]*\d)(?=\d*[a-fA-F])([\da-fA-F]{6})(?!\w)"),
+        lambda match: f"hash {_spell(match[1])}",
+    ),
+    ("Pat", re.compile(r"\bPat\.(?= [Nn]os?\.)"), "Patent"),
+    ("%", re.compile(r"(?<=%) (w/w|m/m)(?![\w/])"), lambda match: f" {_ON_PERIOD[match[1]]}"),
     (":", re.compile(r"(?<![\w:])[\dA-Fa-f]{2}(?::[\dA-Fa-f]{2}){5}(?![\w:])"), lambda match: _spell(match[0])),
     (re.compile(r"\b[A-Z]{2}\d\d ?[A-Z]{4}(?: ?\d{2,4}){2,7}\b"), lambda match: _spell(match[0])),
     (".", re.compile(r"\bH\.(26\d)\b"), lambda match: f"H {digits(match[1])}"),

@@ -28,7 +28,7 @@ _NATIONAL = table(
     """
     USD=U_S:dollar CAD=Canadian:dollar AUD=Australian:dollar NZD=New_Zealand:dollar HKD=Hong_Kong:dollar
     SGD=Singapore:dollar TWD=Taiwan:dollar JMD=Jamaican:dollar TTD=Trinidad_and_Tobago:dollar BBD=Barbadian:dollar
-    BSD=Bahamian:dollar BMD=Bermudan:dollar BZD=Belize:dollar FJD=Fijian:dollar GYD=Guyanaese:dollar
+    BMD=Bermudan:dollar BZD=Belize:dollar FJD=Fijian:dollar GYD=Guyanaese:dollar
     KYD=Cayman_Islands:dollar LRD=Liberian:dollar NAD=Namibian:dollar BND=Brunei:dollar XCD=East_Caribbean:dollar
     SRD=Surinamese:dollar ZWL=Zimbabwean:dollar SBD=Solomon_Islands:dollar MXN=Mexican:peso ARS=Argentine:peso
     CLP=Chilean:peso COP=Colombian:peso PHP=Philippine:peso UYU=Uruguayan:peso DOP=Dominican:peso

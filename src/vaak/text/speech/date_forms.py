@@ -33,6 +33,7 @@ _SOFTWARE = (
     "TensorFlow|PyTorch|NumPy|pandas|OpenSSL|Docker|Kubernetes|Git|Chrome|Firefox|Safari|"
     "Swift|Kotlin|Scala|Perl|GCC|Clang"
 )
+_AT_TIME = "(?:at|by|from|until|till|before|after|since|around|about)"
 _AT = r"(?:at|by|from|until|till|before|after|since|to|around|about|between|and|for|–|-)"
 
 
@@ -73,6 +74,12 @@ def _read_offset(match: re.Match[str]) -> str:
     return f"{match[1]} {match[2]} UTC {'plus' if match[3][0] == '+' else 'minus'} {match[3][1:].lstrip('0')}"
 
 
+def _read_shift(match: re.Match[str]) -> str:
+    """``-0500`` after a time: the hours, and minutes if there are any, from UTC."""
+    hours, minutes = int(match[2]), f" {cardinal(int(match[3]))}" if int(match[3]) else ""
+    return f" {'plus' if match[1] == '+' else 'minus'} {cardinal(hours)}{minutes or ' hours'}"
+
+
 def _read_digits_plural(match: re.Match[str]) -> str:
     """``1s and 0s``, ``F-16s``."""
     return re.sub(r"(\d+)'?s", lambda one: "zeros" if one[1] == "0" else plural(grouped(one[1])), match[0])
@@ -81,6 +88,15 @@ def _read_digits_plural(match: re.Match[str]) -> str:
 _RULES: tuple[RewriteRule, ...] = (
     ("T", re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d(?::\d\d)?)(?:\.\d+)?(Z|[+-]\d\d:?\d\d)?(?!\w)"), _read_offset),
     ("Z", re.compile(r"(?<=\d:\d\d)Z\b"), " UTC"),
+    (":", re.compile(r"(?<=\d:\d\d) ([+-])([01]\d)([0-5]\d)(?![\w:]|[.,]\d)"), _read_shift),
+    (
+        "0",
+        re.compile(rf"\b({_AT_TIME} )(0\d)([0-5]\d)(?=[.,;:)]?$|[,;)]|\s[a-z])"),
+        lambda match: (
+            f"{match[1]}oh {cardinal(int(match[2]))} {'hundred' if match[3] == '00' else year_of_century(match[3])}"
+        ),
+    ),
+    ("0", re.compile(rf"(?i)\b((?:{'|'.join(MONTHS)}) )0([1-9])(?!\w|[.:/]\d)"), r"\1\2"),
     (".", re.compile(rf"\b((?:{_SOFTWARE}) v?)(\d+)\.(\d+)\.(\d+)(?![.\d]|\.\d)"), r"\1\2 point \3 point \4"),
     (re.compile(rf"\b()({_OTHER_CASE})\.?(?= \d{{1,2}}(?:{_ORDINAL})?\b(?!:))"), _expand_month),
     (re.compile(rf"(?<!\S)({DAY}(?:{_ORDINAL})? )({_OTHER_CASE})(?!\w)\.?(?= \d{{4}}|[.,;!?)]|$)"), _expand_month),
@@ -138,7 +154,10 @@ _RULES: tuple[RewriteRule, ...] = (
     ("s", re.compile(r"(\d0'?s)/(?='?\d0'?s\b)"), r"\1 and "),
     (
         "s",
-        re.compile(r"(?<![\w.,'])\d'?s and \d'?s\b|(?<=[A-Z]-)\d+s\b|(?<=\b(?:Boeing|Airbus) )\d{3}s\b"),
+        re.compile(
+            r"(?<![\w.,'])\d'?s and \d'?s\b|(?<=[A-Z]-)\d+s\b|(?<=\b(?:Boeing|Airbus) )\d{3}s\b"
+            r"|(?<=\b[Oo]ver-)\d+s\b|(?<=\b[Uu]nder-)\d+s\b"
+        ),
         _read_digits_plural,
     ),
     ("c", re.compile(r"(?<=\d(?:st|nd|rd|th))-c\.(?= )"), "-century"),

@@ -35,7 +35,7 @@ _SHORT_DAY = re.compile(
 _ISO = re.compile(
     r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
 )
-_NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
+_NUMERIC = re.compile(r"(?<![\w/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
 _NAMED = re.compile(rf"(?<![\d-])({DAY})-({MONTH})-(\d{{4}})(?![\d-])")
 _DAY_NAMES = "|".join((*SHORT_DAYS, *dict.fromkeys(SHORT_DAYS.values())))
 _MONTH_NAMES = "|".join((*SHORT_MONTHS, *MONTHS))
@@ -60,13 +60,17 @@ _MONTH_OF_DAY = re.compile(
 _DAYS_LIST = re.compile(
     rf"\b(?:{'|'.join(SHORT_DAYS)})\.?(?:(?:, ?| ?& ?| and |, and | ?/ ?)(?:{'|'.join(SHORT_DAYS)})\b\.?)+(?!\w)"
 )
+_OTHER_DAY = re.compile(rf"\b(?:{'|'.join(dict.fromkeys(SHORT_DAYS.values()))})s?\b")
+_WEEKEND = re.compile(r"(?<![\w-])(?<![Tt]he )(Sat|Sun)(?:\.(?=\s[a-z]))?(?![\w'’-]|\.\w|\s+[A-Z])")
+"""In a text with another day; elsewhere a verb and a star."""
 _DAY_OF_TIME = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?= \d{{1,2}}(?:[:.]\d\d)?(?: ?[AaPp]\.?[Mm]|\s?[-–]\s?\d))")
 _FISCAL = re.compile(r"(?<![\w.,/$£€₹-])((?:1[89]|20)\d\d)/(\d\d)(?![\w/]|[.,]\d)")
-_CENTURY = re.compile(r"(?<=\d(?:st|nd|rd|th)) c(?:\.(?=\s|$)|(?=\s(?:BC|AD|CE|B\.|A\.)))")
+_CENTURY = re.compile(r"(?<=\d(?:st|nd|rd|th)) c(?:\.(?=\s|$|[,;:)])|(?=\s(?:BC|AD|CE|B\.|A\.)))")
 _STOPWATCH = re.compile(r"(?<![\d:.,])([0-5]?\d):([0-5]\d)(\.\d{1,3})(?![\d:])")
 _RANGE_OF_ERA = re.compile(r"(?<![\d.,])(\d{1,4})\s?[-–]\s?(?=\d{1,4} (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))")
 _MONTH_DAY = r"(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)"
 _NO_FRACTION = r"(?!(?:9/11|1/[2348]|2/3|3/[48]|[57]/8)(?!\d))"
+_NO_FRACTION_OF = r"(?!\d+/\d+ (?:of|cups?|off|hours?|inch)\b)"
 _DATED = (
     re.compile(rf"(\b(?:[Oo]n|[Dd]ue|[Dd]ated|[Aa]s of|[Ww]eek of|[Ee]ffective|{_DAY_NAMES})\b[.,]*\s){_MONTH_DAY}"),
     re.compile(rf"(\d\s?[AaPp]\.?[Mm]\b\.?(?: [A-Z]{{2,4}})?,? ){_MONTH_DAY}"),
@@ -82,12 +86,18 @@ _DATED = (
         r"statement|episode|match|paper|issue|trip|visit|dinner|lunch|party|concert|lecture|exam|test)s?\b)"
     ),
     re.compile(r"(?<![\w.,/])()(0\d)/(\d\d?)(?![/\d]|\.\d)"),
+    re.compile(r"(?<![\w.,/])()(\d{1,2})/(\d{1,2})(?=,? (?:at|@|from) (?:\d|noon\b|midnight\b))"),
+    re.compile(
+        r"(\b(?:planned|scheduled|reserv\w+|book(?:ed|ing)?|set|slated|appointments?|meetings?|flights?|tickets?|moved|alarm|"
+        rf"remind\w*|table|hotels?|rooms?|car)\b[^.!?;]{{0,40}} (?:for|on|from) ){_NO_FRACTION_OF}{_MONTH_DAY}"
+    ),
 )
 """A month and a day, by what stands before, or after; ``by 1/2`` may be a half."""
 _DATES_RANGE = re.compile(
     r"(?<![\w.,/])(\d{1,2})/(\d{1,2})\s?(?:[-–]|to|through|thru|until|till)\s?"
     r"(\d{1,2})/(\d{1,2})(?![/\d]|\.\d| (?:cups?|inch|of|tsp|tbsp|lbs?|oz))"
 )
+_OF_TIME = re.compile("through|thru|until|till")
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({DAY}) ({MONTH})(?!\w| \d{{1,2}}\b)")
 
@@ -149,7 +159,7 @@ _YEARS_OF_ERA = re.compile(
 )
 _EARLY_YEAR = re.compile(
     r"(?<=\b[Ii]n )(\d{3})(?=,(?! \d)|\.$|\.\s|\s(?:[A-Z]|the\b|he\b|she\b|they\b|it\b|his\b|her\b))"
-    r"|(?<=\byear )(\d{3})\b"
+    r"|(?<=\byear )(\d{3})\b(?!\s?[-–]\d)"
 )
 
 
@@ -209,6 +219,8 @@ def calendar_names(text: str) -> str:
     """
     text = _NAMES_RANGE.sub(_range_of_names, text)
     text = _DAYS_LIST.sub(_list_of_days, text)
+    if _OTHER_DAY.search(text):
+        text = _WEEKEND.sub(lambda match: SHORT_DAYS[match[1]], text)
     text = _MONTH_OF_DAY.sub(lambda match: SHORT_MONTHS[match[1]], text)
     text = _MONTH_STOPPED.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
     return _AFTER_PREPOSITION.sub(
@@ -317,7 +329,10 @@ def _say_day(month: int, day: int) -> str:
 def _range_of_dates(match: re.Match[str]) -> str:
     """``12/23–1/2``: dates, unless both may be fractions."""
     pairs = match.group(1, 2), match.group(3, 4)
-    if all(int(above) < int(below) and int(below) in (2, 3, 4, 8, 16) for above, below in pairs):
+    # Fractions have a dash or "to" between them.
+    if not _OF_TIME.search(match[0]) and all(
+        int(above) < int(below) and int(below) in (2, 3, 4, 8, 16) for above, below in pairs
+    ):
         return match[0]
     first, last = (_say_month_and_day(*pair) for pair in pairs)
     return match[0] if first is None or last is None else f"{first} to {last}"

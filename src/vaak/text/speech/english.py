@@ -31,6 +31,7 @@ from vaak.text.speech.initialisms import letters
 from vaak.text.speech.measures import bare_units, units
 from vaak.text.speech.money import money
 from vaak.text.speech.operators import GREEK, READ_AS_OPERATORS, greek_name, operators
+from vaak.text.speech.ranges import ranges
 from vaak.text.speech.ratios import VULGAR
 from vaak.text.speech.roman import roman_numerals
 from vaak.text.speech.short_words import short_words
@@ -246,6 +247,7 @@ def _read_groups(match: re.Match[str]) -> str:
 RULES = (
     addresses,
     short_words,
+    ranges,
     codes,
     operators,
     date_forms,
@@ -261,7 +263,7 @@ RULES = (
     symbols,
     letters,
 )
-OF_FIGURES = (date_forms, _numbers_by_digit, dates_and_times, money, units, numerals)
+OF_FIGURES = (ranges, date_forms, _numbers_by_digit, dates_and_times, money, units, numerals)
 """Rules that change nothing in a text without figures."""
 _FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")

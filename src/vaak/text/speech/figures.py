@@ -6,6 +6,7 @@ import re
 
 from vaak.text.speech.dates_and_times import MONTH, year_of_century
 from vaak.text.speech.guesses import report_guess
+from vaak.text.speech.initialisms import SPELLED, is_readable
 from vaak.text.speech.money import MAGNITUDES
 from vaak.text.speech.ratios import ratios
 from vaak.text.speech.words import (
@@ -51,6 +52,8 @@ _WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
 _DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
 _CARET = re.compile(r"(?<=\w)\^(?=-?\w)")
 _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
+_PEOPLE_OF_NUMBER = re.compile(r"(?<![\w.,])(\d{1,2})(ers?)\b")
+"""49ers, 76ers."""
 _ORDINALS = re.compile(r"(?<=\d)(st|nd|rd|th)\s?[-–]\s?(?=\d+(?:st|nd|rd|th)\b)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
 _YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
@@ -74,7 +77,6 @@ _EMERGENCY = re.compile(
 )
 _ISH = re.compile(r"(?<=\d)-?ish\b")
 _LETTERS_AND_FIGURES = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
-_SYLLABLE = re.compile("[bcdfghjklmnpqrstvwxyz][aeiou][bcdfghjklmnpqrstvwxyz]")
 _GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}}(?:\s?[-–]\s?\d{{3,4}})?)(?:[-–]?([A-Z]))?\b(?![,.]\d)")
 _ADDRESS = re.compile(
     rf"(?<![\w.,])(\d{{3,5}})(?= (?:(?:{DIRECTIONS}|[NSEW]\.?) (?!of\b)[A-Z\d]|(?:[A-Z][a-z]+ ){{1,2}}(?:{STREETS})\b))"
@@ -128,6 +130,7 @@ def numerals(text: str) -> str:
     text = _DOT.sub(" dot ", text)
     text = _CARET.sub(" to the power of ", text)
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
+    text = _PEOPLE_OF_NUMBER.sub(lambda match: f"{cardinal(int(match[1])).removesuffix('e')}{match[2]}", text)
     text = _ORDINALS.sub(r"\1 to ", text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
     text = ratios(text)
@@ -159,20 +162,28 @@ def code(written: str) -> str:
 
     >>> code("C2766"), code("B52"), code("MP3s"), code("H1N1"), code("FY2020"), code("10x")
     ('C two seven six six', 'B fifty-two', 'M P threes', 'H one N one', 'F Y twenty twenty', 'ten X')
+    >>> code("A100"), code("Win32"), code("int16"), code("utf8")
+    ('A one hundred', 'Win thirty-two', 'int sixteen', 'U T F eight')
     """
     said = list[str]()
     for piece in re.findall(r"[A-Za-z]+|\d+", written):
         if piece.isdigit():
             # After an abbreviation of several letters, 1900 to 2099 are a year: FY2020, but not B2020.
             of_year = len(said) == 1 and " " in said[0] and re.fullmatch(r"(?:19|20)\d\d", piece)
-            said.append(year(int(piece)) if of_year else whole(piece) if len(piece) < 3 else digits(piece))
+            is_count = len(piece) < 3 or (len(piece) == 3 and piece.endswith("00"))
+            said.append(year(int(piece)) if of_year else whole(piece) if is_count else digits(piece))
         elif piece == "s" and len(said) > 1:
             said[-1] = plural(said[-1])
-        elif len(piece) > 5 or (len(piece) > 3 and not piece.isupper()) or _SYLLABLE.fullmatch(piece):
+        elif len(piece) > 5 or (len(piece) > 3 and not piece.isupper()) or _is_word(piece):
             said.append(piece)
         else:
             said.append(" ".join(piece.upper()))
     return " ".join(said)
+
+
+def _is_word(piece: str) -> bool:
+    """Return whether three letters, not in capitals, are a word: int16, but utf8 and api2."""
+    return len(piece) == 3 and not piece.isupper() and piece.upper() not in SPELLED and is_readable(piece.upper())
 
 
 def _read_dialled(match: re.Match[str]) -> str:
@@ -195,7 +206,9 @@ def _years(match: re.Match[str]) -> str:
 def _year_or_count(match: re.Match[str]) -> str:
     """Four figures without a comma are a year, unless several things are counted (1308 prisoners)."""
     number = int(match[1])
-    # From 2100 on a count; below 1100 a year only after a cue, such as "in".
+    # From 2100 on a count, unless it is called a year; below 1100 a year only after a cue, such as "in".
+    if number >= 2100 and _before(match).lower().endswith("the year "):
+        return year(number)
     if number >= 2100 or (number < 1100 and not _YEAR_CUE.search(_before(match))):
         return cardinal(number)
     if _YEAR_CUE.search(_before(match)):

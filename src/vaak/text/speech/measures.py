@@ -19,7 +19,7 @@ WITH_SPACE = frozenset(("A", "T", "t", "d", "ac", "PA", "MA", "GA"))
 _NAMED_BY_LETTER = re.compile(
     r"\b(?:Grade|Class|Section|Room|Exhibit|Part|Group|Table|Figure|Type|Schedule|Division|Vitamin|Bus|Gate|Form|Level|"
     r"Appendix|Annex|Annexure|Flat|Unit|Block|Seat|Row|Article|Category|Series|Line|Platform|Sector|"
-    r"Paragraph|Clause|Rule|Regulation|Para|Volume|Art) $",
+    r"Paragraph|Clause|Rule|Regulation|Para|Volume|Art) $|§ ?$",
     re.IGNORECASE,
 )
 _AFTER_HYPHEN = re.compile(r"[A-Za-z]-$")
@@ -59,10 +59,10 @@ _SCIENTIFIC = re.compile(
 )
 _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
-    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?:(?<=m)|(?<=ft|in|mi|yd))[23])?(?!\w|[²³]|/)"
+    rf"(?:\s?(?P<first>{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?:(?<=m)|(?<=ft|in|mi|yd))[23])?(?!\w|[²³]|/|[-–]\d)"
 )
 _PER_UNIT = re.compile(
-    rf"(?<![\w.,])(?:({NUMBER})\s?[–-]\s?)?({NUMBER})\s?({_UNIT})([²³]?)((?:/(?:{_OF_QUOTIENTS}|{_UNIT})[²³]?)+)(?![\w/²³])"
+    rf"((?<![\w.%°)])[-−])?(?<![\w.,])(?:({NUMBER})\s?[–-]\s?)?({NUMBER})\s?({_UNIT})([²³]?)((?:/(?:{_OF_QUOTIENTS}|{_UNIT})[²³]?)+)(?![\w/²³])"
 )
 _BELOW = re.compile(rf"/({_OF_QUOTIENTS}|{_UNIT})([²³]?)(?![A-Za-z])")
 _PER_COUNT = re.compile(r"(?<=[\da-z]) ?/(L|mL|dL|μL|h|hr|min|sec|s|d|wk|yr|kg|ha|km|cm|mm|m)([²³]?)(?![\w/²³])")
@@ -75,13 +75,15 @@ _WITH_FRACTION = re.compile(
 )
 _SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
-_PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
+_PER = re.compile(r"(?<=[a-z\d])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _PRICE_PER_UNIT = re.compile(rf"\b(dollars?|rupees?|pounds?|euros?|cents?|pence|paise|yen)/({_UNIT})(?![\w/²³])")
 _VULGAR_PART = "(?:[ -]?[½¼¾⅓⅔⅛⅜⅝⅞]|[ -][1-9]/(?:2|4|8|16)(?![\\w/]))"
 """A fraction after a whole number."""
 _SHORT_FEET_INCHES = re.compile(
     rf"(?<![\w.])(\d{{1,3}}) ?ft\.? (\d{{1,2}}{_VULGAR_PART}?) ?in\b(?:\.(?!\s*$))?(?=$|[\s,;:!?).])"
 )
+_FEET_INCHES_OPEN = re.compile(r"(?<![\w.'])([3-7])'(1[01]|\d)(?![\w'\"″.]|\s?(?:\"|ft))")
+"""5'6 without a mark of inches, as heights are written."""
 _FEET_INCHES = re.compile(rf"(?<![\w.])(\d{{1,3}})\s?['′]\s?(\d{{1,2}}(?:\.\d+|{_VULGAR_PART})?)\s?(?:\"|″|'')")
 _INCHES_AND_PART = re.compile(rf"(?<![\w.])(\d{{1,3}}{_VULGAR_PART})(?:\"|″| in\.(?=\s[a-z(]|[,;:)]))")
 _OF_TWO_UNITS = re.compile(rf"((?<![\w.,/]){NUMBER}\s?({_UNIT}))\s?/\s?(?={NUMBER}\s?({_UNIT})(?![\w/]))")
@@ -118,6 +120,8 @@ _HEAT_AFTER = re.compile(r" (?:for|oven|outside|inside|until|heat|today|tonight|
 _TEMPERATURE = re.compile(
     r"(?<![\w.,-])([-−]?\d{2,3}(?:\.\d+)?)(?:(?:\s?[–-]\s?| to )(\d{2,3}(?:\.\d+)?))? ?([FC])(?=$|[\s.,;:)/])(/(?=\d))?"
 )
+_SCALE = re.compile(r"(\d(?:\s|-)degrees?) ([CF])\b(?!['’])")
+_MINUTE_OF_ORDINAL = re.compile(r"(?<=\d(?:st|nd|rd|th) )min\b\.?(?=[\s,;:)]|$)")
 _AGO = re.compile(r"(?<![\w.,])(\d{1,3}) ?(y|mo|w|d|h|m|s)(?= (?:ago|old|left|later|earlier|remaining|apart)\b)")
 _ONE_OF_AGE = re.compile(r"\b(?:an?|[Tt]he|my|our|his|her) $")
 _OF_AGO = table("y=year mo=month w=week d=day h=hour m=minute s=second")
@@ -127,7 +131,7 @@ _YEAR_BOND = re.compile(
 _STONES = re.compile(r"(?<![\w.,])(\d{1,2}) ?st\.? ?(\d{1,2}(?:\.\d)?) ?(?:lbs?\b\.?|pounds\b)?(?= |[,;.!?)]|$)")
 _STONES_ALONE = re.compile(r"(\b(?:weigh\w*|lost|gained|lose|at) (?:about |over |under |nearly )?\d{1,2}) ?st\b(?!\.)")
 _PART_OF_SECOND = re.compile(r"(?<![\w./])1/(\d{2,5}) ?s(?:ec)?(?:\.(?= [a-z]))?(?![\w/])")
-_APERTURE = re.compile(r"\b([fF])/(?=\d)")
+_APERTURE = re.compile(r"(?<!°)\b([fF])/(?=\d)")
 _AMPS = re.compile(
     r"(?<![\w.,])(\d+(?:\.\d+)?)A(?=[ -](?:fuse|socket|plug|breaker|circuit|charg|current|outlet|supply|load|rated))"
 )
@@ -188,6 +192,7 @@ def units(text: str) -> str:
         ),
         text,
     )
+    text = _FEET_INCHES_OPEN.sub(lambda match: f"{cardinal(int(match[1]))} foot {cardinal(int(match[2]))}", text)
     text = _INCHES_AND_PART.sub(r"\1 inches", text)
     text = _PRIMES.sub(lambda match: _name_amount(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
     text = _MINUTES_OF_MATCH.sub(_read_minute_of_match, text)
@@ -229,10 +234,13 @@ def _read_contexts(text: str) -> str:
         text = _APERTURE.sub(r"\1 ", text)
         text = _PART_OF_SECOND.sub(lambda match: f"one {ordinal(int(match[1]))} of a second", text)
         text = _PER_AREA.sub(lambda match: f" {_OF_AREA[match[1]]}", text)
+    if "degree" in text:
+        text = _SCALE.sub(lambda match: f"{match[1]} {'Celsius' if match[2] == 'C' else 'Fahrenheit'}", text)
     text = _YEAR_BOND.sub(lambda match: f"{cardinal(int(match[1]))} year", text)
     text = _AGO.sub(_read_age, text)
     text = _STONES.sub(lambda match: f"{cardinal(int(match[1]))} stone {decimal(match[2])}", text)
     text = _STONES_ALONE.sub(r"\1 stone", text)
+    text = _MINUTE_OF_ORDINAL.sub("minute", text)
     return _PAPER.sub(r"\1 inches", text)
 
 
@@ -262,12 +270,14 @@ def _scientific(match: re.Match[str]) -> str:
 
 def _measure_per_unit(match: re.Match[str]) -> str:
     """``50 mg/dL``, ``5 mg/kg/day``; a quotient with a name (km/h) is left to the rule of that name."""
-    least, amount, above, power, below = match.groups()
+    sign, least, amount, above, power, below = match.groups()
     if f"{above}{power}{below}" in NAME_BY_UNIT:
         return match[0]
     least = f"{decimal(least)} to " if least else ""
     several = _name_amount(amount, _raise_unit(NAME_BY_UNIT[above], power), several=bool(least))
-    return f"{least}{several}" + "".join(f" per {_name_below(*one)}" for one in _BELOW.findall(below))
+    return f"{'minus ' if sign else ''}{least}{several}" + "".join(
+        f" per {_name_below(*one)}" for one in _BELOW.findall(below)
+    )
 
 
 def _name_below(unit: str, power: str) -> str:

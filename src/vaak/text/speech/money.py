@@ -55,6 +55,9 @@ _EUROPEAN = re.compile(
 """Points between thousands and a decimal comma, as with euros."""
 _NO_CENTS = re.compile(r"(?<=[€£$₹\d]\d)[,.](?:[-–—]{1,2}|—)(?=\s|$|[.,;)])")
 """``€ 20,-``."""
+_SPACED_DECIMALS = re.compile(r"(?:(?<=[$£€₹]\d\.)|(?<=[$£€₹]\d\d\.)) (?=\d)")
+"""Text in tokens has spaces within amounts: $1. 8 million."""
+_PLAIN_MAGNITUDE = re.compile(r"(?<=\d)\s?(mn|mln|bn|bln|trn|tn)\b(?!\.\w)(?=\s[a-z]|[.,;:)]|$)")
 _CENTS = re.compile(rf"(?<![\d.,])({NUMBER})\s?¢")
 _CHANGE = re.compile(
     r"(?<![\w.,$£€])([1-9]\d?)([pc])(?![\w-]|\.\w)(?:(?<=p)|(?= (?:each|a|per|off|coin|piece|stamp|an)\b|[.,;!?]|$))"
@@ -85,7 +88,7 @@ def money(text: str) -> str:
     'a twenty dollar ticket, one thousand euros, fifty cents, five Canadian dollars'
     """
     # First decimal commas become points, then old pounds lose their figures: later rules see plain amounts only.
-    text = _RUPEES_ONLY.sub("", text)
+    text = _SPACED_DECIMALS.sub("", _RUPEES_ONLY.sub("", text))
     text = _NO_CENTS.sub("", _EUROPEAN.sub(_points_for_commas, text))
     text = _RAND.sub("ZAR ", text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
@@ -96,6 +99,7 @@ def money(text: str) -> str:
         text = _CODE_BEFORE.sub(_code, _CODE_AFTER.sub(_code, _SIGN_AND_CODE.sub("", text)))
     text = _AMOUNT.sub(_amount, text)
     text = _CHANGE.sub(lambda match: say_amount(f"0.{match[1]:0>2}", _OF_CHANGE[match[2]]), text)
+    text = _PLAIN_MAGNITUDE.sub(lambda match: f" {MAGNITUDES[match[1]]}", text)
     return _CENTS.sub(lambda match: f"{decimal(match[1])} {'cent' if match[1] == '1' else 'cents'}", text)
 
 

@@ -87,7 +87,7 @@ _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷
 _HUMPED = re.compile(
     r"(?<![A-Za-z\d'])(?!(?:Mc|Mac(?!OS)|De|Van|La|Le|Di|Du)[A-Z])(?=[A-Za-z]*[A-Z]{2})(?=[A-Za-z]*[a-z])[A-Za-z]{4,}(?![A-Za-z])"
 )
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z](?!s(?![a-z])))|(?<=[A-Z])(?=[A-Z][a-z]{2})")
 _RULES: tuple[RewriteRule, ...] = (
     (_SEVERAL, lambda found: _several(found)),
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
@@ -111,7 +111,8 @@ _RULES: tuple[RewriteRule, ...] = (
         re.compile(rf"\b({_ELEMENTS})-(\d{{2,3}})\b(?!-)"),
         lambda found: f"{' '.join(found[1].upper())} {_isotope(found[2])}",
     ),
-    (re.compile(r"\b(PM|AI|GPT|v|V|USB|HTML|HTTP) ?(\d+\.\d+)(?![\w.])"), r"\1 \2"),
+    (re.compile(r"\b(PM|AI|GPT|V|USB|HTML|HTTP) ?(\d+\.\d+)(?![\w.])"), r"\1 \2"),
+    (re.compile(r"(?<=[A-Z]{2})v(?=\d)|\bv ?(?=\d+\.\d+(?![\w.]))"), " V "),  # GPLv3, v2.1
     (
         re.compile(r"\b(I|[Ww]e|[Yy]ou|[Tt]hey|much) <3(?![\w.])(?! (?:\w+s|%))|(?<=[a-z!] )<3(?=$|[!.])"),
         lambda found: f"{found[1] or ''} love",
@@ -121,7 +122,7 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(rf"\b({'|'.join(KEYS)})(?=\s?[+-]\s?[A-Z\d]|\s(?:keys?|to)\b)"), lambda found: KEYS[found[1]]),
     (re.compile(r"(?<=[²³)])\s?/\s?(?=\d)|(?<=\d) / (?=\d)"), " divided by "),
     (re.compile(r"(?<![\w./])(\d+)/(\d+)(?=\s*=)"), lambda found: _divide(found)),
-    (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),
+    (re.compile(r"(?<=[\d)] )-(?= [\d(][^=;!?]{0,24}=)"), "minus"),
     (re.compile(r"(\b(?:[Cc]ompute|[Cc]alculate|[Ee]valuate|[Ss]olve) [\d.,]+) [-−] (?=\d)"), r"\1 minus "),
     (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), " times "),
     (re.compile(r"(?<=\d) × (?=\d[^=]*=)"), " times "),
@@ -133,6 +134,11 @@ _RULES: tuple[RewriteRule, ...] = (
     (re.compile(r"(?<=\s)(?:<=|>=)$"), " equals "),
     (re.compile(r"(?<=[\w)\]\s])(?:-{1,2}|=)>(?=\s)"), " to "),
     (re.compile(r"(?<=[\w)\]])\s*={2,3}\s*(?=[\w(\"'])"), " equals "),
+    ("#", re.compile(r"(?<!\b[CF])#(?!\s?\d|\s*(?:$|[:,;)?.]|of\b))|(?<!\S)#(?=[:,;)?.])"), " hash "),
+    ("$", re.compile(r"(?<!\$)\$(?![\w\s$]|\.\d)|(?<=[ (\"'])\$(?= (?!\d|sign\b))"), " dollar sign "),
+    ("~", re.compile(r"(?:(?<=[\s(\"'/~])|^)~(?=[A-Za-z/]|~)"), " tilde "),
+    ("~", re.compile(r"(?<=[A-Za-z])~(?=[A-Za-z])"), " "),
+    ("**", re.compile(r"(?<=\w)\*\*(?=[-\w(])"), " to the power of "),
     (re.compile(r"(?<=\s)&&(?=\s)"), " and "),
     (re.compile(r"(?<=\s)\|\|(?=\s)"), " or "),
     (re.compile(r"(?<![\d.,])(\d+)!(?=\s*[=+*/×÷)-])"), r"\1 factorial "),

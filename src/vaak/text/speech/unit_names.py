@@ -78,6 +78,8 @@ _OTHER = table(
     bhp=brake_horsepower/brake_horsepower Btu=B_T_U BTU=B_T_U BTUs=B_T_U MMBtu=million_B_T_U/million_B_T_U
     kcals=kilocalorie Kcal=kilocalorie cals=calorie Cal=calorie dB=decibel dBA=decibel dBm=D_B_M/D_B_M
     dBi=D_B_I/D_B_I cd=candela/candelas Wb=weber K=kelvin AU=astronomical_unit au=astronomical_unit ly=light-year
+    kly=thousand_light-years/thousand_light-years
+    Mly=million_light-years/million_light-years Gly=billion_light-years/billion_light-years
     M☉=solar_mass/solar_masses R☉=solar_radius/solar_radii L☉=solar_luminosity/solar_luminosities
     M⊙=solar_mass/solar_masses R⊙=solar_radius/solar_radii M⊕=Earth_mass/Earth_masses R⊕=Earth_radius/Earth_radii
     mya=million_years_ago/million_years_ago Mya=million_years_ago/million_years_ago
@@ -88,7 +90,8 @@ _OTHER = table(
     Mcf=thousand_cubic_feet/thousand_cubic_feet Bcf=billion_cubic_feet/billion_cubic_feet
     Tcf=trillion_cubic_feet/trillion_cubic_feet doz=dozen/dozen pkg=package pkgs=package pkt=packet pkts=packet
     pts=point pcs=piece pct=percent/percent wkt=wicket wkts=wicket pk=pack pks=pack ml=milliliter kgs=kilogram
-    kms=kilometer gm=gram gms=gram grs=gram ltr=liter ltrs=liter mtr=meter mtrs=meter mls=milliliter mgs=milligram
+    kms=kilometer gm=gram gms=gram grs=gram ltr=liter ltrs=liter mtr=meter mtrs=meter mts=meter mls=milliliter
+    mgs=milligram
     cms=centimeter mms=millimeter MT=metric_ton VDC=volts_D_C/volts_D_C VAC=volts_A_C/volts_A_C
     Vdc=volts_D_C/volts_D_C Vac=volts_A_C/volts_A_C kWe=kilowatt_electric/kilowatts_electric
     MWe=megawatt_electric/megawatts_electric cl=centiliter RPM=revolution_per_minute/revolutions_per_minute
@@ -99,10 +102,10 @@ _OTHER = table(
 )
 _OTHER_CASE = table(
     """
-    kg=KG_Kg_KGS_Kgs km=KM_Km_KMS_Kms cm=CM_Cm mm=MM ml=ML_Ml mg=MG_Mg ft=FT_Ft lb=LB_Lb lbs=LBS_Lbs oz=OZ_Oz
+    kg=KG_Kg_KGS_Kgs km=KM_Km_KMS_Kms_k.m. cm=CM_Cm mm=MM ml=ML_Ml mg=MG_Mg ft=FT_Ft lb=LB_Lb lbs=LBS_Lbs oz=OZ_Oz
     gal=GAL_Gal mph=MPH_Mph kph=KPH km/h=KM/H_Km/h kmh=KMH kHz=khz_KHz_KHZ_Khz MHz=mhz_MHZ_Mhz GHz=ghz_GHZ_Ghz
     Hz=hz_HZ kW=KW_Kw_kw kWh=KWh_KWH_Kwh_kwh MWh=MWH GWh=gWh kV=KV_kv GB=gb MB=mb TB=tb Mbps=mbps_MBPS
-    Gbps=gbps_GBPS Kbps=KBPS mAh=MAH_mah hrs=Hrs_HRS hr=Hr_HR mins=Mins_MINS min=MIN_Min sec=Sec secs=Secs
+    Gbps=gbps_GBPS Kbps=KBPS mAh=MAH_mah hrs=Hrs_HRS hr=Hr mins=Mins_MINS min=MIN_Min sec=Sec secs=Secs
     yrs=Yrs_YRS yr=Yr_YR wks=Wks_WKS pcs=PCS_Pcs cc=CC_C.C. dB=db_DB ltr=Ltr_LTR ltrs=Ltrs doz=Doz psi=Psi
     """
 )

@@ -28,6 +28,8 @@ _BRACKETED_ADDRESS = re.compile(r"<((?:(?:https?|ftp)://|www\.|mailto:)[^<>\s]+|
 """An address between the brackets of RFC 3986, and the underscores of a link in reStructuredText."""
 _LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
 """A heading, a quotation or an open box of Markdown."""
+_PLACEHOLDER = re.compile(r"<([A-Za-z](?:[\w-]|[ .](?=\w)){1,30})>")
+"""A word in angle brackets that stands for another, such as <year>."""
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])([^*~]*?[^\s*_~])\1(?!\w)")
 
 
@@ -88,6 +90,7 @@ def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
 
     text = _leave_out(_FACE, _leave_out(_LEADING, text, unspoken), unspoken)
     text = _BRACKETED_ADDRESS.sub(r" \1 ", _leave_out(_TAG, text, unspoken))
+    text = _PLACEHOLDER.sub(r" \1 ", text)
     return _EMPHASIS.sub(emphasised, _ENTITY.sub(lambda match: html.unescape(match[0]), text))
 
 

@@ -14,6 +14,59 @@ from vaak.text.speech.english import READ_CHARACTERS, normalise
 from vaak.text.speech.words import cardinal, ordinal, year
 
 EXAMPLES = {
+    "capitals": {
+        "I DON'T, I'LL and THEY'RE; the FBI'S": "I don't, I'll and they're; the F B I's",
+        "WHO warns; WHO director; do you know WHO DID IT?": "W H O warns; W H O director; do you know who did it?",
+        "IT staff in IT. I knew IT.": "I T staff in I T. I knew it.",
+        "the TIS THE VOICE of JOHN": "the tis the voice of john",
+        "ECDSA, MKLDNN, the MONTHS, NYSE, OK": "E C D S A, M K L D N N, the months, N Y S E, O K",
+        "DNA, RNA, GPA": "D N A, R N A, G P A",
+        "MR. SMITH of ACME, INC. and Apple Inc said": "Mister smith of acme, Incorporated and Apple Incorporated said",
+    },
+    "spaced ranges": {
+        "5.25%-5.5% and 25bps to 5.25%-5.5%": (
+            "five point two five to five point five percent and twenty-five basis points to "
+            "five point two five to five point five percent"
+        ),
+        "2-2½ hours, 1 1/2-2 inches, 1-1/2 cups": (
+            "two to two and a half hours, one and a half to two inches, one and a half cups"
+        ),
+        "between 3 - 5 years, July 25 - 26, 2004; 3 - 2 = 1": (
+            "between three to five years, July twenty-five to twenty-six, two thousand four; three minus two equals one"
+        ),
+        'Chapter 3 - 10 tips; 38"-40"': "Chapter three — ten tips; thirty-eight to forty inches",
+        "0..16, 4-5x more": "zero to sixteen, four to five times more",
+    },
+    "software": {
+        "see v2.1 or GPLv3, TLSv1.3": "see V two point one or G P L V three, T L S V one point three",
+        "Win32, int16, utf8, A100, i386": "Win thirty-two, int sixteen, U T F eight, A one hundred, I three eighty-six",
+        "replace <year>; 2**8; the $ key ($)": (
+            "replace year; two to the power of eight; the dollar sign key (dollar sign)"
+        ),
+        "~/.bashrc, ~5 km, foo.c": "tilde slash dot bashrc, about five kilometers, foo dot C",
+        "the # of items, a # there": "the number of items, a hash there",
+        "10:30:00 -0500": "ten thirty minus five hours",
+        "3-clause BSD, BSD 4.3": "three-clause B S D, B S D four point three",
+    },
+    "names of numbers": {
+        "the 49ers, 76ers, over-25s": "the forty-niners, seventy-sixers, over-twenty-fives",
+        "R-Ohio, and (I-Vt.)": "R Ohio, and (I Vermont)",
+        "a 737 MAX 8 and a 787-9": "a seven thirty-seven max eight and a seven eighty-seven nine",
+        "400 degrees F, 5'6 and, 8/day, in the 80th min.": (
+            "four hundred degrees Fahrenheit, five foot six and, eight per day, in the eightieth minute"
+        ),
+        "§ 1001(a)(2); 3.4 bn euros; = -5 kJ/mol": (
+            "section one thousand one A two; three point four billion euros; equals minus five kilojoules per mole"
+        ),
+        "350°F/180°C": "three hundred fifty degrees Fahrenheit or one hundred eighty degrees Celsius",
+    },
+    "dates by their place": {
+        "a table for 2/20 at 6:00": "a table for February twentieth at six o'clock",
+        "planned for 3/5, 3/4 through 3/8": "planned for March fifth, March fourth to March eighth",
+        "May 03; departs at 0630": "May three; departs at oh six thirty",
+        "Open Mon–Fri, closed Sun. The Sun rose.": "Open Monday to Friday, closed Sunday. The Sun rose.",
+        "in the year 2525": "in the year twenty-five twenty-five",
+    },
     "counts": {
         "1.5x, 0.75x and 5.1ch": "one point five X, zero point seven five X and five point one C H",
         "She has 7 cats and 1,308 dogs.": "She has seven cats and one thousand three hundred eight dogs.",
@@ -134,7 +187,7 @@ EXAMPLES = {
         "$5MM, ₹5 Cr, $5 Million": "five million dollars, five crore rupees, five million dollars",
         "COP27, AMD 5800, TOP 100, PHP 8.1": "C O P twenty-seven, A M D five thousand eight hundred, top one hundred, "
         "P H P eight point one",
-        "R1,500 but R500": "one thousand five hundred rand but R five zero zero",
+        "R1,500 but R500": "one thousand five hundred rand but R five hundred",
     },
     "units": {
         "It needs 12 V, a 60 W bulb, 2 l, 2 mi.": "It needs twelve volts, a sixty watt bulb, two liters, two miles.",
