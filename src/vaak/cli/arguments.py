@@ -99,7 +99,8 @@ def require_run(path: Path | None) -> Path | None:
     around = (path, path.parent, path.parent.parent)
     signs = ("config.yml", "owner.json", "MANIFEST.json")
     # best and last are files, each of which names a checkpoint.
-    if any((folder / sign).exists() for folder in around for sign in signs) or path.is_file():
+    is_pointer = path.is_file() and path.suffix != ".json"
+    if any((folder / sign).exists() for folder in around for sign in signs) or is_pointer:
         return path
     from vaak.runs.folder.directory import suggest_run
 
@@ -109,9 +110,14 @@ def require_run(path: Path | None) -> Path | None:
 
 def require_model(path: Path | None) -> Path | None:
     """Return a path, unless it can't be a run, a checkpoint or a pretrained model: then raise UserError."""
-    from vaak.runs.base import is_base
+    from vaak.runs.base import explain_no_base, is_base
 
-    return path if path is not None and is_base(path) else require_run(path)
+    if path is None or is_base(path):
+        return path
+    try:
+        return require_run(path)
+    except UserError as error:
+        raise UserError(f"{error}. Nor is it a pretrained model: {explain_no_base(path)}") from error
 
 
 def run_argument(about: str, metavar: str | None = None, *, or_model: bool = False) -> Any:

@@ -18,13 +18,16 @@ from vaak.config.tasks import TASKS, load_name
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.core.storage.model_formats import recognise
+from vaak.core.storage.model_formats import CONFIG, recognise
 from vaak.engine.checkpoint.names import is_checkpoint, parse_step
 from vaak.runs.folder.directory import RUNS, suggest_run
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OF_A_RUN = ("config.yml", "run.json", "owner.json", "MANIFEST.json", "checkpoints")
 CONFIG_FILES = ("config.json", "config.yaml")
+HUB_ADDRESS = re.compile(r"https?:/+(?:www\.)?(?:huggingface\.co|hf\.co)/(\w[\w.-]*/\w[\w.-]*)(?:/.*)?")
+"""The address of a model's page, also as a path, in which // is /."""
+HUB_REVISION = re.compile(rf"({HUB_NAME.pattern})@([\w./-]+)")
 UNTOLD = ("empty", "nested", "unknown")
 """Kinds of ``recognise`` for paths that hold nothing like a model."""
 
@@ -45,6 +48,22 @@ def is_base(path: Path) -> bool:
         return recognise(path).name not in UNTOLD
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def explain_no_base(path: Path) -> str:
+    """Return why a path that ``is_base`` refuses isn't a pretrained model, with what to give instead."""
+    if page := HUB_ADDRESS.fullmatch(str(path)):
+        return f"give a model of the Hugging Face Hub by its name, {page[1]}"
+    if named := HUB_REVISION.fullmatch(str(path)):
+        fetch = f"hf download {named[1]} --revision {named[2]} --local-dir FOLDER"
+        return f"a revision can't be named; fetch it ({fetch}), and give the folder"
+    path = path.expanduser()
+    if not path.exists():
+        return "there is no such file or folder, and names of the Hugging Face Hub are OWNER/NAME"
+    if path.name == CONFIG:
+        return f"give its folder, {path.parent}"
+    form = recognise(path)
+    return f"it {form.what}{f'; {form.remedy}' if form.remedy else ''}"
 
 
 def _is_of_a_run(folder: Path) -> bool:
@@ -78,7 +97,10 @@ class Base:
                 reasons.append(found)
             elif found is not None:
                 return cls(source, name, found)
-        architecture = next(iter(about.get("architectures") or ()), about.get("model_type", "model of an unknown kind"))
+        if not about.get("architectures"):
+            example = "such as LlamaForCausalLM: add the configuration that the model came with"
+            raise UserError(f"{path} has a configuration that doesn't say what it computes (architectures), {example}")
+        architecture = about["architectures"][0]
         reason = reasons[0] if reasons else f"is a {architecture}, which can't be used before it is trained"
         raise UserError(f"{path} {reason}; train it first, or give a run")
 

@@ -11,6 +11,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -138,7 +139,25 @@ def _explain(error: Exception, source: str) -> str:
     absent = (hub.RepositoryNotFoundError, hub.LocalEntryNotFoundError, hub.HFValidationError, hub.OfflineModeIsEnabled)
     if any(isinstance(one, absent) for one in chain):
         return "no such folder, and the Hugging Face Hub has no such model or can't be reached"
-    return _first_line(error)
+    said = str(error)
+    if (unknown := UNKNOWN_KIND.search(said)) is not None:
+        version = importlib.import_module("transformers").__version__
+        newer = "a newer one may have it (pip install -U transformers)"
+        return f"transformers {version} doesn't know its kind, {unknown[1]}; {newer}"
+    if OWN_CODE in said:
+        return "its network is code in its folder, which isn't run: give a model whose kind transformers has"
+    if any(said.startswith(one) for one in TO_INSTALL):
+        return "its tokenizer is in files that need a package: pip install sentencepiece tiktoken"
+    if type(error).__name__ == "SafetensorError":
+        return f"its weights are damaged or not whole ({_first_line(error)}): download them again"
+    # An error of a key that isn't there shows the key alone.
+    return f"{'it has an unknown ' if isinstance(error, KeyError) else ''}{_first_line(error)}"
+
+
+UNKNOWN_KIND = re.compile(r"has model type `([^`]*)` but Transformers does not recognize this architecture")
+OWN_CODE = "contains custom code which must be executed"
+TO_INSTALL = ("Couldn't instantiate the backend tokenizer",)
+"""Parts of transformers' errors."""
 
 
 def find_file(key: str, source: str, name: str) -> Path | None:
@@ -170,6 +189,43 @@ def find_file(key: str, source: str, name: str) -> Path | None:
         # The Hub's client and the network each raise their own.
         raise UserError(f"{key}: {name} of {source} can't be fetched: {_first_line(error)}") from error
     return None
+
+
+def load_tokenizer(key: str, source: str, kind: str = "AutoTokenizer") -> Any:
+    """The tokenizer of a model, of a class of transformers that may be any.
+
+    Raises UserError where there is none, and where it is not one of the tokenizers library.
+    """
+    auto = getattr(import_transformers(key), kind)
+    try:
+        found = fetch_model(key, source, lambda: auto.from_pretrained(source, **SAFELY))
+    except UserError as error:
+        if str(error.__cause__).startswith(NO_TOKENIZER) and not _has_tokenizer_files(key, source):
+            raise _lacks_tokenizer(key, source) from error
+        raise
+    if not getattr(found, "is_fast", False):
+        raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
+    # Without files, transformers makes one that knows its special tokens, and T5's also the sign of a space.
+    if len(set(found.get_vocab()) - set(found.all_special_tokens)) <= 1:
+        raise _lacks_tokenizer(key, source)
+    return found
+
+
+NO_TOKENIZER = ("Couldn't instantiate the backend tokenizer", "expected str, bytes or os.PathLike")
+"""How the errors of transformers begin where a tokenizer has no files, or needs a package to read them."""
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model"),
+    *("sentencepiece.bpe.model", "tokenizer.tiktoken", "source.spm"),
+)
+
+
+def _has_tokenizer_files(key: str, source: str) -> bool:
+    return any(find_file(key, source, name) is not None for name in TOKENIZER_FILES)
+
+
+def _lacks_tokenizer(key: str, source: str) -> UserError:
+    remedy = f"add the files that the model came with ({', '.join(TOKENIZER_FILES[:4])}, …)"
+    return UserError(f"{key}: {source} has no tokenizer; {remedy}")
 
 
 def load_generation(key: str, source: str) -> Any | None:

@@ -20,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from safetensors import safe_open
 from tokenizers import AddedToken
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from vaak.core.storage.model_formats import PYANNOTE, SAFETENSORS, SHARDS, TRANS
 from vaak.engine.snapshot import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.tasks.conversion import READABLE, convert, locate_converted
-from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
+from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation, load_tokenizer
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizer import SPECIAL_NAMES, Tokenizer
 
@@ -133,15 +134,6 @@ def is_decoder(config: Any) -> bool:
     causal, masked = kinds.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kinds.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     known = config.model_type in causal and config.model_type not in (*masked, *BOTH_WAYS)
     return known or bool(getattr(config, "is_decoder", False))
-
-
-def load_tokenizer(key: str, source: str) -> Any:
-    """The tokenizer of a model of transformers. Raises UserError where it is not one of the tokenizers library."""
-    auto = import_transformers(key)
-    found = fetch_model(key, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
-    if not getattr(found, "is_fast", False):
-        raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
-    return found
 
 
 def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -490,6 +482,30 @@ def iterate_tensors(source: str, wanted: Callable[[str], bool] = lambda name: Tr
             # Never within no_grad: a reader that stops early would leave it on.
             for name in filter(wanted, opened.keys()):
                 yield name, opened.get_tensor(name)
+
+
+HEADS = ("lm_head.weight", "embed_out.weight")
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+ROWS_AT_ONCE = 4096
+
+
+def has_own_head(source: str) -> bool:
+    """Whether a decoder's files have an output layer that isn't its embedding, whatever its configuration says."""
+    found: dict[tuple[str, ...], tuple[Path, str]] = {}
+    for file in list_weights(fetch_folder(source, WEIGHTS)):
+        with safe_open(file, "pt") as opened:
+            names = list(opened.keys())
+        found |= {kind: (file, name) for name in names for kind in (HEADS, EMBEDDINGS) if name.endswith(kind)}
+    if len(found) < 2:
+        return False
+    (one, own), (other, shared) = found[HEADS], found[EMBEDDINGS]
+    with safe_open(one, "pt") as first, safe_open(other, "pt") as second:
+        head, embedding = first.get_slice(own), second.get_slice(shared)
+        if head.get_shape() != embedding.get_shape():
+            return True
+        # Not whole: a vocabulary's rows may be a gigabyte.
+        parts = (slice(begin, begin + ROWS_AT_ONCE) for begin in range(0, head.get_shape()[0], ROWS_AT_ONCE))
+        return not all(torch.equal(head[part], embedding[part]) for part in parts)
 
 
 WEIGHTS = (SAFETENSORS, SHARDS, "*.json")

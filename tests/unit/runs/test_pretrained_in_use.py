@@ -103,6 +103,15 @@ def test_a_whisper_writes_the_language_that_its_folder_names(
     assert english != written
     assert "knows 2 languages, and takes recordings for en: --language" in caplog.text
     assert transcribe(folder, "--language", "en") == english
+    assert transcribe(whisper, "--language", "Hindi") == written
+
+
+def test_a_whisper_of_english_alone_may_be_told_so(tones: Path, tmp_path: Path, vaak: Vaak):
+    folder = write_whisper(tmp_path / "base", multilingual=False)
+    written = [vaak("transcribe", folder, tones / "test0.wav", *options) for options in ((), ("--language", "en"))]
+    assert [(code, out) for code, out, _ in written] == [(0, written[0][1])] * 2
+    code, _, err = vaak("transcribe", folder, tones / "test0.wav", "--language", "hi")
+    assert (code, "the base doesn't know hi; it knows one language only" in err) == (2, True)
 
 
 def test_a_base_is_counted_by_its_headers(whisper: Path, decoder: Path, tones: Path, tmp_path: Path, vaak: Vaak):
@@ -213,6 +222,12 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")
     (tmp_path / "listed").mkdir()
     (tmp_path / "listed" / "config.json").write_text('{"model_type": "whisper", "architectures": 5}')
+    mute = shutil.copytree(whisper, tmp_path / "mute")
+    for file in (*mute.glob("token*"), *mute.glob("vocab*"), *mute.glob("merges*")):
+        file.unlink()
+    (tmp_path / "nameless").mkdir()
+    (tmp_path / "nameless" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "nameless" / "model.safetensors").touch()
     (tmp_path / "runs" / "listener").mkdir(parents=True)
     (tmp_path / "runs" / "listener" / "config.yml").write_text("task: asr\n")
     (tmp_path / "said.txt").write_text("ba\n")
@@ -230,6 +245,17 @@ def test_what_a_model_cannot_do_untrained_is_one_line(
         ("transcribe", "nobody/nothing", audio): "the Hugging Face Hub has no such model or can't be reached",
         ("transcribe", "runs/nothing", audio): "is not a run directory",
         ("transcribe", "rusn/listner", audio): "did you mean runs/listener?",
+        (
+            "transcribe",
+            "whisper-tiny",
+            audio,
+        ): "names of the Hugging Face Hub are OWNER/NAME",
+        ("transcribe", "openai/whisper-tiny@main", audio): "hf download openai/whisper-tiny --revision main",
+        ("transcribe", "https://huggingface.co/openai/whisper-tiny", audio): "by its name, openai/whisper-tiny",
+        ("transcribe", whisper / "config.json", audio): f"give its folder, {whisper}",
+        ("transcribe", tmp_path, audio): f"bert in it has; give {bert}",
+        ("transcribe", tmp_path / "mute", audio): "has no tokenizer",
+        ("generate", tmp_path / "nameless", "the"): "doesn't say what it computes (architectures)",
         ("verify", "rusn/listner"): "did you mean runs/listener?",
         ("transcribe", tmp_path / "listed", audio): "isn't the configuration of a model",
         ("eval", whisper): "without data of its own",

@@ -22,7 +22,14 @@ from tiny_whisper import write_whisper
 from vaak.core.errors import UserError
 from vaak.tasks.asr.ctc.pretrained import own_vocabulary
 from vaak.tasks.asr.decoder.task import keep_base
-from vaak.tasks.fetching import GENERATION, count_base_parameters, fetch_model, find_file, load_generation
+from vaak.tasks.fetching import (
+    GENERATION,
+    count_base_parameters,
+    fetch_model,
+    find_file,
+    load_generation,
+    load_tokenizer,
+)
 from vaak.tasks.pretrained import write_generation
 
 KEY = "model.base"
@@ -133,6 +140,17 @@ def _answer(kind: type, status: int) -> Exception:
     [
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
         (ValueError("the tokenizer is damaged"), "the tokenizer is damaged"),
+        (
+            ValueError(
+                "The checkpoint you are trying to load has model type `llama9` but Transformers does not recognize "
+                "this architecture. This could be because of an issue with the checkpoint."
+            ),
+            f"transformers {transformers.__version__} doesn't know its kind, llama9; a newer one may have it",
+        ),
+        (
+            ValueError("The repository x contains custom code which must be executed to correctly load the model."),
+            "its network is code in its folder, which isn't run",
+        ),
         (_answer(GatedRepoError, 403), "its authors grant access on request: ask at https://huggingface.co/some/model"),
         (_answer(RepositoryNotFoundError, 404), "the Hugging Face Hub has no such model or can't be reached"),
     ],
@@ -152,6 +170,27 @@ def test_why_a_model_of_the_hub_can_not_be_loaded_is_said(cache: Path, error: Ex
     with pytest.raises(UserError, match=r"^model\.base: some/model can't be loaded: [^\n]*$") as caught:
         fetch_model(KEY, "some/model", fetch)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "qwen2", "gemma3_text", "t5", "llama", "xlm-roberta", "marian"])
+def test_a_base_without_a_tokenizer_is_not_given_one_of_special_tokens(kind: str, tmp_path: Path):
+    """transformers 5 makes one that knows nothing but these, and every text would be unknown."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(UserError, match=rf"^{KEY}: {tmp_path} has no tokenizer; add the files [^\n]*tokenizer\.json"):
+        load_tokenizer(KEY, str(tmp_path))
+
+
+def test_the_name_of_what_is_unknown_says_that_it_is(tmp_path: Path):
+    with pytest.raises(UserError, match=r"can't be loaded: it has an unknown 'zigzag'$"):
+        fetch_model(KEY, str(tmp_path), lambda: {}["zigzag"])
+
+
+def test_cut_off_weights_are_to_be_downloaded_again(tmp_path: Path):
+    write_moonshine(tmp_path)
+    _halve(tmp_path / "model.safetensors")
+    auto: Any = transformers.AutoModel
+    with pytest.raises(UserError, match=r"its weights are damaged or not whole \([^\n]*\): download them again$"):
+        fetch_model(KEY, str(tmp_path), lambda: auto.from_pretrained(tmp_path))
 
 
 def test_config_check_says_what_a_base_is_that_is_not_read(

@@ -27,6 +27,8 @@ WHOLE_MODELS = (GGUF, WHISPER_PT, PYANNOTE)
 """Single files that are a whole model, and are read."""
 SAFETENSORS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARDS = "model-*-of-*.safetensors"
+NESTED = ("*", "snapshots/*", "models--*/snapshots/*")
+"""Folders in which a model may be: one of its own, and those of the Hub's cache."""
 GGUF_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 POINTER = b"version https://git-lfs.github.com/spec"
 LARGEST_PICKLE, LARGEST_POINTER = 64 << 20, 1024
@@ -321,6 +323,12 @@ class _Named:
 
 _NAMED = (
     _Named(
+        "original",
+        ("consolidated*.safetensors", "consolidated*.pth"),
+        "has its weights as their authors' own code reads them ({file})",
+        "give the model of the same name that is published for transformers, with config.json and model.safetensors",
+    ),
+    _Named(
         "pickle",
         ("pytorch_model*.bin", "*.pth", "*.pt", "*.ckpt"),
         "has its weights as pickles ({file}), which can run code",
@@ -354,8 +362,10 @@ def _find_by_name(folder: Path, files: Sequence[Path]) -> ModelFormat | None:
 
 def _nothing(folder: Path, files: Sequence[Path]) -> ModelFormat:
     expected = f"expected {SAFETENSORS} and {CONFIG}"
-    nested = [path.parent.name for path in sorted(folder.glob(f"*/{CONFIG}"))]
-    nested = [name for name in nested if _find_safetensors(folder / name, ()) is not None]
+    found = (
+        path.parent.relative_to(folder) for pattern in NESTED for path in sorted(folder.glob(f"{pattern}/{CONFIG}"))
+    )
+    nested = [name for name in found if _find_safetensors(folder / name, ()) is not None]
     if nested:
         return ModelFormat("nested", f"has no weights itself, but {nested[0]} in it has", f"give {folder / nested[0]}")
     return ModelFormat("empty", f"has no weights; {expected}" if files else f"is empty and has no weights; {expected}")

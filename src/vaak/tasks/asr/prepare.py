@@ -40,7 +40,7 @@ from vaak.tasks.asr.utterances import (
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.fetching import fetch_model, import_transformers, load_generation
+from vaak.tasks.fetching import fetch_model, import_transformers, load_generation, load_tokenizer
 from vaak.tasks.pretrained import NewIds, load_config, write_new_tokens
 from vaak.tasks.speech_task import (
     PATH_OPTIONS,
@@ -147,7 +147,7 @@ class AsrSources:
         language, like = self.data.language, self.data.language_like
         exported = exported_vocabulary(Path(source))
         if exported is None:
-            tokenizer = fetch_model(BASE_KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+            tokenizer = load_tokenizer(BASE_KEY, source, "WhisperTokenizer")
             found = Vocabulary.of_whisper(tokenizer, config, generation, language, like)
             trained = find_written_language(generation.to_dict()) if found.languages else None
         else:

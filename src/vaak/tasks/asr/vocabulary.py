@@ -236,9 +236,12 @@ class Vocabulary:
         return _find_languages({token.content: one for one, token in special if token.special})
 
     def find_code(self, language: str) -> str:
-        """Return the code by which a language is known here, which may be an older or a newer one."""
-        other = _RENAMED.get(language, language)
-        return other if language not in self.languages and other in self.languages else language
+        """Return the code by which a language is known here: an older or a newer one, or that of an English name."""
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+        others: tuple[str, ...] = (_RENAMED.get(language, ""), TO_LANGUAGE_CODE.get(language.lower(), ""))
+        known = self.languages or (ENGLISH,)
+        return next((one for one in (language, *others) if one in known), language)
 
     def with_language(self, language: str, like: str | None = None) -> Vocabulary:
         """Return the vocabulary with a ``language`` in its prompt; one that it doesn't know is added after all tokens.

@@ -22,14 +22,13 @@ from vaak.core.errors import UserError
 from vaak.engine.trained import tell_rows
 from vaak.nn.new_tokens import begin_new_rows
 from vaak.tasks.classification.config import ClassifierConfig
-from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, quiet_transformers
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, load_tokenizer, quiet_transformers
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
     DROPOUTS,
     is_decoder,
     iterate_tensors,
     load_config,
-    load_tokenizer,
     note_missing_rows,
     save_tokenizer,
     write_tokenizer_config,

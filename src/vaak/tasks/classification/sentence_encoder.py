@@ -31,8 +31,8 @@ from vaak.engine.precision import Precision
 from vaak.runs.open_run import OpenedRun
 from vaak.tasks.batches import Embedded, limit_batch
 from vaak.tasks.classification.pretrained import longest_input
-from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers
-from vaak.tasks.pretrained import fetch_folder, load_config, load_tokenizer
+from vaak.tasks.fetching import SAFELY, fetch_model, import_transformers, load_tokenizer
+from vaak.tasks.pretrained import fetch_folder, load_config
 
 log = logging.getLogger("vaak")
 KEY, PAIRS_KEY = "--embeddings", "--pairs"

@@ -74,6 +74,20 @@ CASES = [
         "nested",
         "0_Transformer in it has; give",
     ),
+    (
+        _files(
+            **{f"snapshots/0123/{name}": "{}" for name in ("config.json", "model.safetensors")}, **{"refs/main": "0"}
+        ),
+        "nested",
+        "snapshots/0123 in it has; give",
+    ),
+    (
+        _files(**{f"models--a--b/snapshots/01/{name}": "{}" for name in ("config.json", "model.safetensors")}),
+        "nested",
+        "models--a--b/snapshots/01 in it has; give",
+    ),
+    (_files(**{"params.json": "{}", "consolidated.00.pth": "x"}), "original", "published for transformers"),
+    (_files(**{"params.json": "{}", "consolidated.safetensors": "x"}), "original", "published for transformers"),
     (_zip("tiny.pt", b"..dims..n_mels..model_state_dict.."), "openai-whisper", "a Whisper as OpenAI saves it"),
     (_zip("tiny.pt", b"..weights.."), "pickle", "can run code"),
 ]

@@ -29,8 +29,8 @@ from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
 from vaak.tasks.asr.model import BASE_KEY, PURPOSE
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
-from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers
-from vaak.tasks.pretrained import fetch_folder, load_config, load_tokenizer
+from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_tokenizer
+from vaak.tasks.pretrained import fetch_folder, load_config
 
 NO_POSITION = -1
 """In a batch's prompts, what a shorter one is padded with."""

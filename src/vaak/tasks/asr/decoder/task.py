@@ -53,8 +53,8 @@ from vaak.tasks.asr.transcripts import Segment
 from vaak.tasks.asr.utterances import TokenLimit, decoder_limit
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
-from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation
-from vaak.tasks.pretrained import load_config, load_or_init, load_tokenizer, tell_untied, write_older_names
+from vaak.tasks.fetching import GENERATION, SAFELY, fetch_model, import_transformers, load_generation, load_tokenizer
+from vaak.tasks.pretrained import load_config, load_or_init, tell_untied, write_older_names
 from vaak.tasks.quantised import layers_in_nf4
 from vaak.tasks.speech_task import Datasets
 

@@ -36,7 +36,7 @@ from vaak.tasks.asr.long_form import Window
 from vaak.tasks.asr.model import PURPOSE
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.transcripts import Segment, Transcript
-from vaak.tasks.asr.vocabulary import BEFORE, NO_TIMES, Vocabulary
+from vaak.tasks.asr.vocabulary import BEFORE, ENGLISH, NO_TIMES, Vocabulary
 from vaak.tasks.asr.whisper.features import WhisperFeatures
 from vaak.tasks.asr.whisper.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper.network import FRAMES_PER_SECOND
@@ -267,7 +267,8 @@ class WhisperTranscriber(Transcriber):
         """The language of each row: that of the options, or the most probable one."""
         number, known = len(encoded.states), self.vocabulary.languages
         if self.decoding.language != AUTO:
-            return [self.decoding.language or self.vocabulary.trained_language] * number
+            asked = self.decoding.language
+            return [self.vocabulary.trained_language if asked is None else self.vocabulary.find_code(asked)] * number
         with without_dropout(self.model), torch.inference_mode():
             begin = torch.full((number, 1), self.vocabulary.ids.prompt[0], device=self.device)
             logits = self.model.decode(begin, encoded)[:, -1]
@@ -354,7 +355,8 @@ def require_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None
     """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
     known, key = vocabulary.languages, "data.decoding"
     asked = options.language and vocabulary.find_code(options.language)
-    if asked not in (None, AUTO, *known) or (options.language == AUTO and not known):
+    one = [ENGLISH] if vocabulary.is_whispers else []
+    if asked not in (None, *([AUTO, *known] if known else one)):
         expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
         named = f"{options.language}{nearest_name(str(options.language), known)}"
         raise UserError(f"{key}.language: the base doesn't know {named}; {expected}")
