@@ -1,15 +1,15 @@
 """A model that is served, asked by some clients at once, against the batched command on the same inputs.
 
-python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3] [--rounds 3] [--together 1]
+python benchmarks/serving.py RUN INPUTS [--clients 8] [--repeat 3] [--rounds 3] [--together 1] [--new-tokens 32]
 
-RUN is of task asr, tts, lm or classification, or a pretrained model; INPUTS a folder of audio, or a file with a text
-per line. In each round, the command's own code computes all inputs, then the server does. Prints inputs per second of
-both, the median of their ratios by the clock and by processor time (the server's, without the clients'), the latency of
-a request (p50, p95) and the machine's load. The time that opening the model takes isn't counted. Ends with an error
-where a served result differs from the command's.
+RUN is of task asr, tts, lm or classification, or a pretrained model, also an encoder of sentences, whose embeddings are
+computed; INPUTS a folder of audio, or a file with a text per line. In each round, the command's own code computes all
+inputs, then the server does. Prints inputs per second of both, the median of their ratios by the clock and by processor
+time (the server's, without the clients'), the latency of a request (p50, p95) and the machine's load. The time that
+opening the model takes isn't counted. Ends with an error where a served result differs from the command's.
 
-With --together N, each request has N texts (lm, classification). The ratio at equal batch is that to the command
-with as many inputs at a time as the server computes together: those of all clients, at most 16.
+With --together N, each request has N texts (lm, classification, embeddings). The ratio at equal batch is that to the
+command with as many inputs at a time as the server computes together: those of all clients, at most 16.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -34,9 +35,10 @@ import psutil
 import soundfile
 
 from vaak.audio.audio_file import audio_files
-from vaak.runs.open_run import OpenedRun, open_run
+from vaak.runs.open_run import OpenedRun
+from vaak.serve.models import find_endpoints, open_model
 
-SEED, NEW_TOKENS = 0, 32
+SEED = 0
 MOST_TOGETHER = 16
 """The server's --max-batch."""
 
@@ -62,14 +64,14 @@ def ask_transcript(client: httpx.Client, files: Sequence[Path]) -> list[Any]:
     return [_json(client.post("/v1/audio/transcriptions", files=sent))["text"]]
 
 
-def write(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
+def write(new_tokens: int, opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
     task = opened.task
-    settings = task.sampling(max_new_tokens=NEW_TOKENS, temperature=0.8)
+    settings = task.sampling(max_new_tokens=new_tokens, temperature=0.8)
     return list(task.written(opened.model, [(task.prompt(text), SEED) for text in texts], settings))
 
 
-def ask_texts(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
-    asked = {"prompt": texts, "max_tokens": NEW_TOKENS, "seed": SEED}
+def ask_texts(new_tokens: int, client: httpx.Client, texts: Sequence[str]) -> list[Any]:
+    asked = {"prompt": texts, "max_tokens": new_tokens, "seed": SEED}
     return [one["text"] for one in _json(client.post("/v1/completions", json=asked))["choices"]]
 
 
@@ -81,6 +83,17 @@ def classify(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
 
 def ask_labels(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
     return [one["labels"] for one in _json(client.post("/v1/classify", json={"input": texts}))["data"]]
+
+
+def embed(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
+    found = []
+    for at in range(0, len(texts), MOST_TOGETHER):
+        found += opened.task.embed_batch(opened.model, list(texts[at : at + MOST_TOGETHER]))
+    return [np.array(one.vector) for one in found]
+
+
+def ask_embeddings(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
+    return [np.array(one["embedding"]) for one in _json(client.post("/v1/embeddings", json={"input": texts}))["data"]]
 
 
 def speak(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
@@ -116,12 +129,17 @@ def is_nearly_same(one: np.ndarray, other: np.ndarray) -> bool:
     return len(one) == len(other) and int(np.abs(one - other).max(initial=0)) <= 8
 
 
-USES = {
-    "asr": Use(transcribe, ask_transcript, takes_several=False),
-    "lm": Use(write, ask_texts),
-    "classification": Use(classify, ask_labels),
-    "tts": Use(speak, ask_speech, takes_several=False, is_same=is_nearly_same),
-}
+def choose_use(opened: OpenedRun, new_tokens: int) -> tuple[str, Use]:
+    """Return how a model is used, and the name of that."""
+    uses = {
+        "transcriptions": Use(transcribe, ask_transcript, takes_several=False),
+        "completions": Use(partial(write, new_tokens), partial(ask_texts, new_tokens)),
+        "classify": Use(classify, ask_labels),
+        "embeddings": Use(embed, ask_embeddings, is_same=lambda one, other: np.allclose(one, other, atol=1e-5)),
+        "speech": Use(speak, ask_speech, takes_several=False, is_same=is_nearly_same),
+    }
+    endpoints = find_endpoints(opened)
+    return next((name, use) for name, use in uses.items() if name in endpoints)
 
 
 def _json(answer: httpx.Response) -> Any:
@@ -194,13 +212,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="how often each input is taken")
     parser.add_argument("--rounds", type=int, default=3, help="how often both are measured, in turn")
     parser.add_argument("--together", type=int, default=1, help="inputs of one request")
+    parser.add_argument("--new-tokens", type=int, default=32, help="tokens of each text that is written")
     asked = parser.parse_args()
     inputs = [*read_inputs(asked.inputs)] * asked.repeat
-    opened = open_run(asked.run, device="cpu", precision="fp32")
-    kind = str(opened.experiment.task)
-    use, load = USES[kind], os.getloadavg()[0]
+    opened = open_model(asked.run, device="cpu", precision="fp32")
+    kind, use = choose_use(opened, asked.new_tokens)
+    load = os.getloadavg()[0]
     if asked.together > 1 and not use.takes_several:
-        parser.error(f"--together: a request of task {kind} has one input")
+        parser.error(f"--together: a request for {kind} has one input")
     requests = [inputs[at : at + asked.together] for at in range(0, len(inputs), asked.together)]
     equal = min(MOST_TOGETHER, asked.clients * asked.together)
     pairs, alike, latencies = list[tuple[Cost, Cost]](), list[Cost](), list[float]()
@@ -210,7 +229,7 @@ def main() -> None:
         ask_all(client, server, use, requests, asked.clients)
         for _ in range(asked.rounds):
             expected, alone = compute_all(opened, use, inputs)
-            alike.append(compute_all(opened, use, inputs, equal)[1])
+            alike.append(compute_all(opened, use, inputs, equal)[1] if equal < len(inputs) else alone)
             found, seconds, served = ask_all(client, server, use, requests, asked.clients)
             pairs.append((alone, served))
             latencies += seconds

@@ -9,8 +9,9 @@ Texts of a language model are written token by token, so those that come while o
 answered when it is done (Yu et al. 2022, "Orca: A Distributed Serving System for Transformer-Based Generative Models").
 
 Whoever was answered asks again soon. So a batch waits a moment for as many jobs as there were at the end of the last
-one, answered and waiting: without it, eight clients end up as one and seven, which take turns for ever. A client that
-is alone waits for nobody.
+one, answered and waiting: without it, eight clients end up as one and seven, which take turns for ever. Texts wait so,
+too, for as long as a token takes: one that joins later costs a pass of its own, and not every model lets others join. A
+client that is alone waits for nobody.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ AHEAD = 4
 MOST_JOINING = 512
 """Parts of a batch that others join, until a new one begins: it remembers all of them."""
 JOINING_STEPS = 4
-"""Number of steps of a batch after which others join it: their prompts are read in a separate pass."""
+"""Others join a batch before its first step, and then once in this number of steps: a pass reads their prompts."""
 QUICK_SECONDS = 1.0
 """While a batch takes less, the next one may have twice as many parts of one job; otherwise, half as many."""
 WAITING_SHARE = 0.1
@@ -47,8 +48,8 @@ WAITING_SHARE = 0.1
 class Batching:
     """How many parts of requests are computed together, at most, and how long the first waits for others.
 
-    After a long batch it waits for up to a tenth of that batch's time; with 0 seconds, never. With ``is_exact``, none
-    are computed together, nor are the inputs of one request.
+    After a long batch it waits for up to a tenth of that batch's time, after one of texts for that of a token, if that
+    is less; with 0 seconds, never. With ``is_exact``, none are computed together, nor are the inputs of one request.
     """
 
     size: int = 16
@@ -89,12 +90,15 @@ class Intake(Protocol):
 
 @dataclass(frozen=True)
 class Computed:
-    """The last batch: the key of its jobs, how many they and those that waited for its end were, when that was."""
+    """The last batch: the key of its jobs, how many they and those that waited for its end were, when that was.
+
+    The next one waits for those who were answered, up to ``wait`` seconds.
+    """
 
     key: Hashable
     num_jobs: int
     ended: float
-    seconds: float
+    wait: float
 
 
 @dataclass(eq=False)
@@ -209,10 +213,10 @@ class Worker:
             try:
                 if taken := self._take_parts(alike):
                     begun, jobs = time.monotonic(), {job: None for job, _ in taken}
-                    taken = self._compute_open(taken)
+                    taken, num_steps = self._compute_open(taken)
                     if taken:
                         self._compute(taken)
-                    self._requeue(jobs, begun)
+                    self._requeue(jobs, begun, num_steps)
                 for job in alike:
                     job.end_if_done()
             except Exception as error:
@@ -240,24 +244,26 @@ class Worker:
     def _plan_wait(self, first: Job) -> tuple[int, float]:
         """Return how many jobs a batch waits for, and until when, on the clock of ``time.monotonic``."""
         last = self.last
-        if not first.kind.is_shared or self._is_open(first.kind):
+        if not first.kind.is_shared:
             return 1, first.arrived
         if last is None or last.key != first.kind.key:
-            return self.size, first.arrived + self.seconds
-        seconds = max(self.seconds, WAITING_SHARE * last.seconds) if self.seconds else 0.0
+            # Whoever comes a little later joins an open batch.
+            return 1 if self._is_open(first.kind) else self.size, first.arrived + self.seconds
+        seconds = max(self.seconds, last.wait) if self.seconds else 0.0
         return min(self.size, last.num_jobs), max(first.arrived, last.ended) + seconds
 
     def _is_open(self, kind: Kind) -> bool:
         return kind.compute_open is not None and self.size > 1
 
-    def _compute_open(self, taken: list[tuple[Job, Any]]) -> list[tuple[Job, Any]]:
-        """Compute parts, and those that join them; return those that are left: all where none can join, or it failed.
+    def _compute_open(self, taken: list[tuple[Job, Any]]) -> tuple[list[tuple[Job, Any]], int]:
+        """Compute parts, and those that join them; return those that are left, and the number of steps to join at.
 
-        Where it failed, each is computed again without those that might have made it fail.
+        All are left where none can join, or it failed: then each is computed again without those that might have made
+        it fail.
         """
         kind = taken[0][0].kind
         if kind.compute_open is None or not self._is_open(kind):
-            return taken
+            return taken, 0
         batch = _OpenBatch(self, taken)
         try:
             with self.within():
@@ -266,7 +272,7 @@ class Worker:
             name = type(error).__name__
             log.info("%s: an open batch failed (%s); its unfinished parts are recomputed", self.name, name)
         self.metrics.count_batch(self.name, batch.num_parts)
-        return batch.rest()
+        return batch.rest(), batch.num_asked
 
     def take_joining(self, key: Hashable, room: int) -> list[tuple[Job, Any]]:
         """Return at most ``room`` parts of waiting jobs of a ``key``; none where jobs of another one wait, too."""
@@ -298,14 +304,18 @@ class Worker:
             turn += 1
         return taken
 
-    def _requeue(self, jobs: Mapping[Job, None], begun: float) -> None:
-        """Put the jobs of a batch that was ``begun`` at a time after those that came while it was computed."""
+    def _requeue(self, jobs: Mapping[Job, None], begun: float, num_steps: int) -> None:
+        """Put the jobs of a batch that was ``begun`` at a time after those that came while it was computed.
+
+        ``num_steps``: those at which others might have joined it.
+        """
         ended, first = time.monotonic(), next(iter(jobs))
+        wait = (ended - begun) * min(WAITING_SHARE, 1 / max(1, num_steps))
         for job in jobs:
             job.adapt_share(ended - begun)
         with self.changed:
             self.jobs = [job for job in self.jobs if job not in jobs] + list(jobs)
-            self.last = Computed(first.kind.key, len(self._alike(first)), ended, ended - begun)
+            self.last = Computed(first.kind.key, len(self._alike(first)), ended, wait)
 
     def _compute(self, taken: list[tuple[Job, Any]]) -> None:
         """Compute parts together; where that fails, each alone, so that the others don't suffer."""
@@ -351,8 +361,9 @@ class _OpenBatch:
 
     def take(self, number: int) -> list[Any]:
         """Return parts that came meanwhile, for a batch that still has a ``number`` of them."""
+        is_time = self.num_asked % JOINING_STEPS == 0
         self.num_asked += 1
-        if self.num_asked % JOINING_STEPS or self.num_parts >= MOST_JOINING:
+        if not is_time or self.num_parts >= MOST_JOINING:
             return []
         found = self.worker.take_joining(self.key, self.worker.size - number)
         self._add(found)

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -122,7 +122,7 @@ class Gate:
     def require_entry(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Raise ApiError for a request that isn't to be answered, by its head."""
         host = headers.get(b"host", b"").decode("latin-1").rpartition("@")[2]
-        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        name = (host if host.endswith("]") else host.rpartition(":")[0] or host).lower()
         # A web page may have its own name point to 127.0.0.1 (DNS rebinding); the Host header still has that name.
         if self.hosts and name not in self.hosts:
             raise ApiError(403, "this server is for this machine alone: call it by 127.0.0.1 or localhost")
@@ -132,10 +132,8 @@ class Gate:
         if path in OPEN:
             return
         if self.token is not None:
-            given = headers.get(b"authorization", b"")
-            if self.asks_browsers and given.startswith(b"Basic "):
-                given = b"Bearer " + read_password(given)
-            if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+            given = read_secret(headers.get(b"authorization", b""), takes_password=self.asks_browsers)
+            if not hmac.compare_digest(given, self.token.strip().encode()):
                 shown = {"WWW-Authenticate": 'Basic realm="vaak: the password is the token"'}
                 shown = shown if self.asks_browsers else {"WWW-Authenticate": "Bearer"}
                 message = "this server needs its token: send it as Authorization: Bearer TOKEN"
@@ -147,6 +145,10 @@ class Gate:
         # Python reads no number of thousands of digits.
         if not size.isdigit() or len(size) > 15 or int(size) > most:
             raise self.too_large(most)
+        coding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if coding not in (b"", b"identity"):
+            message = f"bodies with Content-Encoding {coding[:20].decode('latin-1')} aren't read: send it as it is"
+            raise ApiError(415, message, headers={"Accept-Encoding": "identity"})
         if self.metrics.in_flight >= self.limits.max_requests:
             message = f"{self.limits.max_requests} requests are waiting already (--max-requests); try again"
             raise ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"})
@@ -165,18 +167,60 @@ class Gate:
 
 async def send_in_time(send: Send, message: Message) -> None:
     """Send a message. Raises TimeoutError for a client that reads nothing: it would keep its place for ever."""
-    async with asyncio.timeout(UNREAD_SECONDS):
-        await send(message)
+    await wait_within(UNREAD_SECONDS, send(message))
 
 
-def read_password(authorization: bytes) -> bytes:
-    """Return the password that a browser sends; empty where it sends none.
+async def wait_within(seconds: float, work: Awaitable[Any]) -> Any:
+    """Return the result of ``work``. Raises TimeoutError where it takes longer than that.
 
-    >>> read_password(b"Basic bWU6c2VjcmV0OjE="), read_password(b"Basic ?")
-    (b'secret:1', b'')
+    Most parts of requests are there already, and most answers go out at once: those cost no timer.
     """
+    steps = work.__await__()
     try:
-        return base64.b64decode(authorization.removeprefix(b"Basic "), validate=True).partition(b":")[2]
+        waiting_for = next(steps)
+    except StopIteration as done:
+        return done.value
+    async with asyncio.timeout(seconds):
+        return await _Begun(steps, waiting_for)
+
+
+@dataclass
+class _Begun:
+    """Work that has begun, and is ``waiting_for`` something."""
+
+    steps: Generator[Any, Any, Any]
+    waiting_for: Any
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        while True:
+            try:
+                sent = yield self.waiting_for
+            except BaseException as error:
+                resume = partial(self.steps.throw, error)
+            else:
+                resume = partial(self.steps.send, sent)
+            try:
+                self.waiting_for = resume()
+            except StopIteration as done:
+                return done.value
+
+
+def read_secret(authorization: bytes, *, takes_password: bool = False) -> bytes:
+    """Return the token that a request sends, also as the password of a browser's user; empty where it sends none.
+
+    >>> read_secret(b"bearer secret"), read_secret(b"Basic bWU6c2VjcmV0OjE=", takes_password=True)
+    (b'secret', b'secret:1')
+    >>> read_secret(b"Basic bWU6c2VjcmV0OjE="), read_secret(b"Basic ?", takes_password=True)
+    (b'', b'')
+    """
+    scheme, _, content = authorization.partition(b" ")
+    # Schemes have no case.
+    if scheme.lower() == b"bearer":
+        return content.strip()
+    if scheme.lower() != b"basic" or not takes_password:
+        return b""
+    try:
+        return base64.b64decode(content, validate=True).partition(b":")[2]
     except binascii.Error:
         return b""
 
@@ -237,8 +281,7 @@ class _Exchange:
             return await self._receive()
         rest = BODY_SECONDS - (time.perf_counter() - self.begun) + self.received / LEAST_RATE
         try:
-            async with asyncio.timeout(min(BODY_SECONDS, rest)):
-                message = await self._receive()
+            message: Message = await wait_within(min(BODY_SECONDS, rest), self._receive())
         except TimeoutError:
             raise ApiError(408, f"the body came too slowly: nothing for {min(BODY_SECONDS, rest):.3g} s") from None
         self.received += len(message.get("body", b""))
@@ -265,7 +308,7 @@ class _Exchange:
 
     async def _refuse(self, error: ApiError) -> None:
         if self.status:
-            # The answer has begun: it ends here.
+            log.error("%s: its answer broke off with status %d", self._route, error.status)
             return
         body = json.dumps(error.body, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers}

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from fastapi.routing import APIRoute
@@ -34,17 +35,19 @@ class FormRoute(APIRoute):
     FastAPI would read it twice, as JSON and into its own types, and look for dependencies that there aren't.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    @cached_property
+    def form(self) -> Any:
+        """The type of its requests."""
         [body] = self.dependant.body_params
-        kind: Any = body.field_info.annotation
-        answer = self.endpoint
+        return body.field_info.annotation
 
-        async def handle(request: Request) -> Response:
-            form = await read_form(request, kind)
-            response: Response = await answer(request, form)
-            return response
+    async def answer(self, request: Request) -> Response:
+        """Answer a request. Raises ApiError for one that isn't of the form."""
+        response: Response = await self.endpoint(request, await read_form(request, self.form))
+        return response
 
-        return handle
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.answer
 
 
 async def read_form(request: Request, kind: type[Some]) -> Some:

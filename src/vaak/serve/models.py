@@ -24,6 +24,9 @@ from vaak.serve.errors import ApiError, ClientLeftError
 from vaak.serve.gate import Limits
 from vaak.serve.metrics import Metrics
 
+UNWATCHED_SECONDS = 0.05
+"""How long a request waits for its answer before the server looks whether its client has left."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -151,17 +154,39 @@ async def compute(request: Request, served: Served, job: Job) -> list[Any]:
     """Return the results of a job. Raises what went wrong, and ClientLeftError once nobody waits for it."""
     served.worker.submit(job)
     answer = asyncio.wrap_future(job.future)
-    leaving = asyncio.ensure_future(_wait_for_leaving(request))
-    leaving.add_done_callback(lambda _: answer.cancel())
+    watch = _Watch(request, answer)
+    # A task costs more than many a request takes.
+    begins = answer.get_loop().call_later(UNWATCHED_SECONDS, watch.begin)
     try:
         return await answer
     except asyncio.CancelledError:
-        if leaving.done():
+        if watch.has_left:
             raise ClientLeftError from None
         raise
     finally:
         job.has_left = True
-        leaving.cancel()
+        begins.cancel()
+        watch.end()
+
+
+class _Watch:
+    """Cancels an answer once its client has left."""
+
+    def __init__(self, request: Request, answer: asyncio.Future[Any]) -> None:
+        self.request, self.answer = request, answer
+        self.leaving: asyncio.Task[None] | None = None
+
+    @property
+    def has_left(self) -> bool:
+        return self.leaving is not None and self.leaving.done()
+
+    def begin(self) -> None:
+        self.leaving = asyncio.ensure_future(_wait_for_leaving(self.request))
+        self.leaving.add_done_callback(lambda _: self.answer.cancel())
+
+    def end(self) -> None:
+        if self.leaving is not None:
+            self.leaving.cancel()
 
 
 async def stream(served: Served, make: Callable[[Callable[[Any], None]], Job]) -> AsyncIterator[Any]:

@@ -28,6 +28,8 @@ log = logging.getLogger("vaak")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEAD_SECONDS = 30.0
 """How long a connection may be open, or a request's head may take to come, before the head is whole."""
+MOST_HEAD_BYTES = 2**16
+"""Of a request's head; httptools itself keeps however much comes."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -66,6 +68,9 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
     return found
 
 
+TOO_LARGE_HEAD = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
 class _Uvicorn(uvicorn.Server):
     """Ends in order by a signal, at once by a second one, and leaves what follows to the caller.
 
@@ -95,16 +100,27 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes a connection on which no request's head is whole in ``HEAD_SECONDS``: it would stay open for ever."""
+    """Closes a connection on which no request's head is whole in ``HEAD_SECONDS``: it would stay open for ever.
+
+    So it does where a head is too large.
+    """
 
     _giving_up: asyncio.TimerHandle | None = None
+    _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        cycle = self.cycle
+        is_body = cycle is not None and cycle.more_body
         super().data_received(data)
+        # Once a head is whole, there is a new cycle.
+        self._head_bytes = 0 if is_body or self.cycle is not cycle else self._head_bytes + len(data)
+        if self._head_bytes > MOST_HEAD_BYTES and self._is_open:
+            self.transport.write(TOO_LARGE_HEAD)
+            self.transport.close()
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,9 +141,13 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         elif self._giving_up is None:
             self._giving_up = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
+    @property
+    def _is_open(self) -> bool:
+        return self.transport.get_protocol() is self and not self.transport.is_closing()
+
     def _give_up(self) -> None:
         self._giving_up = None
-        if self._is_waiting and self.transport.get_protocol() is self:
+        if self._is_waiting and self._is_open:
             self.transport.close()
 
 

@@ -284,6 +284,8 @@ class Stepper:
     def __init__(self, key: str = "count") -> None:
         self.begun, self.go = threading.Event(), threading.Event()
         self.alone: list[list[int]] = []
+        self.sizes: list[int] = []
+        self.num_joined = 0
         self.kind = Kind(key, self.compute, compute_open=self.compute_open)
 
     def compute(self, parts: list[list[int]]) -> list[int]:
@@ -292,10 +294,12 @@ class Stepper:
 
     def compute_open(self, parts: list[list[int]], intake: Intake) -> None:
         left: dict[int, list[Any]] = {id(one): [one, one[0]] for one in parts}
+        self.sizes.append(len(parts))
         while left:
             self.begun.set()
             for one in intake.take(len(left)):
                 left[id(one)] = [one, one[0]]
+                self.num_joined += 1
             for name, (part, number) in [*left.items()]:
                 if part == [13]:
                     raise RuntimeError("out of luck")
@@ -315,6 +319,22 @@ def test_a_short_text_joins_a_long_one_and_is_answered_before_it(worker):
     stepper.go.set()
     assert long.future.result(60) == [198]
     assert not stepper.alone
+
+
+def test_texts_are_waited_for_by_those_that_were_answered_with_them(worker):
+    """Where none can join, eight clients would be written as one and seven for ever, each at the cost of eight."""
+    stepper, found = Stepper(), worker(4, 30.0)
+    long = submit(found, stepper.kind, [99])
+    assert stepper.begun.wait(60)
+    other = submit(found, stepper.kind, [99])
+    wait_until(lambda: stepper.num_joined == 1)
+    stepper.go.set()
+    assert [one.future.result(60) for one in (long, other)] == [[198], [198]]
+    first = submit(found, stepper.kind, [3])
+    time.sleep(0.05)
+    assert not first.future.done()
+    assert submit(found, stepper.kind, [4]).future.result(20) == [8]
+    assert stepper.sizes == [1, 2]
 
 
 def test_nobody_joins_where_others_wait_for_their_turn(worker):

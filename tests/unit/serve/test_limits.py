@@ -171,7 +171,8 @@ def test_a_token_is_asked_for(client_of, run_of):
         assert answer.status_code == 401
         assert error_of(answer)["code"] == "invalid_api_key"
         assert client.get("/metrics", headers=headers).status_code == client.get("/docs", headers=headers).status_code
-    assert client.get("/v1/models", headers={"Authorization": "Bearer sesame"}).status_code == 200
+    for said in ("Bearer sesame", "bearer sesame", "BEARER  sesame"):
+        assert client.get("/v1/models", headers={"Authorization": said}).status_code == 200
     assert client.get("/health").json() == client.get("/ready").json() == {"status": "ok"}
 
 
@@ -190,6 +191,7 @@ def test_pages_from_elsewhere_get_nothing(client_of, run_of):
     assert answer.status_code == 403
     assert not [name for name in answer.headers if name.startswith("access-control")]
     assert client.get("/v1/models", headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
+    assert client.get("/v1/models", headers={"Host": "127.0.0.1"}).status_code == 200
 
 
 def test_an_address_that_others_reach_needs_a_token(vaak, run_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -441,6 +442,41 @@ def test_a_head_that_comes_byte_by_byte_keeps_no_connection(live, run_of, monkey
         assert slow.recv(4096).startswith(b"HTTP/1.1 200 ")
         slow.sendall(b"GET /hea")
         assert slow.recv(4096) == idle.recv(4096) == b""
+
+
+def test_a_head_that_is_too_large_is_not_kept(live, run_of):
+    """httptools would keep all of it: a client that sends for as long as it may fills the memory."""
+    server, head = live(run_of("lm").folder), b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+        client.sendall(head + b"X: " + b"a" * 30_000 + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+        # Both count anew: the body, and the head after it.
+        body = json.dumps({"prompt": "a", "max_tokens": 1, "user": "x" * 200_000}).encode()
+        about = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        client.sendall(head.replace(b"GET /health", b"POST /v1/completions") + about + body)
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            client.sendall(head)
+            for sent in range(2000):
+                client.sendall(b"X-%d: " % sent + b"a" * 10_000 + b"\r\n")
+        # It may have sent more before it read: then the answer is lost with the connection.
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(4096).startswith(b"HTTP/1.1 431 ")
+        assert sent < 1999
+
+
+@pytest.mark.parametrize("coding", ["gzip", "BR", "identity, gzip"])
+def test_a_compressed_body_is_refused_as_such(http, coding):
+    answer = http.post("/v1/completions", content=b"\x1f\x8b", headers={"Content-Encoding": coding})
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "identity")
+    assert coding.lower() in answer.json()["error"]["message"]
+    plain = {"Content-Encoding": "Identity", "Content-Type": "application/json"}
+    assert http.post("/v1/completions", content=b'{"prompt": "a", "max_tokens": 1}', headers=plain).status_code == 200
+
+
+def test_monitors_may_ask_for_the_head_alone(http):
+    assert http.head("/health").status_code == http.head("/ready").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -297,8 +297,10 @@ class RowDecoder:
     def join(self, prompts: Sequence[Sequence[int]]) -> None:
         """Add rows with these prompts after the others; their tokens but the last are read now, by themselves."""
         new = RowDecoder(self.model, prompts, self.reading)
-        self._separate = True
-        if self.cache is not None:
+        if self.cache is None:
+            self._separate = len({len(context) for context in (*self.contexts, *new.contexts)}) > 1
+        else:
+            self._separate = True
             # A row of one token has nothing before it: one of padding stands for that.
             read = RowDecoder(self.model, [context[:-1] for context in new.contexts], WITHOUT_END)
             read._separate = True
