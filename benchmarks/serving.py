@@ -15,6 +15,7 @@ command with as many inputs at a time as the server computes together: those of 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import io
 import os
@@ -93,7 +94,9 @@ def embed(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:
 
 
 def ask_embeddings(client: httpx.Client, texts: Sequence[str]) -> list[Any]:
-    return [np.array(one["embedding"]) for one in _json(client.post("/v1/embeddings", json={"input": texts}))["data"]]
+    # As the openai package asks.
+    answer = _json(client.post("/v1/embeddings", json={"input": texts, "encoding_format": "base64"}))
+    return [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]]
 
 
 def speak(opened: OpenedRun, texts: Sequence[str]) -> list[Any]:

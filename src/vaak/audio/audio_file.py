@@ -26,7 +26,7 @@ import numpy as np
 from vaak.audio.containers.channels import HIGHEST, ChannelLevels, describe_scale
 from vaak.audio.containers.contents import open_pieces
 from vaak.audio.containers.counting import count_contents
-from vaak.audio.containers.ffmpeg import decoded, read_said
+from vaak.audio.containers.ffmpeg import NAMED, decoded, demuxer_by_content, read_said
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import count_endings, report_files
@@ -257,6 +257,11 @@ def open_sound_file(path: Path | Part) -> Any:
         # FFmpeg is the fallback, not the first choice: it decodes the whole file into memory.
         if isinstance(path, Path) and (other := decoded(path)) is not None:
             return soundfile.SoundFile(other)
+        if isinstance(path, Path) and (kind := demuxer_by_content(path)) is not None:
+            raise DataError(
+                f"{path}: this is {NAMED[kind]}, which is read where PyAV is installed: pip install 'vaak[m4a]'; or "
+                "convert it to FLAC or WAV"
+            ) from error
         raise DataError(
             f"{path}: this is not audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to "
             "FLAC or WAV, or download it again"

@@ -56,6 +56,8 @@ class Limits:
     max_duration: float = 4 * 3600.0
     """Seconds of a recording."""
     max_channels: int = 16
+    max_decoded: int = 1024 * MEBIBYTE
+    """Bytes of the samples of a recording that is decoded whole, such as WebM."""
     max_inputs: int = 256
     """Texts of one request, or continuations."""
     max_tokens: int = 4096

@@ -14,6 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 
 from vaak.audio.audio_file import read_header
+from vaak.audio.containers.ffmpeg import TooLargeError, decoding_at_most
 from vaak.core.errors import UserError
 from vaak.core.names import list_names
 from vaak.serve.errors import ApiError
@@ -99,7 +100,11 @@ def safe_name(sent: str | None) -> str:
 
 def require_limits(path: Path, limits: Limits) -> None:
     """Raise ApiError for a recording that is too long, before it is decoded; UserError for what isn't one."""
-    header = read_header(path)
+    try:
+        with decoding_at_most(limits.max_decoded):
+            header = read_header(path)
+    except TooLargeError as error:
+        raise ApiError(413, str(error).replace(f"{path.parent}/", ""), param="file", code="audio_too_long") from error
     if header.duration > limits.max_duration:
         about = f"{path.name}: {header.duration:.0f} s long, and at most {limits.max_duration:g} s are taken"
         raise ApiError(413, f"{about} (--max-duration)", param="file", code="audio_too_long")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from coded_audio import SECONDS, TABLE, write_coded
 from served_runs import wait_until
 from vaak.core.errors import UserError
 from vaak.serve import gate as gates
@@ -140,6 +141,22 @@ def test_a_long_recording_is_not_decoded(client_of, run_of, tmp_path):
     metrics = client.get("/metrics").text
     assert "vaak_batch_size_count" not in metrics
     assert 'vaak_requests_total{path="/predict",status="413"} 2' in metrics
+
+
+def test_recordings_as_browsers_send_them(client_of, run_of, tmp_path):
+    """A recorder of a page names its file "blob"; Safari's is MP4, whatever the page calls it."""
+    client = client_of(run_of("asr").folder, limits=Limits(max_decoded=2**17))
+    for kind, names in (("webm, opus", ("a.webm", "blob", "a.wav")), ("m4a", ("a.m4a", "blob", "a.webm"))):
+        coded = TABLE[kind]
+        path = tmp_path / f"one.{coded.suffix}"
+        write_coded(path, coded, 16_000, 1)
+        answers = [client.post("/v1/audio/transcriptions", files={"file": (name, path.read_bytes())}) for name in names]
+        assert [one.status_code for one in answers] == [200] * 3, [one.text for one in answers]
+        assert len({one.text for one in answers}) == 1
+    write_coded(path, coded, 16_000, 1, 6 * SECONDS)
+    answer = client.post("/v1/audio/transcriptions", files={"file": ("blob", path.read_bytes())})
+    assert answer.status_code == 413
+    assert (error_of(answer)["message"] or "").startswith("blob: more than 0.125 MiB of samples in MP4")
 
 
 def test_texts_have_limits(client_of, run_of):

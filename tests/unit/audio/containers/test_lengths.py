@@ -67,6 +67,17 @@ def test_length_and_start_are_those_of_ffmpeg(name: str, rate: int, channels: in
                 np.testing.assert_allclose(found, expected[channel], atol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["webm, opus", "m4a"])
+def test_a_file_may_have_any_name(name: str, tmp_path: Path):
+    """Browsers send recordings without an ending, and a video's sound is called .mp3."""
+    coded = TABLE[name]
+    write_coded(tmp_path / f"a.{coded.suffix}", coded, 16000, 1)
+    expected = AudioFile(tmp_path / f"a.{coded.suffix}", 16000).read(0, 9)
+    for other in ("blob", "a.mp3", "a.wav", "a.webm", "a.m4a"):
+        (tmp_path / other).write_bytes((tmp_path / f"a.{coded.suffix}").read_bytes())
+        np.testing.assert_array_equal(AudioFile(tmp_path / other, 16000).read(0, 9), expected)
+
+
 SNDFILE: dict[str, dict[str, Any]] = {
     "vorbis": {"format": "OGG", "subtype": "VORBIS"},
     "opus": {"format": "OGG", "subtype": "OPUS"},

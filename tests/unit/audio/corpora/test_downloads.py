@@ -472,7 +472,7 @@ def test_m4a_is_read_where_its_decoder_is_there_and_is_one_line_elsewhere(
         read_header(tmp_path / "b.m4a")
     ffmpeg_formats._decode_whole.cache_clear()
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(DataError, match=r"a\.m4a: this is not audio that libsndfile can read .*convert it to FLAC"):
+    with pytest.raises(DataError, match=r"a\.m4a: this is MP4 \(M4A\), .*pip install 'vaak\[m4a\]'; or convert"):
         read_header(tmp_path / "a.m4a")
 
 
