@@ -45,8 +45,8 @@ def phase():
     {imports}
     os.write(2, b"the phase begins\\n")
     {work}
-from vaak.cli.main import guarded
-guarded(phase)
+from vaak.cli.main import exit_on_error
+exit_on_error(phase)
 """
 """One phase, as a command runs it."""
 

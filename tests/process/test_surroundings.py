@@ -181,5 +181,5 @@ def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> No
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "\\u0935\\u093e\\u0915 \\udce9\n", "")
 
 
-PRINTS = "from vaak.cli.main import guarded; guarded(lambda: print('वाक \\udce9'))"
+PRINTS = "from vaak.cli.main import exit_on_error; exit_on_error(lambda: print('वाक \\udce9'))"
 SOURCE = str(Path(vaak.__file__).parents[1])

@@ -138,11 +138,11 @@ def test_nothing_is_unpickled_but_what_a_process_sends_its_own_loaders():
 
 WITHOUT = """
 import sys
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 for missing, code in zip(sys.argv[1::2], sys.argv[2::2]):
     sys.modules[missing] = None
     try:
-        guarded(lambda: exec(code, {}))
+        exit_on_error(lambda: exec(code, {}))
     except SystemExit as end:
         print(end.code)
 """

@@ -414,7 +414,8 @@ def test_research_kits_evaluation_command(trained, tmp_path, vaak):
     as_typed = ("--model_path", checkpoint, "--data_config", "data.yml", "--output_dir", "evaluation_results")
     code, said, errors = vaak("eval", *as_typed)
     assert code == 0, errors
-    assert errors.startswith("--model-path and --data-config: test is evaluated; --split valid evaluates the other\n")
+    note = "--model-path and --data-config: evaluating test; for the other split, add --split valid\n"
+    assert errors.startswith(note)
     report = json.loads((tmp_path / "evaluation_results" / "evaluation.json").read_text(encoding="utf-8"))
     assert report["checkpoint"].endswith(step_folder(4))
     assert {"test_loss", "test_perplexity", "test_accuracy"} <= set(report["metrics"])

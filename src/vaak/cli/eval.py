@@ -1,8 +1,4 @@
-"""How good a model is: ``vaak eval``, ``vaak lm-eval`` and ``vaak baseline``.
-
-A run's metrics on a split, a language model by the task files of lm-eval, and what methods without a network reach on
-the same data.
-"""
+"""``vaak eval``: metrics on a split. ``vaak lm-eval``: tasks of lm-eval. ``vaak baseline``: simple baselines."""
 
 from __future__ import annotations
 
@@ -90,11 +86,11 @@ def evaluate(
     """
     given = [*(data_config or []), *(arguments or [])]
     if model_path is not None:
-        # The first argument is data then.
+        # With --model-path, the first argument is a YAML of data or an override.
         run, given = model_path, [*([] if run is None else [str(run)]), *given]
     if run is None:
         raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
-    # This comes before torch is imported.
+    # Checked before the seconds that importing torch takes.
     require_model(run)
 
     from vaak.cli.output import create_folder
@@ -105,25 +101,24 @@ def evaluate(
     create_folder(output)
     files, overrides = files_and_overrides(given)
     paths = [Path(file) for file in files]
-    # these two are the research kit's "test set evaluation"
-    named = [flag for flag, value in (("--model-path", model_path), ("--data-config", data_config)) if value]
-    splits = split or ["test" if named or data else "valid"]
-    overrides = [*_name_data(run, data, splits), *overrides]
-    if named and not split:
-        print(f"{' and '.join(named)}: test is evaluated; --split valid evaluates the other", file=sys.stderr)
+    # These two flags are the research kit's "test set evaluation".
+    kit_flags = [flag for flag, value in (("--model-path", model_path), ("--data-config", data_config)) if value]
+    splits = split or ["test" if kit_flags or data else "valid"]
+    overrides = [*_override_data(run, data, splits), *overrides]
+    if kit_flags and not split:
+        print(f"{' and '.join(kit_flags)}: evaluating test; for the other split, add --split valid", file=sys.stderr)
     _require_evaluated(overrides, splits)
-    shown: dict[str, Meters] = {}
+    evaluated: dict[str, Meters] = {}
 
-    def watched(opened: OpenedRun, name: str, meters: Meters) -> Meters:
-        shown[name] = meters
+    def keep_meters(opened: OpenedRun, name: str, meters: Meters) -> Meters:
+        evaluated[name] = meters
         return meters
 
-    how: dict[str, Any] = {"trust_code": trust_code, "watched": watched}
-    report = evaluate_run(run, paths, overrides, splits, device, weights, **how)
+    report = evaluate_run(run, paths, overrides, splits, device, weights, trust_code=trust_code, watched=keep_meters)
     report["percent"] = percents(report["metrics"])
     if output is not None:
         write_json(output / "evaluation.json", report)
-        for name, meters in shown.items():
+        for name, meters in evaluated.items():
             _write_tables(output, name, meters)
     if as_json:
         print(json.dumps(report, ensure_ascii=False))
@@ -131,12 +126,15 @@ def evaluate(
     _print_report(report)
 
 
-def _name_data(run: Path, data: Path | None, splits: list[str]) -> list[str]:
-    """Return the options that name ``data`` for the evaluation of a split; empty where there are none."""
+def _override_data(run: Path, data: Path | None, splits: list[str]) -> list[str]:
+    """Return overrides that make ``data`` the data of the split that is evaluated; none without ``data``.
+
+    Raises UserError for several splits.
+    """
     if data is None:
         return []
     if len(splits) > 1:
-        raise UserError(f"--data: it is one split; give --split {splits[0]} alone, or a YAML of data")
+        raise UserError(f"--data replaces one split: give only --split {splits[0]}, or a YAML of data")
     from vaak.runs.evaluate import options_of_data
 
     return options_of_data(run, data, splits[0])
@@ -155,17 +153,16 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _require_evaluated(overrides: list[str], splits: list[str]) -> None:
-    """Raise UserError where the command line names files of a split that isn't evaluated."""
-
+    """Raise UserError if the command line names files of a split that isn't evaluated."""
     for key, _, value in (override.partition("=") for override in overrides):
         section, _, name = key.rpartition(".")
         names_files = section == "data.corpus" or section.startswith("datasets.")
         if names_files and name in ("valid", "test", "out_of_scope") and name not in splits and value not in EMPTY:
-            raise UserError(f"{key} is not read: {', '.join(splits)} is evaluated; add --split {name}, or leave it out")
+            raise UserError(f"{key} is not read, because only {', '.join(splits)} is evaluated; add --split {name}")
 
 
 def _write_tables(folder: Path, split: str, meters: Meters) -> None:
-    """Write the tables of a split as CSV and, if there are any, its pictures as PNG."""
+    """Write the tables of a split to ``folder`` as CSV, and its pictures, if any, as PNG."""
     from vaak.core.storage.files import write_bytes, write_text
 
     tables = meters.tables()
@@ -175,7 +172,7 @@ def _write_tables(folder: Path, split: str, meters: Meters) -> None:
         for name, picture in meters.pictures().items() if tables else ():
             write_bytes(folder / f"{split}_{name}.png", picture)
     except UserError as error:
-        # matplotlib is an extra.
+        # The plot extra isn't installed.
         print(f"warning: no pictures: {error}", file=sys.stderr)
 
 
@@ -211,7 +208,7 @@ def lm_eval(
     chosen.require_use(opened, "lm-eval")
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
-        raise UserError("--tasks: expected the name of a task, or a task file")
+        raise UserError("--tasks: expected names of tasks, or task files")
     files = {}
     for text in data or ():
         name, sign, file = text.partition("=")
@@ -279,7 +276,7 @@ def baseline(
         about = {"data": data, "files": files_to_json(noted)}
         print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below, **about}))
         return
-    # metrics of the run that no baseline has are left out
+    # Metrics of the run that no baseline has are omitted.
     names = dict.fromkeys(name for method, metrics in columns.items() if method != THIS_RUN for name in metrics)
     rows = [["metric", *columns]]
     for name in names:

@@ -1,4 +1,4 @@
-"""``vaak train``: train the model that a YAML file describes. ``vaak fork``: train on from a step of another run."""
+"""``vaak train``: train the model that a YAML file describes. ``vaak fork``: branch a new run off a step of another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(
         bool,
         typer.Option(
             "--try",
-            help="Only try it: 4 steps, an evaluation and a checkpoint, in a temporary folder.",
+            help="Try the configuration: 4 steps, an evaluation and a checkpoint, in a temporary folder.",
         ),
     ] = False,
     processes: Annotated[
@@ -56,10 +56,10 @@ def train(
     Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
     """
     if short and resume is not None:
-        raise UserError("--try and --resume were given; a try starts from scratch, and leaves the run unchanged")
+        raise UserError("--try can't be combined with --resume: a try starts from scratch and leaves the run unchanged")
     files, overrides = files_and_overrides(arguments, device)
     if resume is not None:
-        # In quotes: a path may read as something else in YAML.
+        # Quoted, because YAML may parse a path as another type.
         overrides.append(f'training.checkpoint.resume="{resume}"')
     if no_mixed_precision:
         overrides.append("training.mixed_precision=no")
@@ -68,11 +68,11 @@ def train(
     if processes is None or processes == 1:
         run_training(files, overrides, trust_code, short)
     elif short:
-        raise UserError("--try and --processes were given; a try runs in one process")
+        raise UserError("--try can't be combined with --processes: a try runs in one process")
     elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
     else:
-        # A mistake is reported here, before the processes start, and once.
+        # Reports mistakes once, before the processes start.
         load_for_processes(files, overrides, trust_code)
         command = train_command([*files, *overrides, *(["--trust-code"] if trust_code else [])])
         if code := run_processes(command, processes):
@@ -89,7 +89,7 @@ def fork(
         Path | None, typer.Option(help="The directory of the fork; default: next to RUN, named after it and the step.")
     ] = None,
     no_train: Annotated[
-        bool, typer.Option("--no-train", help="Only make the run, and print the command that trains it.")
+        bool, typer.Option("--no-train", help="Only create the run, and print the command that trains it.")
     ] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
@@ -116,9 +116,10 @@ def fork(
 
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False, short: bool = False) -> None:
-    """Load, train, and print how it ended. A run's own code is executed only with ``trust_code``.
+    """Load a configuration, train, write the report and print the outcome.
 
-    Where it is to be ``short``, it is only tried.
+    Code that comes with a run is executed only with ``trust_code``. With ``short`` the configuration is only tried
+    (``vaak.runs.preflight.trial``).
     """
     loaded = load_trusted(files, overrides, trust_code)
 
@@ -129,7 +130,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     if short:
         outcome = try_run(loaded)
         print_trial(outcome, loaded.experiment.training.logging.json_lines)
-        _end_as_interrupted(outcome)
+        _exit_if_interrupted(outcome)
         return
     from vaak.report.page import report_of_trained, stat_records
 
@@ -138,21 +139,21 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     try:
         outcome = train_run(loaded)
     except Exception:
-        # Where it took steps before it failed, the report shows them.
+        # The report shows the steps that were taken before the failure.
         if os.environ.get("RANK", "0") == "0" and stat_records(directory) != before:
             report_of_trained(directory)
         raise
     if outcome.is_main:
         report = report_of_trained(outcome.directory)
         print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)
-        _end_as_interrupted(outcome)
+        _exit_if_interrupted(outcome)
 
 
-def _end_as_interrupted(outcome: Outcome) -> None:
-    """Raise KeyboardInterrupt, which ends the command with 130, where Ctrl-C stopped training: ``train && eval`` ends.
+def _exit_if_interrupted(outcome: Outcome) -> None:
+    """Raise KeyboardInterrupt if Ctrl-C stopped training: the exit status is 130, so ``train && eval`` stops, too.
 
-    Only rank 0 does so, when all is written: launchers kill the other ranks once one has failed. A scheduler's signal
-    (SIGTERM, SIGUSR1, …) asked for this end, so the code stays 0: another one would count as a failure of the job.
+    Only rank 0 calls this, once everything is written, because launchers kill the other ranks when one has failed.
+    After a scheduler's signal (SIGTERM, SIGUSR1, …) the status stays 0: another would count as a failure of the job.
     """
     if outcome.reason == "SIGINT":
         raise KeyboardInterrupt

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from vaak.cli.arguments import files_and_overrides
 from vaak.cli.config import app
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def vaak_config(tmp_path, monkeypatch, capfd):
 
     def call(*arguments):
         try:
-            guarded(lambda: app(list(arguments), standalone_mode=False))
+            exit_on_error(lambda: app(list(arguments), standalone_mode=False))
             code: str | int | None = 0
         except SystemExit as end:
             code = end.code

@@ -98,7 +98,7 @@ def test_each_command_has_a_help_with_an_example(name):
         (
             OSError(errno.ESTALE, "Stale file handle", "run/run.json"),
             2,
-            "run/run.json: Stale file handle; the disk, or its network, doesn't answer properly: check "
+            "run/run.json: Stale file handle; the disk or its network does not respond properly: check "
             "it, then run this again\n",
         ),
         (
@@ -116,7 +116,7 @@ def test_each_command_has_a_help_with_an_example(name):
         (
             MemoryError(),
             2,
-            "memory ran out (MemoryError); end other processes, or take smaller batches, then run this again\n",
+            "memory ran out (MemoryError); end other processes, or use smaller batches, then run this again\n",
         ),
     ],
 )
@@ -124,9 +124,9 @@ def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
     def fail():
         raise error
 
-    monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
+    monkeypatch.setattr(main, "_discard_output", lambda: None)
     try:
-        main.guarded(fail)
+        main.exit_on_error(fail)
         ended: str | int | None = 0
     except SystemExit as end:
         ended = end.code
@@ -143,8 +143,8 @@ def test_a_reader_that_goes_away_while_a_command_prints_is_no_error(monkeypatch)
         except BrokenPipeError:
             sys.exit(1)
 
-    monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
-    main.guarded(print_to_nobody)
+    monkeypatch.setattr(main, "_discard_output", lambda: None)
+    main.exit_on_error(print_to_nobody)
 
 
 def test_a_panic_of_a_library_is_a_line(capfd):
@@ -157,14 +157,14 @@ def test_a_panic_of_a_library_is_a_line(capfd):
         )
 
     with pytest.raises(SystemExit) as end:
-        main.guarded(panic)
+        main.exit_on_error(panic)
     assert end.value.code == 2
     assert "a library written in Rust (tokenizers, safetensors) failed: Precompiled" in capfd.readouterr().err
 
 
 def test_a_bug_shows_its_traceback(capfd):
     with pytest.raises(SystemExit) as end:
-        main.guarded(lambda: 1 // 0)
+        main.exit_on_error(lambda: 1 // 0)
     assert end.value.code == 1
     assert "ZeroDivisionError" in capfd.readouterr().err
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from required import PROJECT, link_required
-from vaak.cli.main import guarded
+from vaak.cli.main import exit_on_error
 from vaak.config.tasks import TASKS
 from vaak.core.extras import find_extra
 
@@ -138,9 +138,9 @@ def test_a_task_that_lacks_a_package_names_its_own_extra(capsys: pytest.CaptureF
     for name, extra in (("transformers", "asr"), ("pocketsphinx", "tts-eval")):
         asked = functools.partial(exec, f"raise ModuleNotFoundError('No module', name={name!r})", dict(asr))
         with pytest.raises(SystemExit, match="2"):
-            guarded(asked)
+            exit_on_error(asked)
         said = f"this requires {name}, which is not installed: pip install 'vaak[{extra}]'"
         assert capsys.readouterr().err.strip() == said
     with pytest.raises(SystemExit, match="1"):  # a mistake in somebody's code
-        guarded(lambda: exec("import no_such_module", dict(asr)))
+        exit_on_error(lambda: exec("import no_such_module", dict(asr)))
     assert "Traceback" in capsys.readouterr().err

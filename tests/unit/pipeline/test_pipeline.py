@@ -405,7 +405,7 @@ def test_options_of_someone_elses_folder_that_name_code_ask_for_trust(
     assert (code, f"config.yml belongs to a run, by its name, {said}" in errors) == (2, True), errors
     assert vaak("pipeline", REFERENCE, "--config", "mine.yml", "--output-dir", "theirs")[0] == 0
     code, _, errors = vaak("pipeline", REFERENCE, "--output-dir", "theirs", "--resume")
-    assert (code, f"theirs has what a pipeline began with, {said}" in errors) == (2, True), errors
+    assert (code, f"theirs has the options of an earlier start, {said}" in errors) == (2, True), errors
     for trusted in (["--trust-code"], ["--config", "mine.yml"]):
         code, _, errors = vaak("pipeline", REFERENCE, "--output-dir", "theirs", "--resume", *trusted)
         assert code == 0, errors

@@ -249,7 +249,7 @@ def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--tasks", ","], "--tasks: expected the name of a task, or a task file"),
+        (["--tasks", ","], "--tasks: expected names of tasks, or task files"),
         (["--tasks", "whole.yaml", "--data", "pairs.jsonl"], "--data pairs.jsonl: expected TASK=FILE"),
         (["--tasks", "whole.yaml", "--data", "whole.yaml=gone.jsonl"], "expected a file that ends in .json"),
         (["--tasks", "whole.yaml", "--data", "other=pairs.jsonl"], "--data: --tasks doesn't have 'other'"),
