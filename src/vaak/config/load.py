@@ -76,8 +76,9 @@ IN_MEMORY = YamlPlace("set in Python")
 class Loaded:
     """A validated experiment, the warnings about it, and the user's own values.
 
-    ``folder`` is where ``./file.py:Name`` is looked for: that of the last file. ``code`` are the classes from outside
-    Vaak, those of inner experiments too; with ``trust_code`` all of them are trusted.
+    ``given`` has the keys that the user set. ``folder``, that of the last file, is where ``./file.py:Name`` is looked
+    for. ``code`` has the named classes from outside Vaak, also those of inner experiments; with ``trust_code`` all of
+    them are trusted. ``tree`` has the values with the places where they were written.
     """
 
     experiment: Experiment[Any, Any]
@@ -88,7 +89,7 @@ class Loaded:
     tree: PlacedDict = field(default_factory=PlacedDict, repr=False, compare=False)
 
     def task(self, directory: Path | None = None) -> Task:
-        """Return the experiment's task, as if its run directory were another one, if a ``directory`` is given."""
+        """Return the experiment's task; its run directory is ``directory``, if given."""
         experiment = self.experiment
         if directory not in (None, experiment.run_dir):
             experiment = experiment.model_copy(update={"run_dir": directory})
@@ -97,7 +98,7 @@ class Loaded:
 
     @contextlib.contextmanager
     def naming_lines(self) -> Iterator[None]:
-        """In this context, the error of an option says where its value was written, as those of a check do."""
+        """Within this context, errors about an option name the file and line of its value, as checks do."""
         try:
             yield
         except OptionError as error:
@@ -111,21 +112,20 @@ def load(
     trust_code: bool = False,
     of_run: Mapping[Path, Path] | None = None,
 ) -> Loaded:
-    """The experiment that the files give, the later over the earlier, with ``key.path=value`` on top.
+    """Load an experiment from files, later over earlier ones, with ``key.path=value`` overrides on top.
 
-    ``of_run`` has the run of each file that is opened with one: it is that run's, whatever it is called.
+    ``of_run`` maps files to the runs that they belong to, whatever their names. A user's own task is imported, since it
+    defines which options exist; one that a run brings along only with ``trust_code``.
 
-    A task of a user's own is imported, since it says which options there are; that of a run only with ``trust_code``.
-
-    Raises ConfigError with every mistake, one line each, before any data is read or torch is imported.
+    Raises ConfigError with every mistake, one line each, before any data are read or torch is imported.
     """
     return _build_experiment(read_layers(files, overrides, of_run), Path(files[-1]), trust_code)
 
 
 def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
-    """The experiment that sections in memory give, the later over the earlier; ``source`` is the file they came from.
+    """Load an experiment from sections in memory, later over earlier ones; ``source`` is the file they came from.
 
-    The first holds what was resolved before: its options cause no warnings.
+    The first has values resolved before, whose options cause no warnings. Raises ConfigError as ``load`` does.
     """
     places = [None, *[IN_MEMORY] * (len(values) - 1)]
     layers = [place_all(dict(layer), place) for layer, place in zip(values, places, strict=True)]
@@ -138,10 +138,10 @@ def load_layers(
     trust_code: bool = False,
     further_metrics: Collection[str] = (),
 ) -> Loaded:
-    """The experiment that files and sections in memory give together, the later over the earlier.
+    """Load an experiment from files and sections in memory, later over earlier ones.
 
-    In memory, relative names of files are seen from the current folder. ``further_metrics`` are metrics that the
-    program adds to the task's evaluations. Raises ConfigError as ``load`` does.
+    Relative paths in memory start in the current folder. ``further_metrics`` names the metrics that the program adds to
+    the task's evaluations. Raises ConfigError as ``load`` does.
     """
     reader = Layers()
     for layer in layers:
@@ -163,9 +163,12 @@ def _build_experiment(
     *,
     is_inner: bool = False,
 ) -> Loaded:
-    """The experiment of layers, the lowest first; ``source`` is the file that the run and its folder are named by.
+    """Build the experiment of layers, the lowest first; ``source`` is the file that names the run and its folder.
 
-    ``trust_code`` and ``further_metrics`` are those of ``load_layers``; ``is_inner``: it is inside of another.
+    ``trust_code`` and ``further_metrics`` are those of ``load_layers``; ``is_inner``: it is inside another experiment.
+
+    Mistakes are collected, not raised one by one, so that all are reported at once. Each phase needs what the one
+    before it has settled; mistakes that only follow from an earlier one aren't reported.
     """
 
     def read(inner: list[PlacedDict]) -> tuple[Experiment[Any, Any], list[str]]:
@@ -173,70 +176,88 @@ def _build_experiment(
         code.extend(loaded.code)
         return loaded.experiment, loaded.warnings
 
-    # Mistakes are collected, not raised one by one, so that all are reported at once. Each part below needs what the
-    # one above it has settled; mistakes that only follow from an earlier one aren't reported.
     problems: list[Problem] = []
     code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
-    # one tree: the task says which options there are, and so which names mean the same and how layers merge
+    # The task comes first: it says which options exist, and so which names are aliases and how layers merge.
     task = _find_task(layers, source, folder, problems, trust_code)
-    model_type = model_type_given(layers)
-    _require_model_of_task(model_type, task)
-    kind = experiment_type(task.reference)
-    tree, warnings = _merge_layers(layers, task, model_type, problems)
-    _name_run(tree, source)
-    _look_up_secrets(tree)
-    _settle_long_warmup(tree, layers)
-    if run_of_configuration(source) is not None:
-        _settle_newer_options(tree, layers, task.spec)
-    warnings += _settle_what_follows(tree, task.spec, folder)
-    # what types can't say: experiments inside of this one, classes by their names, paths, options of another type
-    said = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
-    # types and bounds of each option
-    spec = task.spec
-    aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
-    invalid: list[Problem] = []
-    experiment = validate(tree, kind, aliases, invalid)
-    problems += invalid
-    # options that don't go together
-    found: list[CheckFinding] = []
-    if experiment is not None and task.reference:
-        found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
-        found += wrong_options_of_components(experiment, folder)
-    # Defaults stand in their place.
-    wrong = tuple(f"{problem.key}." for problem in invalid)
-    found = [one for one in found if not f"{one.key}.".startswith(wrong)]
-    problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
-    # After a mistake, an option may have its default in place of the given value.
-    if not invalid:
-        problems += _problems_of_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
-    if experiment is not None and task.reference and not invalid:
-        new = _problems_of_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
-        problems += [problem for kind, problem in new if kind == "impossible"]
-        warnings += [problem for kind, problem in new if kind == "remark"]
-    if problems or experiment is None:
-        raise ConfigError(problems)
-    hints = _problems_of_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
-    # a run's own configuration has every option, also those that had no effect, and was warned of when it began
-    warnings += [one for one in hints if one.place is None or run_of_configuration(Path(one.place.file)) is None]
+    tree, warnings = _settle_tree(layers, source, folder, task, problems)
+    inner_warnings = _settle_sections(tree, task, folder, None if is_inner else read, problems, warnings)
+    experiment, further = _check_tree(tree, task, folder, further_metrics, problems)
+    warnings += further
     values = resolved_values(experiment)
     code += code_named_in(values, tree, folder)
     named = tuple(one._replace(doubt=None) if trust_code else one for one in code)
     for one in named:
         decide(find_code(one.reference, folder), one.doubt)
     if trust_code:
-        trust_places(_texts(values), (Path(), folder, experiment.run_dir))
-    return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
+        trust_places(_walk_texts(values), (Path(), folder, experiment.run_dir))
+    messages = list(dict.fromkeys([*map(str, warnings), *inner_warnings]))
+    return Loaded(experiment, messages, given_keys(tree), folder, named, tree)
+
+
+def _settle_tree(
+    layers: list[PlacedDict], source: Path, folder: Path, task: _Task, problems: list[Problem]
+) -> tuple[PlacedDict, list[Problem]]:
+    """Merge layers into one tree and set the options that follow from others; return it with warnings.
+
+    Raises ConfigError for a model of another task; other mistakes are added to ``problems``.
+    """
+    model_type = model_type_given(layers)
+    _require_model_of_task(model_type, task)
+    tree, warnings = _merge_layers(layers, task, model_type, problems)
+    _name_run(tree, source)
+    _look_up_secrets(tree)
+    _settle_long_warmup(tree, layers)
+    if run_of_configuration(source) is not None:
+        _settle_newer_options(tree, layers, task.spec)
+    return tree, warnings + _settle_dependent_options(tree, task.spec, folder)
+
+
+def _check_tree(
+    tree: PlacedDict, task: _Task, folder: Path, further_metrics: Collection[str], problems: list[Problem]
+) -> tuple[Experiment[Any, Any], list[Problem]]:
+    """Check the type and bounds of each option, then which options go together; return the experiment with warnings.
+
+    Raises ConfigError with the ``problems`` found before and all that are found here.
+    """
+    spec = task.spec
+    aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
+    invalid: list[Problem] = []
+    experiment = validate(tree, experiment_type(task.reference), aliases, invalid)
+    problems = [*problems, *invalid]
+    warnings: list[Problem] = []
+    found: list[CheckFinding] = []
+    if experiment is not None and task.reference:
+        found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]
+        found += wrong_options_of_components(experiment, folder)
+    # The experiment has the default of an invalid option, so findings about that one mean nothing.
+    wrong = tuple(f"{problem.key}." for problem in invalid)
+    found = [one for one in found if not f"{one.key}.".startswith(wrong)]
+    problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
+    if not invalid:
+        problems += _locate_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
+    if experiment is not None and task.reference and not invalid:
+        new = _locate_in_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
+        problems += [problem for kind, problem in new if kind == "impossible"]
+        warnings += [problem for kind, problem in new if kind == "remark"]
+    if problems or experiment is None:
+        raise ConfigError(problems)
+    hints = _locate_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
+    # A run's own configuration has every option, also those without effect, and warned of them when it started.
+    warnings += [one for one in hints if one.place is None or run_of_configuration(Path(one.place.file)) is None]
+    return experiment, warnings
 
 
 def _settle_sections(
     tree: PlacedDict, task: _Task, folder: Path, read: Read | None, problems: list[Problem], warnings: list[Problem]
 ) -> list[str]:
-    """Settle what the types of single options can't say, section by section; return the warnings of inner experiments.
+    """Settle, section by section, what types of single options can't express; return the warnings of inner experiments.
 
-    ``read`` makes an experiment of layers; None where there may be none inside. Problems are added to ``problems``.
+    These are experiments inside this one, classes by their names, options of another type, and relative paths. ``read``
+    builds an experiment from layers; None if this one may not contain any. ``problems`` and ``warnings`` are added to.
     """
-    said = []
+    inner_warnings = []
     short_names = {**COMPONENTS, **task.spec.short_names}
     weights = find(tree, ("training", "checkpoint", "init_from"))
     begun = {} if weights is None else {"training": {"checkpoint": {"init_from": weights.value}}}
@@ -245,7 +266,7 @@ def _settle_sections(
             wrong, more = settle_experiment(section, find_place(tree, path), place_all(begun), read)
             key = ".".join(path)
             problems += [Problem(one.place, f"{key}.{one.key}".rstrip("."), one.message) for one in wrong]
-            said += more
+            inner_warnings += more
             continue
         for name, value in section.items():
             if isinstance(value, PlacedDict) and is_list(get_annotation(kind, name)):
@@ -256,11 +277,11 @@ def _settle_sections(
             problems += find_options_of_other_types(path, section, kind)
         if paths_read(kind):
             warnings += rewrite_paths(path, section, kind)
-    return said
+    return inner_warnings
 
 
 def _look_up_secrets(tree: PlacedDict) -> None:
-    """Replace references to secrets by the values of their variables, as far as these are set."""
+    """Replace references to secrets by the values of their environment variables, where these are set."""
     for path, (value, _) in walk(tree):
         found = REFERENCE.fullmatch(value) if isinstance(value, str) else None
         if found is not None and is_secret(".".join(path), value) and (secret := find_value(found[1])):
@@ -270,7 +291,7 @@ def _look_up_secrets(tree: PlacedDict) -> None:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task's name as written, its reference from anywhere (None: not found), and its spec."""
+    """A task's name as written, an absolute reference to it (None if it wasn't found), and its spec."""
 
     written: str = ""
     reference: str | None = None
@@ -283,10 +304,10 @@ class _Task:
 def _find_task(
     layers: list[PlacedDict], source: Path, folder: Path, problems: list[Problem], trust_code: bool
 ) -> _Task:
-    """The task given last, or the only one whose own keys are in the files; else none, and a problem.
+    """Find the task: the one that is given last, or else the only one that the keys in the files belong to.
 
-    The last of ``layers`` wins; a problem is added to ``problems`` and names the file ``source``. A user's
-    ``./file.py`` is looked for in ``folder``, and executed only with ``trust_code``, where a run brings it.
+    Without one, the result is an empty task, and a problem is added that names the file ``source``. A user's
+    ``./file.py`` is looked for in ``folder``; if a run brings it along, it is executed only with ``trust_code``.
     """
     given = [one for layer in layers if (one := find(layer, ("task",))) is not None]
     if given:
@@ -294,17 +315,17 @@ def _find_task(
         if isinstance(task, str) and task in TASKS:
             return _Task(task, task)
         if isinstance(task, str) and task in installed():
-            # It isn't among TASKS: it can't be imported.
+            # An installed task that isn't in TASKS can't be imported; load_spec raises the reason.
             try:
                 load_spec(task)
             except UserError as error:
                 problems.append(Problem(place, "task", str(error)))
                 return _Task()
         if isinstance(task, str) and ":" in task:
-            return _own_task(task, place, folder, problems, trust_code)
-        problems.append(Problem(place, "task", _unknown_task(task, place)))
+            return _load_users_task(task, place, folder, problems, trust_code)
+        problems.append(Problem(place, "task", _describe_unknown_task(task, place)))
         return _Task()
-    # A task may be recognised by keys, and by keys with their values.
+    # A task may be recognised by its keys, or by a key together with its value.
     keys = set()
     for path, (value, _) in (one for layer in layers for one in walk(layer)):
         keys.add(".".join(path))
@@ -318,21 +339,21 @@ def _find_task(
     return _Task()
 
 
-def _texts(values: Any) -> Iterator[str]:
-    """Every text among resolved values that may name another run."""
+def _walk_texts(values: Any) -> Iterator[str]:
+    """Yield every string among resolved values that may name another run."""
     if isinstance(values, str):
         yield values
     elif isinstance(values, dict):
-        yield from (text for key, one in values.items() if key not in _NAME_NO_RUN for text in _texts(one))
+        yield from (text for key, one in values.items() if key not in _NEVER_A_RUN for text in _walk_texts(one))
     elif isinstance(values, list):
-        yield from (text for one in values for text in _texts(one))
+        yield from (text for one in values for text in _walk_texts(one))
 
 
-_NAME_NO_RUN = {"name", "run_dir", "task", "type", "device"}
+_NEVER_A_RUN = {"name", "run_dir", "task", "type", "device"}
 
 
-def _unknown_task(task: Any, place: YamlPlace | None) -> str:
-    """Return the message about a task that doesn't exist, or isn't known to this program."""
+def _describe_unknown_task(task: Any, place: YamlPlace | None) -> str:
+    """Return the message about a task that doesn't exist, or that only another program defines."""
     run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
         return (
@@ -343,8 +364,13 @@ def _unknown_task(task: Any, place: YamlPlace | None) -> str:
     return f"is {task!r}; expected one of {', '.join(TASKS)}, ./file.py:Name or package.module:Name{hint}"
 
 
-def _own_task(task: str, place: YamlPlace | None, folder: Path, problems: list[Problem], trust_code: bool) -> _Task:
-    """A task by its class, which is imported here; ``folder`` is the one that a file's path is written relative to."""
+def _load_users_task(
+    task: str, place: YamlPlace | None, folder: Path, problems: list[Problem], trust_code: bool
+) -> _Task:
+    """Load a user's task, which imports its class; paths of files are relative to ``folder``.
+
+    Mistakes are added to ``problems``. Raises ConfigError for code that isn't trusted.
+    """
     written = seen_from(task, get_folder(place) if place else folder, folder)
     if message := what_is_missing(written, folder):
         problems.append(Problem(place, "task", message))
@@ -368,14 +394,14 @@ def _own_task(task: str, place: YamlPlace | None, folder: Path, problems: list[P
 def _merge_layers(
     layers: list[PlacedDict], task: _Task, model_type: Placed | None, problems: list[Problem]
 ) -> tuple[PlacedDict, list[Problem]]:
-    """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
-    kind, spec, field = experiment_type(task.reference), task.spec, _model_type(task.reference)
+    """Merge layers over the task's defaults, under canonical names; return the tree and warnings of dropped options."""
+    kind, spec, field = experiment_type(task.reference), task.spec, _find_model_type(task.reference)
     spellings = Spellings(kind, spec.aliases, spec.stand_ins)
     default = field.default if field else None
     known, dropped = [place_all({"task": task.written, "model": {}, "data": {}, **spec.defaults})], []
     for layer in layers:
         tree, twice = canonical(layer, spellings, model_type.value if model_type else default)
-        dropped += _options_of_other_tasks(tree, task)
+        dropped += _drop_options_of_other_tasks(tree, task)
         known.append(tree)
         problems += twice
     tree, replaced = merge_all(known, kind)
@@ -383,13 +409,13 @@ def _merge_layers(
     return tree, [*dropped, *replaced]
 
 
-def _options_of_other_tasks(layer: PlacedDict, task: _Task) -> list[Problem]:
-    """Options of the loop that only other tasks have: they are removed, so that tasks can share files."""
+def _drop_options_of_other_tasks(layer: PlacedDict, task: _Task) -> list[Problem]:
+    """Remove options of ``training`` that only other tasks have, so that tasks can share files; return warnings."""
     found = []
     training = layer.get("training")
     keys = {*layer, *(training if isinstance(training, dict) else ())}
     unknown = keys - set(task.spec.training.model_fields) - set(experiment_type(task.reference).model_fields)
-    # A file without such options imports no other task.
+    # Specs of other tasks are imported only if the file has unknown options.
     for other, spec in TASKS.items() if unknown else ():
         for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
             for key in (name, f"training.{name}"):
@@ -400,18 +426,18 @@ def _options_of_other_tasks(layer: PlacedDict, task: _Task) -> list[Problem]:
     return found
 
 
-def _model_type(reference: str | None) -> FieldInfo | None:
-    """The option ``model.model_type`` of a task that has it."""
+def _find_model_type(reference: str | None) -> FieldInfo | None:
+    """Return the field ``model.model_type`` of a task; None if it doesn't have one."""
     model = get_section(get_annotation(experiment_type(reference), "model"))
     return model.model_fields.get("model_type") if model else None
 
 
 def _require_model_of_task(given: Placed | None, task: _Task) -> None:
-    """Raise ConfigError where the model belongs to another task, since other mistakes would only follow from that."""
-    field = _model_type(task.reference)
+    """Raise ConfigError if the model belongs to another task; other mistakes would only follow from that one."""
+    field = _find_model_type(task.reference)
     if field is None or given is None or given.value in (types := get_args(field.annotation)):
         return
-    having = {name: get_args(other.annotation) for name in TASKS if (other := _model_type(name))}
+    having = {name: get_args(other.annotation) for name in TASKS if (other := _find_model_type(name))}
     others = [name for name, known in having.items() if given.value in known]
     if others:
         sections = [side for side in ("encoder", "decoder") if side not in types and side in str(given.value)]
@@ -429,9 +455,9 @@ def _require_model_of_task(given: Placed | None, task: _Task) -> None:
 
 
 def _name_run(tree: PlacedDict, last_file: Path) -> None:
-    """Give the run the name of its last file, and a folder of that name, where the user gave none.
+    """Name the run after its last file, and its directory after the run, unless the user named them.
 
-    A run's own configuration means the directory that it is in, wherever that was copied or moved.
+    The configuration of an existing run stands for the directory that it is in, wherever that was copied or moved.
     """
     name = tree.setdefault("name", last_file.stem)
     tree.setdefault("run_dir", f"runs/{name}")
@@ -446,9 +472,9 @@ DECIDING_LENGTH_OF_TRAINING = ("epochs", "max_steps", "batch_size", "gradient_ac
 
 
 def _settle_long_warmup(tree: PlacedDict, layers: list[PlacedDict]) -> None:
-    """Let a warm-up be shortened where it is from a lower layer than what decides how long training is.
+    """Allow the warm-up to be shortened if it is from a lower layer than the options that decide how long training is.
 
-    Such a warm-up is a recipe's, and was chosen for other data. ``layers`` are those of ``tree``, the lowest first.
+    Such a warm-up comes from a recipe, and was chosen for other data. ``layers`` are those of ``tree``, lowest first.
     """
     warmup = find(tree, ("training", "scheduler", "warmup_steps"))
     if warmup is None or find(tree, ("training", "scheduler", "long_warmup")) is not None:
@@ -463,10 +489,10 @@ def _settle_long_warmup(tree: PlacedDict, layers: list[PlacedDict]) -> None:
 
 
 def _settle_newer_options(tree: PlacedDict, layers: Sequence[PlacedDict], spec: TaskSpec) -> None:
-    """Give a run's own configuration, which has every option of its time, what newer ones have to be for it."""
+    """Set options that are newer than a run's own configuration to the values that keep its behaviour."""
 
     def get_own(key: str) -> Any:
-        # An override says nothing of what the run began with.
+        # Overrides are left out: they say nothing about how the run started.
         path = split_key(key)
         found = [one for layer in (tree, *layers) if (one := find(layer, path)) is not None]
         own = [one.value for one in found if one.place not in (COMMAND_LINE, IN_MEMORY)]
@@ -482,8 +508,8 @@ def _get_value(tree: PlacedDict, key: str) -> Any:
     return None if found is None else found.value
 
 
-def _settle_what_follows(tree: PlacedDict, spec: TaskSpec, folder: Path) -> list[Problem]:
-    """Give options that aren't set the values that follow from others; return remarks on them."""
+def _settle_dependent_options(tree: PlacedDict, spec: TaskSpec, folder: Path) -> list[Problem]:
+    """Set options that aren't given to the values that follow from other options; return remarks on them."""
     remarks = []
     for key, (value, why) in spec.follows(lambda key: _get_value(tree, key), folder).items():
         if _get_value(tree, key) is None:
@@ -493,53 +519,53 @@ def _settle_what_follows(tree: PlacedDict, spec: TaskSpec, folder: Path) -> list
 
 
 def _problem_at(tree: PlacedDict, key: str, message: str) -> Problem:
-    """Return a problem at the nearest line that the user wrote."""
+    """Return a problem, placed at the nearest line that the user wrote."""
     return Problem(find_place(tree, split_key(key)), key, message)
 
 
-def _problems_of_given(said: Iterable[CheckFinding], tree: PlacedDict, experiment: Any) -> list[Problem]:
-    """The findings about keys that the user gave.
+def _locate_given(found: Iterable[CheckFinding], tree: PlacedDict, experiment: Any) -> list[Problem]:
+    """Return the findings about keys that the user gave, each placed at its line.
 
-    What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
+    An option written once for several sections (``model.global_config``) has no effect only if it has none in any.
     """
     written: dict[Any, set[str]] = {}
     for path, (_, place) in walk(tree):
         if place is not None:
             key = ".".join(path)
             written.setdefault((place, place.key or key, path[-1:]), set()).add(key)
-    # for each key that the user wrote, all that the same line stands for, itself among them
+    # For each key that the user wrote, all keys that the same line sets, itself included.
     together = {key: keys for keys in written.values() for key in keys}
-    said = list(said)
-    without_effect = {one.key for one in said if one.kind == "no effect"}
+    found = list(found)
+    without_effect = {one.key for one in found if one.kind == "no effect"}
     return [
         _problem_at(tree, one.key, one.message)
-        for one in said
+        for one in found
         if one.key in together
         and (one.kind != "no effect" or together[one.key] <= without_effect)
         and _is_due(tree, one, experiment)
     ]
 
 
-def _problems_of_new_run(said: Iterable[CheckFinding], tree: PlacedDict) -> list[tuple[FindingKind, Problem]]:
-    """The findings about keys that the user gave, other than those in a run's own configuration."""
+def _locate_in_new_run(found: Iterable[CheckFinding], tree: PlacedDict) -> list[tuple[FindingKind, Problem]]:
+    """Return the findings about keys that the user gave, except those in the configuration of an existing run."""
     problems = []
-    for one in said:
-        found = find(tree, split_key(one.key))
-        if found is not None and found.place is not None and run_of_configuration(Path(found.place.file)) is None:
-            problems.append((one.kind, Problem(found.place, one.key, one.message)))
+    for one in found:
+        given = find(tree, split_key(one.key))
+        if given is not None and given.place is not None and run_of_configuration(Path(given.place.file)) is None:
+            problems.append((one.kind, Problem(given.place, one.key, one.message)))
     return problems
 
 
 def _is_due(tree: PlacedDict, one: CheckFinding, experiment: Any) -> bool:
-    """Return whether a warning is due: ``profiling: false`` asks for nothing, unless true is the default.
+    """Return whether a finding deserves a warning: ``profiling: false`` doesn't, unless the default is true.
 
-    A remark may be about false.
+    A remark may be about false, too, but not about null.
     """
     path = split_key(one.key)
     given, section = find(tree, path), experiment
     for part in path[:-1]:
         section = section[int(part)] if isinstance(section, tuple) else getattr(section, str(part), None)
-    # None in a list, or in a user's own options.
+    # A list, or a user's own options, has no field.
     field = getattr(type(section), "model_fields", {}).get(path[-1])
-    nothing = one.kind != "remark" and (field is None or field.default is not True)
-    return given is not None and given.value not in ((None, False) if nothing else (None,))
+    false_is_off = one.kind != "remark" and (field is None or field.default is not True)
+    return given is not None and given.value not in ((None, False) if false_is_off else (None,))
