@@ -115,7 +115,7 @@ def test_bad_examples_are_still_skipped_and_the_option_is_named():
 
     for index, message in enumerate(
         [
-            r"^a.wav: it is empty; or leave such examples out by data.on_bad_example: skip$",
+            r"^a.wav: it is empty; or leave such examples out with data.on_bad_example: skip$",
             "^soxr is missing$",
             r"^example 2 \(toy.txt line 3\) can't be read: OSError: .*; fix it, or set data.on_bad_example: skip$",
         ]

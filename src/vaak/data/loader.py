@@ -1,9 +1,10 @@
-"""Loads the batch at a microbatch's address, by workers in any order; the loader is torch's own.
+"""Load microbatches by their addresses, in this process or with torch's DataLoader and its workers.
 
-An address says which examples, in which rows, of which epoch. Each example is read with generators seeded by
-``(seed, epoch, index, occurrence)``; nothing else that a dataset could draw from survives from one example to the next.
+An address says which examples of which epoch are in which rows. Each example is read with random generators seeded by
+``(seed, epoch, index, occurrence)``, so what a dataset draws depends on nothing else, such as the order of reading or
+the number of workers.
 
-One iteration of the loader spans the whole rest of the run, so workers never wait for an epoch to end, and starting in
+One iteration of the loader spans the whole rest of the run: workers never wait for the end of an epoch, and starting in
 the middle costs the same as starting at the beginning.
 """
 
@@ -47,7 +48,7 @@ from vaak.data.waiting import waited_for
 class Address:
     """A microbatch by its optimizer step, its number within the step, and its rows of example indices.
 
-    ``occurrence`` tells its examples from their repeats in the same epoch (BatchPlan.occurrence).
+    ``occurrence`` distinguishes its examples from their repeats in the same epoch (``BatchPlan.occurrence``).
     """
 
     step: int
@@ -69,13 +70,13 @@ class Skip:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """The example, and the reading of it that this was."""
+        """The example and its occurrence, as in the journal of skipped examples."""
         return self.epoch, self.index, self.occurrence
 
 
 @dataclass
 class Microbatch:
-    """A batch that has been read, and what had to be skipped. ``batch`` is None where nothing is left."""
+    """A batch that has been read, and the examples that were skipped. ``batch`` is None if all were."""
 
     address: Address
     batch: Batch | None
@@ -87,16 +88,15 @@ class Microbatch:
 
 
 class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
-    """``reader[address]`` is that microbatch.
+    """Reads the microbatch at an address: ``reader[address]``.
 
-    ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are
-    (epoch, index, occurrence) that were skipped before, as the journal says: they are skipped again without a try.
-
-    ``dataset`` has the examples; their random draws depend on ``seed``. Batches are padded to multiples of
+    The random draws of ``dataset``'s examples depend on ``seed``, and on ``purpose``, which keeps those of training
+    apart from those of each evaluation split. ``known_bad`` lists the keys (epoch, index, occurrence) of examples that
+    the journal says were skipped: they are skipped again without being read. Batches are padded to multiples of
     ``round_lengths`` positions.
 
-    Raises DataError naming the example that can't be read, unless ``skip_bad``; HostMemoryError where the machine has
-    no memory left to read it, which is never skipped: another time it can be read.
+    Raises DataError that names an example that can't be read, unless ``skip_bad``. Raises HostMemoryError if the
+    machine has no memory left to read it; such an example is never skipped, because it may be readable later.
     """
 
     def __init__(
@@ -119,19 +119,19 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
 
     def __getitem__(self, address: Address) -> Microbatch:
         skipped: list[Skip] = []
-        rows = [[self._example(address, index, skipped) for index in row] for row in address.rows]
+        rows = [[self._read_example(address, index, skipped) for index in row] for row in address.rows]
         indices = address.rows
         if skipped:
             left_out = {skip.index for skip in skipped}
             indices = [row for row in ([index for index in row if index not in left_out] for row in indices) if row]
             rows = [row for row in ([example for example in row if example is not None] for row in rows) if row]
-        batch = self._collated(rows) if rows else None
+        batch = self._collate(rows) if rows else None
         if batch is not None:
             batch.indices = indices
             batch.check_rows()
         return Microbatch(address, batch, skipped)
 
-    def _example(self, address: Address, index: int, skipped: list[Skip]) -> Any:
+    def _read_example(self, address: Address, index: int, skipped: list[Skip]) -> Any:
         epoch, occurrence = address.epoch, address.occurrence
         if self.known_bad and (epoch, index, occurrence) in self.known_bad:
             skipped.append(Skip(epoch, index, self.dataset.describe(index), "skipped before", occurrence))
@@ -149,13 +149,13 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
                 skipped.append(Skip(epoch, index, self.dataset.describe(index), reason, occurrence))
                 return None
             if isinstance(error, DataError):
-                # It names the file.
-                raise DataError(f"{error}; or leave such examples out by data.on_bad_example: skip") from error
+                # Its message already names the file.
+                raise DataError(f"{error}; or leave such examples out with data.on_bad_example: skip") from error
             if isinstance(error, UserError):
                 raise
             raise DataError(f"{where} can't be read: {reason}; fix it, or set data.on_bad_example: skip") from error
 
-    def _collated(self, rows: list[list[Any]]) -> Batch:
+    def _collate(self, rows: list[list[Any]]) -> Batch:
         try:
             batch = self.dataset.collate(rows)
             require_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
@@ -170,7 +170,10 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
 
 
 def pad_to_multiple(batch: Batch, padding: Mapping[str, Padding], multiple: int) -> None:
-    """Make those of a batch's tensors longer that ``padding`` names: to a multiple of ``multiple`` of its steps."""
+    """Pad the tensors that ``padding`` names, in place, to a multiple of ``multiple`` of their steps.
+
+    A tensor never becomes longer than the ``longest`` of its padding.
+    """
     for name, (value, axis, step, longest) in padding.items():
         if name not in batch.tensors:
             continue
@@ -186,14 +189,14 @@ def pad_to_multiple(batch: Batch, padding: Mapping[str, Padding], multiple: int)
 def _short_of_memory(when: str, reason: str) -> str:
     return (
         f"the machine ran out of memory or open files while {when} ({reason}): end other processes, lower "
-        "training.performance.num_workers, or shorten what is too large to be read, and resume with --resume auto"
+        "training.performance.num_workers, or shorten examples that are too large, and resume with --resume auto"
     )
 
 
 def seed_generators(key: int) -> np.random.Generator:
-    """Seed Python's, NumPy's and torch's CPU generators with ``key`` and return one of NumPy's new kind.
+    """Seed Python's, NumPy's and torch's global CPU generators with ``key``, and return a new NumPy generator.
 
-    Datasets are to use the one returned; the global ones are seeded because libraries draw from all of them.
+    Datasets should use the one returned; the global ones are seeded because libraries draw from them.
     """
     random.seed(key)
     np.random.seed(key)
@@ -202,12 +205,12 @@ def seed_generators(key: int) -> np.random.Generator:
 
 
 def make_generator(key: int) -> np.random.Generator:
-    """A generator of NumPy's new kind, seeded by ``key``."""
+    """Return a NumPy ``Generator`` seeded with ``key``."""
     return np.random.Generator(np.random.PCG64(_HashedKey(key)))  # type: ignore[arg-type]
 
 
 class _HashedKey(np.random.bit_generator.ISeedSequence):
-    """A key as the seed of a bit generator: its hash, in less time than NumPy's SeedSequence takes."""
+    """Seeds a bit generator with the hash of a key, which is faster than NumPy's SeedSequence."""
 
     def __init__(self, key: int) -> None:
         self.key = key
@@ -217,11 +220,11 @@ class _HashedKey(np.random.bit_generator.ISeedSequence):
         return np.frombuffer(hashlib.blake2b(self.key.to_bytes(4, "little"), digest_size=size).digest(), dtype)
 
 
-READ_AHEAD_SECONDS = 0.001
+BURST_SECONDS = 0.001
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-"""The workers of every loader of this process, as long as torch keeps them."""
+"""The workers of all loaders of this process, as long as torch keeps them."""
 _fetching: list[object] = []
-"""The loaders whose workers the main thread waits for."""
+"""The loaders that the main thread is waiting for."""
 
 
 def training_addresses(
@@ -236,13 +239,12 @@ def training_addresses(
     rank: int,
     world_size: int,
 ) -> Iterator[Address]:
-    """Addresses of this rank's microbatches, without end, from microbatch ``place`` of ``epoch`` on.
+    """Yield the addresses of this rank's microbatches, without end, from microbatch ``place`` of ``epoch`` on.
 
-    ``step`` is the optimizer step that begins there. Rank r of w takes the microbatches r, r + w, ... of each step, so
-    the steps are the same whatever the number of ranks; the last step of an epoch may be shorter.
-
-    ``planner`` plans each epoch, and ``ahead`` reads what comes next. A step has ``microbatches_per_step`` microbatches
-    over all ranks; ``rank`` is r and ``world_size`` is w.
+    ``step`` is the number of optimizer steps before that place. A step has ``microbatches_per_step`` microbatches over
+    all ranks; the last step of an epoch may have fewer. Rank r of w takes the microbatches r, r + w, ... of each step,
+    so the steps are the same for any number of ranks. ``planner`` plans each epoch; ``ahead`` is told the place in the
+    plan, to read the files of the next examples in advance.
     """
     while True:
         plan = planner.plan(epoch)
@@ -258,7 +260,7 @@ def training_addresses(
 
 
 def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterator[Address]:
-    """Every ``world_size``-th microbatch of an evaluation plan, from ``rank`` on."""
+    """Yield the addresses of every ``world_size``-th microbatch of an evaluation plan, starting with ``rank``."""
     for number in range(rank, len(plan), world_size):
         yield Address(step=0, number=number, epoch=0, rows=plan.microbatch(number))
 
@@ -266,41 +268,60 @@ def evaluation_addresses(plan: BatchPlan, rank: int, world_size: int) -> Iterato
 def load(
     reader: MicrobatchReader, addresses: Iterable[Address], options: PerformanceConfig, pin_memory: bool
 ) -> Generator[Microbatch, None, None]:
-    """The microbatches at these addresses, in order, read by ``num_workers`` processes, or by this one.
+    """Yield the microbatches at these addresses, in order, read by ``num_workers`` processes, or by this one.
 
-    The processes end when the iteration is closed, or with their parent. Raises what the reader raises.
+    Workers end when the iteration is closed, or with their parent. Raises the errors of the reader, and UserError if a
+    worker was killed.
     """
     num_processes = num_workers(options, reader.dataset)
     if not num_processes:
-        reads = _read_in_bursts(_ErrorsAsValues(reader), iter(addresses))
-        while True:
-            with waited_for():
-                read = next(reads, None)
-            if read is None:
-                return
-            if isinstance(read, UserError):
-                raise read
-            yield read.pin_memory() if pin_memory else read
+        return _load_here(reader, addresses, pin_memory)
+    return _load_with_workers(reader, addresses, options, pin_memory, num_processes)
+
+
+def _load_here(
+    reader: MicrobatchReader, addresses: Iterable[Address], pin_memory: bool
+) -> Generator[Microbatch, None, None]:
+    """Yield the microbatches at these addresses, read by this process."""
+    reads = _read_in_bursts(_ErrorsAsValues(reader), iter(addresses))
+    while True:
+        with waited_for():
+            read = next(reads, None)
+        if read is None:
+            return
+        if isinstance(read, UserError):
+            raise read
+        yield read.pin_memory() if pin_memory else read
+
+
+def _load_with_workers(
+    reader: MicrobatchReader,
+    addresses: Iterable[Address],
+    options: PerformanceConfig,
+    pin_memory: bool,
+    num_processes: int,
+) -> Generator[Microbatch, None, None]:
+    """Yield the microbatches at these addresses, read by ``num_processes`` workers."""
     context, dataset = workers.how_to_start(_ErrorsAsValues(reader), type(reader.dataset).__qualname__, options)
     loader = torch.utils.data.DataLoader(
         dataset,
         batch_size=None,
         sampler=cast("Sized", _Addresses(addresses)),  # type: ignore[arg-type]
         num_workers=num_processes,
-        collate_fn=_as_read,  # type: ignore[arg-type]
+        collate_fn=_return_unchanged,  # type: ignore[arg-type]
         pin_memory=pin_memory,
-        # Separate: the loader draws a seed that must not come from the model's generator.
+        # The loader draws a base seed for its workers, which must not come from the model's generator.
         generator=torch.Generator(),
         prefetch_factor=options.prefetch_factor,
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
     with naming_lost_workers(ConnectionError, EOFError, BlockingIOError), _collecting_no_garbage():
-        # The process that forks workers can be lost, too.
+        # The forkserver process can be lost, too.
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
     for worker in started:
-        # Schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved.
+        # Schedulers send SIGTERM to all processes of a job; workers ignore it until the run has saved.
         terminate_by_kill(worker)
     _raise_only_while_fetching()
     try:
@@ -313,16 +334,16 @@ def load(
                 raise found
             yield found
     finally:
-        # At once: an exception keeps this frame, and what it holds, as long as somebody has it. And freed with it
-        # by the garbage collector, the queues to the workers close first, so that these never hear of the end.
+        # Not left to the garbage collector: an exception keeps this frame alive as long as somebody keeps the
+        # exception, and the queues to the workers may be freed first, so that these are never told to end.
         end_workers(batches, started)
-        # Otherwise the exception and its frame would hold each other.
+        # Breaks the reference cycle of an exception and its frame.
         found = None
 
 
 @contextlib.contextmanager
 def _collecting_no_garbage() -> Iterator[None]:
-    """Collect no garbage in this context, so that processes forked within it inherit all; see ``_start_worker``."""
+    """Disable garbage collection within this context, in forked workers until ``_start_worker`` enables it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -333,7 +354,7 @@ def _collecting_no_garbage() -> Iterator[None]:
 
 
 def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:
-    """Begin what takes long of ``load``, where a GPU is used, while this process does something else."""
+    """Begin the slow part of ``load`` in the background, where a GPU is used (``vaak.data.workers``)."""
     if num_workers(options, reader.dataset):
         workers.start_early(_ErrorsAsValues(reader), options)
 
@@ -341,7 +362,7 @@ def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:
 def _fetch_next(
     batches: Iterator[Microbatch | UserError], started: Collection[BaseProcess]
 ) -> Microbatch | UserError | None:
-    """Return what the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
+    """Return the next microbatch or error of the workers; None at the end. Raises RuntimeError for a lost worker."""
     _fetching.append(batches)
     try:
         require_workers_alive(started)
@@ -351,7 +372,10 @@ def _fetch_next(
 
 
 def _raise_only_while_fetching() -> None:
-    """Keep torch from raising the loss of a worker wherever Python is: code that catches all errors would hide it."""
+    """Let torch's SIGCHLD handler raise only while batches are fetched.
+
+    It raises an error for a lost worker wherever Python happens to be, and code that catches all errors would hide it.
+    """
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         return
     raising = signal.getsignal(signal.SIGCHLD)
@@ -367,9 +391,10 @@ def _raise_only_while_fetching() -> None:
 
 
 def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
-    """The processes that load ``dataset``: as many as the options say, or half of the cores where these leave it open.
+    """Return the number of processes that load ``dataset``; 0 means that this process loads it.
 
-    Those are at most as many as are of use for the dataset; the other cores train. Nothing read depends on it.
+    Unless the options give a number, it is half of the cores, as the others train, but at most as many as are useful
+    for the dataset. Batches don't depend on it.
     """
     if options.num_workers is not None:
         return options.num_workers
@@ -377,13 +402,13 @@ def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
 
 
 def _read_in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
-    """Yield the microbatches at these addresses, in order; read as many at once as take a millisecond.
+    """Yield the microbatches at these addresses, in order, read in bursts of a millisecond.
 
-    Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then
-    takes longer than one of several.
+    A small model's step evicts the reader's code and data from the processor's caches, so one microbatch at a time
+    takes longer than several in a row.
     """
     for address in addresses:
-        end = time.perf_counter() + READ_AHEAD_SECONDS
+        end = time.perf_counter() + BURST_SECONDS
         burst = [reader[address]]
         while time.perf_counter() < end and (following := next(addresses, None)) is not None:
             burst.append(reader[following])
@@ -392,33 +417,33 @@ def _read_in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> It
 
 @contextlib.contextmanager
 def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
-    """Within this context, the loss of a worker is a UserError.
+    """Within this context, turn the loss of a worker into a UserError, and kill the other workers.
 
-    The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while
-    it hands over a batch.
+    ``signs`` are further exceptions that only a lost worker can cause here, such as one that dies while it sends a
+    batch. Raises HostMemoryError where the worker met a limit of the machine.
     """
     kinds: tuple[type[Exception], ...] = (RuntimeError, OSError, *signs)
     try:
         yield
     except kinds as error:
         is_lost = str(error).startswith("DataLoader worker")
-        # Elsewhere, limits are others' to name.
+        # Outside of the loader's own calls, a limit may have another cause.
         limit = workers.name_limit(error) if is_lost or signs else None
         if limit is None and not (is_lost or isinstance(error, signs)):
             raise
         for worker in _workers:
-            # The lost one may have held the queue's lock, which the others would wait for without end.
+            # The lost worker may have held the queue's lock, for which the others would wait forever.
             worker.kill()
         if limit is not None:
             raise HostMemoryError(limit) from error
         raise UserError(
-            f"a process that loads data was killed from outside, often because memory ran out ({error}); resume with "
-            "--resume auto, perhaps with fewer training.performance.num_workers"
+            f"a data loader worker was killed from outside, often because memory ran out ({error}); resume with "
+            "--resume auto, perhaps with a lower training.performance.num_workers"
         ) from error
 
 
 class _ErrorsAsValues(torch.utils.data.Dataset[Microbatch | UserError]):
-    """The reader, with errors handed over: those raised in a worker reach us wrapped in its whole traceback."""
+    """The reader, with users' errors returned instead of raised: torch would wrap them in the worker's traceback."""
 
     def __init__(self, reader: MicrobatchReader) -> None:
         self.reader = reader
@@ -431,7 +456,7 @@ class _ErrorsAsValues(torch.utils.data.Dataset[Microbatch | UserError]):
 
 
 class _Addresses:
-    """A sampler of torch's that yields addresses."""
+    """A sampler for torch's DataLoader that yields addresses."""
 
     def __init__(self, addresses: Iterable[Address]) -> None:
         self.addresses = addresses
@@ -440,13 +465,13 @@ class _Addresses:
         return iter(self.addresses)
 
 
-def _as_read(read: Microbatch | UserError) -> Microbatch | UserError:
+def _return_unchanged(read: Microbatch | UserError) -> Microbatch | UserError:
     return read
 
 
 def _start_worker(worker: int) -> None:
-    # Destructors of what a fork inherits may wait for threads that only its parent has: that of onnxruntime's sessions
-    # never returned.
+    # Destructors of inherited objects may wait for threads that only the parent has, as those of onnxruntime's sessions
+    # do, which never returned. Frozen objects aren't collected.
     gc.freeze()
     gc.enable()
     begin_as_worker()

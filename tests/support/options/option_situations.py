@@ -81,7 +81,7 @@ def noted() -> Iterator[Asked]:
     hook = torch.nn.modules.module.register_module_forward_pre_hook(call)
     with pytest.MonkeyPatch.context() as patch:
         # How much is read ahead of training's end, time would decide.
-        patch.setattr(data_loader, "READ_AHEAD_SECONDS", 0.0)
+        patch.setattr(data_loader, "BURST_SECONDS", 0.0)
         patch.setattr(torch.utils.data.DataLoader, "__init__", load)
         patch.setattr(soundfile.SoundFile, "__init__", read)
         patch.setattr(torch, "compile", compiled)

@@ -98,7 +98,7 @@ def timed_run(
     """Train 8 steps of 3, 3, 3, 1, 3, 3, 3, 1 microbatches of 4 rows; return the profile records."""
     clock = Clock()
     monkeypatch.setattr("vaak.engine.trainer.Phases", functools.partial(Phases, clock=clock))
-    monkeypatch.setattr("vaak.data.loader.READ_AHEAD_SECONDS", 0.0)  # true seconds
+    monkeypatch.setattr("vaak.data.loader.BURST_SECONDS", 0.0)  # true seconds
     trainer = toy_trainer(folder, Another(clock), profiler, task=TimedTask(clock, example_seconds), **training)
     trainer.state.optimizers[0].register_step_pre_hook(lambda *_: clock.work(OPTIMIZER))
     trainer.fit()

@@ -67,7 +67,7 @@ def test_batches_do_not_depend_on_the_models_generator():
 
 def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPatch):
     """Nothing is replayed or skipped: the reads of three microbatches at place 50,000 are as many as at place 0."""
-    monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 0.0)
+    monkeypatch.setattr(loader, "BURST_SECONDS", 0.0)
     reads = []
     for place in (0, 50_000):
         dataset = ToyDataset(400_000)
@@ -82,7 +82,7 @@ def test_a_later_place_reads_no_more_than_the_first(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_read_ahead_comes_in_order_and_fails_at_its_place(monkeypatch: pytest.MonkeyPatch):
     """All is read in one burst, but an unreadable example raises only when its turn comes."""
-    monkeypatch.setattr(loader, "READ_AHEAD_SECONDS", 600.0)
+    monkeypatch.setattr(loader, "BURST_SECONDS", 600.0)
     dataset = ToyDataset(40, bad=(int(next(islice(addresses(), 4, None)).rows[0][0]),))
     whole = load(
         MicrobatchReader(dataset, (Purpose.DATA,), 1), islice(addresses(), 8), PerformanceConfig(), pin_memory=False
@@ -146,7 +146,7 @@ def test_a_lost_worker_is_raised_where_its_batch_is_fetched_and_nowhere_else():
     assert others
     os.kill(worker.pid or 0, signal.SIGKILL)
     time.sleep(0.3)  # the signal of its end is handled here
-    with pytest.raises(UserError, match="a process that loads data was killed from outside"):
+    with pytest.raises(UserError, match="a data loader worker was killed from outside"):
         for _ in batches:
             pass
     for other in others:

@@ -231,5 +231,5 @@ def test_the_loss_of_one_is_said_in_a_line():
     batches = load(reader, addresses, options, pin_memory=False)
     pids = {int(one.batch["targets"][0, 0]) for one in islice(batches, 2) if one.batch is not None}
     os.kill(pids.pop(), signal.SIGKILL)
-    with pytest.raises(UserError, match="a process that loads data was killed from outside"):
+    with pytest.raises(UserError, match="a data loader worker was killed from outside"):
         list(batches)
