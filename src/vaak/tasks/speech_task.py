@@ -223,13 +223,18 @@ def recipe(
 
     def make(folder: Path) -> dict[str, Any]:
         corpora = make_corpora(datasets, audio)
-        there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
-        wanted = there if splits is None else splits
+        wanted = list_splits(corpora) if splits is None else splits
         statistics = {split: _write(corpora, split, folder / split, choice, skip_bad) for split in wanted}
         report_shared_speakers(corpora)
         return {"statistics": statistics}
 
     return Recipe(make, fingerprint, data_options, "datasets")
+
+
+def list_splits(corpora: Iterable[AudioCorpus]) -> list[str]:
+    """Return the splits that at least one corpus has, train first."""
+    found = {split for corpus in corpora for split in corpus.splits}
+    return [split for split in SPLITS if split in found]
 
 
 def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:

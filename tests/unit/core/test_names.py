@@ -30,7 +30,7 @@ PART = "vaak.audio.corpora.lhotse_manifests:_chosen"
 OPTIONS = {
     "auxiliary": "vaak.nn.losses:auxiliary_losses",
     "columns": "vaak.audio.corpora.entries:require_columns",
-    "group": "vaak.tasks.asr.utterances:label_of_groups",
+    "group": "vaak.tasks.asr.utterances:choose_group_label",
     "groups": "vaak.tasks.asr.utterances:Writing._refuse_missing",
     "init_except": "vaak.engine.trained:initialise",
     "init_rename": "vaak.engine.trained:_rename_weights",
@@ -50,7 +50,7 @@ OPTIONS = {
     "student": "vaak.runs.distillation:captured",
     "target_column": COLUMN,
     "targets": "vaak.nn.lora:require_layers",
-    "task": "vaak.config.load:_unknown_task",
+    "task": "vaak.config.load:_describe_unknown_task",
     "teacher": "vaak.runs.distillation:captured",
     "test": PART,
     "text_column": COLUMN,

@@ -23,7 +23,6 @@ from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
 from vaak.audio.cuts.store import CutStore
 from vaak.core.errors import DataError, UserError
 from vaak.core.left_out import CONTENTS, SplitContents, join_contents
-from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.bases import explain_kind
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
@@ -34,9 +33,9 @@ from vaak.tasks.asr.utterances import (
     TokenLimit,
     Utterances,
     Writing,
+    choose_group_label,
     decoder_limit,
-    doubtful_groups,
-    label_of_groups,
+    warn_of_groups,
     write_utterances,
 )
 from vaak.tasks.asr.vocabulary import Vocabulary
@@ -47,6 +46,7 @@ from vaak.tasks.speech_task import (
     Datasets,
     PreparedAudio,
     contents_of_corpora,
+    list_splits,
     make_corpora,
     report_shared_speakers,
 )
@@ -209,41 +209,36 @@ def recipe(sources: AsrSources, splits: tuple[str, ...] | None = None, own: Prep
 def _make(
     sources: AsrSources, splits: tuple[str, ...] | None, own: PreparedUtterances | None, folder: Path
 ) -> dict[str, Any]:
-    """Fill ``folder``, and return its statistics."""
-    corpora, data = sources.corpora(), sources.data
+    """Fill ``folder`` with the vocabulary and the utterances of ``splits``; return the statistics.
+
+    Each split takes two passes: only a vocabulary, for which the transcripts of training may be read, shows which
+    transcripts have too many tokens.
+    """
+    corpora = sources.corpora()
     base = None if own is not None else sources.base_vocabulary(folder)
-    statistics: dict[str, Any] = {}
-    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
-    vocabulary = own.vocabulary if own is not None else base
     if own is not None and sources.model.base != SCRATCH:
         shutil.copytree(own.folder / BASE, folder / BASE)
+    vocabulary = own.vocabulary if own is not None else base
     writings: dict[str, Writing] = {}
-    for split in there if splits is None else splits:
-        left_out = LeftOut(sources.skip_bad)
-        percent = data.percent if split == "train" else 100.0
-        most = {"train": data.max_samples, "valid": data.max_valid_samples}.get(split)
-        limits = Limits(data, percent, most, joins=data.join_utterances and split == "train")
-        writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
-        if not len(writings[split].store):
-            raise _is_empty(split, left_out.listed[UNUSABLE])
-        if split == "train" and not any(writings[split].texts()):
-            raise DataError(f"datasets: {NOTHING_TO_SAY}")
+    for split in list_splits(corpora) if splits is None else splits:
+        writings[split] = _write_split(sources, corpora, folder / split)
         if vocabulary is None:
-            # This is train, which is the first.
+            # A tokenizer is trained on train, which is the first split.
             assert sources.tokenizer is not None
             vocabulary = sources.make_vocabulary(sources.tokenizer.create_tokenizer(writings[split].texts()))
     if vocabulary is None:
-        # A base, without data.
+        # No data, and a base without a vocabulary.
         raise UserError(
             f"{BASE_KEY}: {sources.model.base} has no output tokens, and writes nothing before it is trained"
         )
-    # Only training transcripts may change the vocabulary: it must not learn from those that it is judged by.
+    # Only training transcripts may change a base's vocabulary: those of valid and test have to stay unseen.
     if base is not None and "train" in writings:
         vocabulary = sources.adapted(vocabulary, writings["train"].texts)
-    # Only now, with a vocabulary, is it known which transcripts have too many tokens: each split is finished in a
-    # second pass.
-    label, tokens = label_of_groups(writings, data.group), sources.token_limit(vocabulary, folder)
-    written = {split: measure(vocabulary, writing.texts()) for split, writing in writings.items()}
+    label, tokens = choose_group_label(writings, sources.data.group), sources.token_limit(vocabulary, folder)
+    coverage = {split: measure(vocabulary, writing.texts()) for split, writing in writings.items()}
+    # data.max_unknown is for new runs: a trained model's errors already count what it can't write.
+    limit = sources.data.max_unknown if own is None else None
+    statistics: dict[str, Any] = {}
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, tokens, label)
         contents = join_contents(
@@ -251,23 +246,38 @@ def _make(
         )
         statistics[split][CONTENTS] = contents.to_json()
         _report(split, statistics[split], contents)
-        # What a trained model can't write is counted as errors.
-        limit = data.max_unknown if own is None else None
-        statistics[split]["unwritable"] = written[split].report(split, limit, ADVICE)
+        statistics[split]["unwritable"] = coverage[split].report(split, limit, ADVICE)
     report_shared_speakers(corpora)
-    for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):
+    for line in warn_of_groups({split: about["groups"] for split, about in statistics.items()}, label):
         log.warning("%s", line)
     vocabulary.save(folder / VOCABULARY)
     return {"statistics": statistics}
 
 
-def _is_empty(split: str, unusable: list[dict[str, str]]) -> DataError:
+def _write_split(sources: AsrSources, corpora: list[AudioCorpus], folder: Path) -> Writing:
+    """Write the usable utterances of the split that ``folder`` is named after, in a first pass.
+
+    Raises DataError where there are none, or where all transcripts of training are empty.
+    """
+    split, data, left_out = folder.name, sources.data, LeftOut(sources.skip_bad)
+    percent = data.percent if split == "train" else 100.0
+    most = {"train": data.max_samples, "valid": data.max_valid_samples}.get(split)
+    limits = Limits(data, percent, most, joins=data.join_utterances and split == "train")
+    writing = write_utterances(folder, _read_cuts(corpora, split, left_out), limits, left_out)
+    if not len(writing.store):
+        raise _empty_split_error(split, left_out.listed[UNUSABLE])
+    if split == "train" and not any(writing.texts()):
+        raise DataError(f"datasets: {NOTHING_TO_SAY}")
+    return writing
+
+
+def _empty_split_error(split: str, unusable: list[dict[str, str]]) -> DataError:
     first = f": {unusable[0]['reason']}" if unusable else ""
     return DataError(f"datasets: {split} is empty: no dataset has a usable utterance{first}")
 
 
-def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator[Cut]:
-    """The usable recordings of a split; the others are added to ``left_out``."""
+def _read_cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator[Cut]:
+    """Yield the usable recordings of a split; the others are added to ``left_out``."""
     for corpus in corpora:
         if split in corpus.splits:
             corpus.on_bad = left_out.bad
@@ -280,7 +290,7 @@ def _report(split: str, about: dict[str, Any], contents: SplitContents) -> None:
     for line in contents.lines(split):
         log.warning("%s", line)
     if not about["utterances"]:
-        raise _is_empty(split, about["unusable"])
+        raise _empty_split_error(split, about["unusable"])
     if number := about["without_speech"]:
         log.warning(WITHOUT_SPEECH, split, f"{number:,}", f"{about['utterances']:,}")
     hours, groups = about["seconds"] / 3600, about["groups"]

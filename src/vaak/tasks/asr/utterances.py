@@ -1,11 +1,11 @@
-"""Utterances on disk: those of a split that have a transcript and fit the model, split where they are too long.
+"""Utterances of a split on disk: those with a transcript that fit the model; long ones are split where possible.
 
 An empty transcript means that there is no speech: the model learns to write nothing.
 
 FOLDER/
-  cuts/               the utterances of a split that fit the model (vaak.audio.cuts.store)
+  cuts/               the utterances of a split that fit the encoder (vaak.audio.cuts.store)
   groups.bin          int32, the group of each
-  used.bin            int64, the numbers of those that are used, in order
+  used.bin            int64, the indices of those that are used, in order
   left_out.jsonl      the name of each utterance that is left out, with the reason
   utterances.json     names of the groups, and the label that they come from; written last
 """
@@ -51,33 +51,33 @@ log = logging.getLogger("vaak")
 
 UTTERANCES_FILE, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
 GROUP_LABELS = ("etiology", "accent", "severity", "group")
-"""Where groups are looked for, in this order."""
+"""Labels that may define groups; the first one that the data have does."""
 NO_GROUP = "all"
 UNLABELLED_REASON = "unlabelled"
 TOO_LONG = "utterances longer than data.max_duration"
 NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
 TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
 SEGMENT = "segment"
-"""The tier of an alignment that has the times of utterances that became one."""
+"""The alignment tier with the times of utterances that were joined."""
 TOLERATED_SECONDS = 0.01
-"""Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
+"""An utterance may be this much longer than max_duration; the excess is cut off, instead of the utterance left out."""
 
 
 class TokenLimit(NamedTuple):
     """How many tokens a transcript may have.
 
-    ``excess(ids, seconds)`` says what is too much of the tokens of an utterance of ``seconds``; None where it fits.
-    Utterances that don't fit are counted as a ``kind``.
+    ``excess(ids, seconds)`` returns the reason why an utterance of ``seconds`` with these tokens doesn't fit; None if
+    it does. Utterances that don't fit are counted under ``kind``.
     """
 
     kind: str
     excess: Callable[[list[int], float], str | None]
     depends_on_audio: bool = False
-    """Then a part of an utterance fits no better than all of it."""
+    """Whether the limit grows with the duration, so that a part of an utterance fits no better than the whole."""
 
 
 def decoder_limit(most_tokens: int) -> TokenLimit:
-    """Return the limit of a decoder that reads ``most_tokens`` after its prompt."""
+    """Return the limit of a decoder that writes at most ``most_tokens`` after its prompt."""
 
     def excess(ids: list[int], seconds: float) -> str | None:
         fits = len(ids) <= most_tokens
@@ -87,14 +87,14 @@ def decoder_limit(most_tokens: int) -> TokenLimit:
 
 
 class Limits(NamedTuple):
-    """Limits on utterances, and which part of them is used."""
+    """Limits on utterances, and how many of them are used."""
 
     data: AsrDataConfig
     percent: float = 100.0
     most: int | None = None
-    """The number of utterances that are used: a percentage, up to a maximum."""
+    """The maximum number of utterances to use; ``percent`` applies, too."""
     joins: bool = False
-    """Whether neighbouring utterances of a recording become one."""
+    """Whether neighbouring utterances of a recording are joined."""
 
 
 class Utterances:
@@ -114,7 +114,7 @@ class Utterances:
         return len(self.used)
 
     def describe(self, index: int) -> str:
-        """The name and the file of utterance ``index``."""
+        """Return the name and the file of utterance ``index``."""
         return self.cuts.describe(int(self.used[index]))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,26 +123,26 @@ class Utterances:
 
 @dataclass
 class Writing:
-    """The utterances of a split, written but for what their tokens and the label of their groups decide."""
+    """The utterances of a split after the first pass; ``finish`` does what needs tokens and the label of groups."""
 
     folder: Path
     limits: Limits
     store: CutStore
     labels: set[str]
-    """Labels that some of them have."""
+    """Names of labels that some of them have."""
     left_out: LeftOut
 
     def texts(self) -> Iterator[str]:
-        """All transcripts."""
+        """Return all transcripts, read when they are needed."""
         return (get_text(cut) or "" for cut in self.store)
 
     def finish(self, vocabulary: Vocabulary, tokens: TokenLimit, label: str | None) -> dict[str, Any]:
-        """Split or leave out what has too many ``tokens``, draw the sample, and return the statistics.
+        """Split or leave out utterances beyond the limit on ``tokens``, draw the sample, and return the statistics.
 
-        Groups are those of a ``label``.
+        Utterances are grouped by their ``label``; None makes one group. Raises DataError if train lacks a group of
+        ``data.groups``, or an utterance doesn't fit and ``data.too_long`` is fail.
         """
-        # Where the limit depends on audio (CTC), shorter parts have fewer frames, too, so splitting by the number of
-        # tokens alone can't help.
+        # If the limit depends on audio (CTC), shorter parts also have fewer frames, so splitting doesn't help.
         if self.limits.data.too_long == "split" and not tokens.depends_on_audio:
             self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
         labels, fitting, names, without_speech = list[str](), list[int](), list[str](), set[int]()
@@ -166,18 +166,8 @@ class Writing:
         group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
         groups = np.array([places.get(one, -1) for one in labels], "<i4")
-        used = np.array(fitting, "<i8")
-        # A percentage is of what can be used, so the sample comes after everything that leaves utterances out.
-        size = sample_size(len(used), self.limits.percent, self.limits.most)
-        if size < len(used):
-            used = used[stratified_sample(names, groups[used], size, self.limits.data.sampling_seed)]
-        for name, array in ((GROUPS, groups), (USED, used)):
-            array.tofile(self.folder / name)
-            sync_file(self.folder / name)
-        # Last: a folder with this file is complete.
-        Artifact(self.folder, UTTERANCES_FILE, "utterances").finish(
-            {"groups": group_names, "label": label}, with_sizes=False
-        )
+        used = self._draw_sample(np.array(fitting, "<i8"), names, groups)
+        self._write_indices(groups, used, {"groups": group_names, "label": label})
         numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
         return {
             "utterances": len(used),
@@ -189,8 +179,26 @@ class Writing:
             "without_speech": len(without_speech.intersection(used.tolist())),
         }
 
+    def _draw_sample(self, usable: np.ndarray, names: list[str], groups: np.ndarray) -> np.ndarray:
+        """Draw the utterances to use from the ``usable`` ones, whose names are ``names``, stratified by group.
+
+        The percentage is one of usable utterances, so everything that leaves utterances out comes before.
+        """
+        size = sample_size(len(usable), self.limits.percent, self.limits.most)
+        if size >= len(usable):
+            return usable
+        sample = stratified_sample(names, groups[usable], size, self.limits.data.sampling_seed)
+        return np.asarray(usable[sample])
+
+    def _write_indices(self, groups: np.ndarray, used: np.ndarray, about: dict[str, Any]) -> None:
+        """Write the group of each utterance and the indices of those used; last the file that marks them complete."""
+        for name, array in ((GROUPS, groups), (USED, used)):
+            array.tofile(self.folder / name)
+            sync_file(self.folder / name)
+        Artifact(self.folder, UTTERANCES_FILE, "utterances").finish(about, with_sizes=False)
+
     def _split(self, fits: Callable[[str], bool]) -> None:
-        """Split the utterances whose text doesn't fit, where their words have times."""
+        """Split the utterances whose text doesn't fit, if their words have times."""
         if all(map(fits, self.texts())):
             return
         parts = (
@@ -205,7 +213,7 @@ class Writing:
         self.store = CutStore(whole)
 
     def _refuse_missing(self, missing: list[str], there: list[str], label: str | None) -> NoReturn:
-        """Raise DataError of ``data.groups`` that train lacks, which has those ``there``."""
+        """Raise DataError for names in ``data.groups`` that train lacks; it has those ``there``."""
         named = quote_unmatched(missing, there)
         known = list_names(map(repr, there))
         raise DataError(f"data.groups: no utterance of train has the {label or 'label'} {named}; it has {known}")
@@ -219,27 +227,27 @@ class Writing:
 
 
 def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out: LeftOut) -> Writing:
-    """Write the utterances of the recordings ``cuts`` that aren't too long, without those without a transcript.
+    """Write the utterances of recordings that have a transcript and aren't longer than ``data.max_duration``.
 
-    Raises DataError where one is too long and ``data.too_long`` is fail, or its transcript is empty and may not be
-    ``left_out``.
+    Raises DataError for one that is too long if ``data.too_long`` is fail, and for one without a transcript that may
+    not be ``left_out``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     labels = set[str]()
 
     def kept() -> Iterator[Any]:
         for cut in cuts:
-            for one in _fitting(cut, limits, left_out):
+            for one in _select_utterances(cut, limits, left_out):
                 labels.update(list_labels(one.supervisions[0]))
                 yield one
 
     return Writing(folder, limits, write_cuts(folder / "cuts", kept()), labels, left_out)
 
 
-def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str | None:
-    """The label that groups the utterances of all splits: the one ``asked`` for, or the first there is of GROUP_LABELS.
+def choose_group_label(writings: Mapping[str, Writing], asked: str | None) -> str | None:
+    """Return the label by which utterances of all splits are grouped: ``asked``, or the first one of GROUP_LABELS.
 
-    A split without it is named in a warning. Raises DataError for one where it is asked for.
+    Warns of a split that doesn't have it. Raises DataError instead if it was ``asked`` for.
     """
     labels = {split: writing.labels for split, writing in writings.items() if len(writing.store)}
     label = asked or next((name for name in GROUP_LABELS if any(name in has for has in labels.values())), None)
@@ -247,17 +255,19 @@ def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str |
         if asked:
             require_known([asked], sorted(labels[split]), f"data.group: no utterance of {split} has a label")
         log.warning(
-            "%s: no utterance has the label %s, by which other splits are grouped: it is one group (data.group)",
+            "%s: no utterance has the label %s, by which other splits are grouped, so it is one group (data.group)",
             split,
             label,
         )
     return label
 
 
-def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) -> Iterator[str]:
-    """Return warnings on the numbers of utterances by split and group: of names that train doesn't have, or has twice.
+def warn_of_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) -> Iterator[str]:
+    """Yield warnings about group names, given the number of utterances by split and group.
 
-    >>> list(doubtful_groups({"train": {"ALS": 5, "PD": 4}, "valid": {"ALS": 2, "Als ": 1, "7": 1}}, "etiology"))
+    They are about names that train lacks, and names that differ in spelling only.
+
+    >>> list(warn_of_groups({"train": {"ALS": 5, "PD": 4}, "valid": {"ALS": 2, "Als ": 1, "7": 1}}, "etiology"))
     ["valid: train has no etiology 'Als ' (1 utterance; did you mean 'ALS'?), '7' (1 utterance); it has 'ALS', 'PD'"]
     """
     known = groups.get("train", {})
@@ -269,7 +279,7 @@ def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) 
             there = ", ".join(map(repr, [*known][:10]))
             yield f"{split}: train has no {label} {', '.join(listed)}; it has {there}"
     for name in known:
-        # Each pair once.
+        # Each pair is named once.
         same = [other for other in known if other > name and _plain(other) == _plain(name)]
         if same:
             yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"
@@ -281,11 +291,11 @@ def _plain(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
-    """The utterances of a recording that have a transcript and fit the encoder."""
+def _select_utterances(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
+    """Yield the utterances of a recording that have a transcript and fit the encoder, split if necessary."""
     longest, how = limits.data.max_duration, limits.data.too_long
     names = (limits.data.group,) if limits.data.group else GROUP_LABELS
-    for one in joined(cut, longest, names) if limits.joins else split_utterances(cut):
+    for one in join_utterances(cut, longest, names) if limits.joins else split_utterances(cut):
         without_speech = is_without_speech(one, cut) and not limits.data.refuse_empty_transcripts
         if get_text(one) is None and not without_speech:
             left_out.without_text(one, cut)
@@ -300,11 +310,11 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
                 _leave_out(one, kind, reason, limits, left_out)
 
 
-def joined(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Iterator[Any]:
-    """The utterances of a recording, neighbours in one of at most ``longest`` seconds; with the times of each in it.
+def join_utterances(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Iterator[Any]:
+    """Yield the utterances of a recording, with neighbours joined up to ``longest`` seconds.
 
-    They are joined where they have a transcript, don't overlap, and have the same labels of these ``names``. The pauses
-    before and after them are in it, too, up to that length.
+    Neighbours are joined if they have transcripts, don't overlap, and agree in the labels ``names``. The pauses before
+    and after them are included, up to ``longest``. The alignment has the times of each utterance (tier SEGMENT).
     """
     if len(cut.supervisions) < 2:
         yield cut
@@ -324,16 +334,16 @@ def joined(cut: Any, longest: float, names: Sequence[str] = GROUP_LABELS) -> Ite
             start, end = max(0.0, together[0].start), min(together[-1].end, cut.duration)
             spare = max(0.0, longest - (end - start))
             after = cut.duration if one is None else one.start
-            # Half of the spare time is for the pause before, as far back as the last utterance's end; the rest is for
-            # the pause after.
+            # Up to half of the spare time goes to the pause before, which begins at the last utterance's end; the rest
+            # goes to the pause after.
             first = max(min(before, start), start - spare / 2)
-            yield _as_one(cut, together, first, max(end, min(after, first + longest)))
+            yield _make_joined(cut, together, first, max(end, min(after, first + longest)))
             before, together = max(before, end), []
         together += [] if one is None else [one]
 
 
-def _as_one(cut: Any, labels: Sequence[Any], start: float, end: float) -> Any:
-    """The section of a recording from ``start`` to ``end`` with these labels, as one."""
+def _make_joined(cut: Any, labels: Sequence[Any], start: float, end: float) -> Any:
+    """Return the section of a recording from ``start`` to ``end`` seconds as one utterance with these labels."""
     part, own = section(cut, start, end), {label.id for label in labels}
     part.id = f"{cut.id}-{start:09.3f}"
     part.supervisions = [one for one in part.supervisions if one.id in own]
@@ -349,9 +359,9 @@ def _as_one(cut: Any, labels: Sequence[Any], start: float, end: float) -> Any:
 
 
 def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftOut) -> None:
-    """List ``cut`` in ``left_out``, under its ``kind`` and with the ``reason``.
+    """Add ``cut`` to ``left_out`` under a ``kind``, with the ``reason``.
 
-    Raises DataError where the ``limits`` let none be left out.
+    Raises DataError if ``data.too_long`` is fail.
     """
     if limits.data.too_long == "fail":
         raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
@@ -359,15 +369,14 @@ def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftO
 
 
 def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = lambda text: True) -> list[Any]:
-    """The utterance in parts of at most ``longest`` seconds, cut in the longest pauses between its words.
+    """Split an utterance into parts of at most ``longest`` seconds, cut in the longest pauses between its words.
 
-    The text of each part ``fits``. Nothing where its words have no times, or one of them is too long.
+    The text of each part ``fits``. Returns no parts if words have no times, or one of them alone doesn't fit.
     """
     words = [word for word in (merge_alignments(cut) or {}).get("word", ()) if word.text]
-    said = (get_text(cut) or "").split()
-    # The transcript's words have punctuation and case, so they are taken where they agree with the timed ones in
-    # number.
-    texts = said if len(said) == len(words) else [word.text for word in words]
+    written = (get_text(cut) or "").split()
+    # The transcript's words have punctuation and case, so they are used if there are as many as timed words.
+    texts = written if len(written) == len(words) else [word.text for word in words]
     parts = list[Any]()
     for first, last, start, end in parts_at_pauses(words, texts, longest, fits, stop=cut.duration):
         part = section(cut, start, end)
@@ -399,10 +408,10 @@ def parts_at_pauses(
     begin: float = 0.0,
     stop: float,
 ) -> list[tuple[int, int, float, float]]:
-    """Words in parts of at most ``longest`` seconds, cut in the longest pauses, from ``begin`` to ``stop``.
+    """Divide words into parts of at most ``longest`` seconds, cut in the longest pauses, from ``begin`` to ``stop``.
 
-    Each is its first word, the one after its last, and its times in seconds. None where a word alone is too long or
-    its text doesn't ``fit``.
+    Each part is the index of its first word, that after its last, and its start and end in seconds. Returns no parts if
+    a word alone is too long or its text doesn't fit.
     """
     parts, start, first = list[tuple[int, int, float, float]](), begin, 0
     while first < len(words):
@@ -413,7 +422,7 @@ def parts_at_pauses(
             return []
         end = min(stop, start + longest)
         if last < len(words):
-            # Only pauses in the second half count, or a long one after the first word would make a part of one word.
+            # Only pauses in the second half count, or a long one after the first word would make a part of that word.
             ends = range(first + (last - first) // 2, last)
             last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
             end = min(end, (words[last - 1].end + words[last].start) / 2)

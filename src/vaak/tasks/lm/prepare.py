@@ -1,9 +1,13 @@
-"""Prepared data of a language model, made once: corpus to tokenizer to token stores.
+"""Prepare the data of a language model, once: corpus to tokenizer to token stores.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  tokenizer/tokenizer.json   base/ of a pretrained model   train/ valid/ test/ token stores   prepared.json, made last
-  ngram.safetensors, with model.ngram: the n-grams of train (ngram.py)
-The end of a document counts as one byte, its newline. No bytes are counted where tokens don't reproduce the texts.
+  tokenizer/                   tokenizer.json, and the chat template, if any
+  base/                        the pretrained model, if any
+  train/  valid/  test/        token stores
+  ngram.safetensors            with model.ngram: the n-grams of train (ngram.py)
+  prepared.json                written last: it means "complete"
+
+The end of a document counts as one byte, its newline. Where tokens don't reproduce the texts, no bytes are counted.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
 
 @dataclass(frozen=True)
 class PreparedText(PreparedFolder):
-    """Tokenizer and token stores."""
+    """The tokenizer and the token stores in a prepared folder."""
 
     load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
 
@@ -62,28 +66,28 @@ class PreparedText(PreparedFolder):
         return self.load_tokenizer(self.folder / "tokenizer")
 
     def store(self, split: str) -> TokenStore:
-        """The tokens of a split. Raises UserError if the corpus has no such split."""
+        """Open the tokens of a split. Raises UserError if the corpus has no such split."""
         return self.open_split(split, TokenStore)
 
     def sources(self) -> np.ndarray:
-        """The source of each training document, ``(document,)``: the number of its pattern."""
+        """Read the source of each training document, ``(document,)``: the index of its pattern in ``corpus.train``."""
         return np.fromfile(self.folder / "train" / SOURCES_FILE, "<u4")
 
 
 def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
-    """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+    """Hash everything that prepared data depend on: options, and the size and modification time of all source files."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
     may_skip = data.corpus.has_answers or data.corpus.type in TYPES_WITH_ROWS
     skips = {"skips": True} if may_skip and data.on_bad_example == "skip" else {}
-    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
-    further = {**_of_chats(data, code), **_of_mixture(data), **_of_new_tokens(data), **skips}
-    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **further}
+    tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
+    further = {**_chat_options(data, code), **_mixture_options(data), **_new_token_options(data), **skips}
+    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": tokenizer, **further}
     if base is None:
         return fingerprint_with_files(options, files)
     names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.has_answers else ()))
-    of_base = [Path(base.source) / name for name in names]
-    return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *of_base])
+    base_files = [Path(base.source) / name for name in names]
+    return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *base_files])
 
 
 def recipe(
@@ -92,49 +96,49 @@ def recipe(
     code: Path = Path(),
     base: Base | None = None,
 ) -> Recipe:
-    """Return how tokenizer and token stores of ``splits`` (default: all) are made; users' files are seen from ``code``.
+    """Return the recipe of the tokenizer and the token stores of ``splits`` (default: all).
 
-    With a ``base`` the tokenizer is that of a pretrained model.
+    Users' files are looked for in ``code``. With a ``base``, the tokenizer is that of the pretrained model.
     """
     tokenizer = TokenizerFactory(data.tokenizer, code)
-    # Without its path, which may differ after a run was moved.
+    # Without paths, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
-    further = {**_of_chats(data, code), **_of_mixture(data), **_of_new_tokens(data)}
+    further = {**_chat_options(data, code), **_mixture_options(data), **_new_token_options(data)}
     options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **further}
     make = partial(_make, data, tokenizer if base is None else base, splits, code)
     return Recipe(make, partial(fingerprint, data, code, base), options)
 
 
-def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
-    """Return the further options that prepared conversations depend on."""
+def _chat_options(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
+    """Return the options that prepared conversations depend on; empty for other texts."""
     if not data.corpus.has_answers:
         return {}
-    learned, usual = what_is_learned(data)._asdict(), ANSWERS_ALONE._asdict()
+    learned, default = choose_learned(data)._asdict(), ANSWERS_ALONE._asdict()
     # Only options that differ from the defaults: data prepared before these options existed keep their fingerprint.
-    asked = {name: value for name, value in learned.items() if value != usual[name]}
-    given: dict[str, Any] = {"chat_template": given_template(data.chat_template, code)}
-    given |= {"options": data.chat_template_kwargs} if data.chat_template_kwargs else {}
-    return given | ({"learned": asked} if asked else {})
+    changed = {name: value for name, value in learned.items() if value != default[name]}
+    options: dict[str, Any] = {"chat_template": given_template(data.chat_template, code)}
+    options |= {"options": data.chat_template_kwargs} if data.chat_template_kwargs else {}
+    return options | ({"learned": changed} if changed else {})
 
 
-def what_is_learned(data: LanguageModelDataConfig) -> Learned:
-    """Return which parts of conversations are learned, by the options."""
+def choose_learned(data: LanguageModelDataConfig) -> Learned:
+    """Return which parts of conversations the loss is computed on."""
     if data.corpus.type == "preferences":
-        # In a pair, the last answer counts.
+        # The loss of a pair is always on the last answer.
         return Learned(reasoning=data.reasoning)
     return Learned(data.learned_roles, data.loss_on == "last", data.reasoning)
 
 
-def _of_new_tokens(data: LanguageModelDataConfig) -> dict[str, Any]:
-    """Return the tokens that are added to a base's; without any, nothing, as before there could be some."""
+def _new_token_options(data: LanguageModelDataConfig) -> dict[str, Any]:
+    """Return the tokens that are added to those of a base; empty without any, so that older fingerprints stay valid."""
     return {"new_tokens": [*data.new_tokens, data.new_tokens_like]} if data.new_tokens or data.new_tokens_like else {}
 
 
 SOURCES_FILE = "sources.bin"
 
 
-def _of_mixture(data: LanguageModelDataConfig) -> dict[str, Any]:
-    """Return whether the source of each document is kept; its weights may change without preparing again."""
+def _mixture_options(data: LanguageModelDataConfig) -> dict[str, Any]:
+    """Return that the source of each document is kept, if it is; the weights of a mixture may change afterwards."""
     return {"sources": len(data.corpus.train)} if data.mixture else {}
 
 
@@ -147,59 +151,27 @@ def _make(
 ) -> dict[str, Any]:
     """Fill ``folder`` with ``splits`` of ``data``; return the statistics and the tokenizer's round trip.
 
-    The tokenizer is what ``factory`` has or makes; a file of a chat template is looked for in ``code``.
+    ``factory`` makes the tokenizer, or is the base that has one; the file of a chat template is looked for in ``code``.
     """
     skip_bad = data.on_bad_example == "skip"
     corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
-    # What a trained model can't write costs what it costs.
+    # data.max_unknown is for new runs: unknown tokens in other data only cost a trained model its errors. It isn't for
+    # tokenizers of whole words, to which every new text has unknown ones.
     is_new = splits is None
     splits = corpus.with_train_first() if splits is None else splits
-    if isinstance(factory, Base):
-        new = NewTokens(data.new_tokens, data.new_tokens_like)
-        tokenizer = save_base(factory.source, folder, data.max_length, new)
-    else:
-        # The corpus is read twice, as tokens can only be written once the tokenizer is trained.
-        texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
-        tokenizer = factory.create_tokenizer(texts)
-        tokenizer.save(folder / "tokenizer")
-    template = None
-    if data.corpus.has_answers:
-        # The template of the options, or of the tokenizer that they give.
-        kept = folder / "tokenizer"
-        given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
-        source = kept if given is None else given if given.is_dir() else given.parent
-        content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
-        template = ChatTemplate(content, tokenizer, what_is_learned(data), data.chat_template_kwargs)
-        keep_template(kept, content)
-    # Of whole words, every new text has unknown ones.
+    tokenizer = _make_tokenizer(data, factory, corpus, folder)
     limit = data.max_unknown if is_new and not tokenizer.has_whole_words else None
-    written = dict[str, dict[str, Any]]()
+    template = _make_template(data, tokenizer, code, folder / "tokenizer") if data.corpus.has_answers else None
+    unwritable = dict[str, dict[str, Any]]()
     for split in splits:
         coverage = Coverage(tokenizer)
         if template is None:
-            is_mixed, sources = bool(data.mixture) and split == "train", array("I")
-            texts = _texts(corpus.read(split), sources) if is_mixed else corpus.documents(split)
-            store = write_tokens(folder / split, coverage.watch(texts), tokenizer)
-            if is_mixed:
-                write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u4").tobytes())
+            with_sources = bool(data.mixture) and split == "train"
+            store = _write_documents(corpus, folder / split, tokenizer, coverage, with_sources)
         else:
-            skipped, swapped = Skipped(), SwappedPairs()
-            documents = swapped.watch(_watched(corpus.read(split), coverage))
-            pieces = _conversations(documents, template, skipped if skip_bad else None)
-            store = write_encoded(folder / split, pieces, tokenizer)
-            if skipped:
-                log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", CHAT_KEY)
-            _tell_unwritten(split, template)
-            if swapped.number:
-                log.warning(
-                    "%s: %s pairs have the answers of another one, the other way round; both are kept",
-                    split,
-                    f"{swapped.number:,}",
-                )
-            if not len(store):
-                raise DataError(f"{split} is empty: {CHAT_KEY} can't write any of its conversations")
+            store = _write_conversations(corpus, folder / split, template, coverage, skip_bad)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
-        written[split] = coverage.report(split, limit)
+        unwritable[split] = coverage.report(split, limit)
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
     if not splits:
@@ -210,13 +182,74 @@ def _make(
     about = {
         split: metrics.to_json() | {CONTENTS: metrics.contents().to_json()} for split, metrics in statistics.items()
     }
-    return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
+    return {"statistics": about, "round_trip": asdict(trip), "unwritable": unwritable}
+
+
+def _make_tokenizer(
+    data: LanguageModelDataConfig, factory: TokenizerFactory | Base, corpus: CorpusBuilder, folder: Path
+) -> Tokenizer:
+    """Return the tokenizer of a base, or one that is trained or loaded by ``factory``, and save it to ``folder``."""
+    if isinstance(factory, Base):
+        new = NewTokens(data.new_tokens, data.new_tokens_like)
+        return save_base(factory.source, folder, data.max_length, new)
+    # The corpus is read twice: tokens can only be written once the tokenizer is trained.
+    texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
+    tokenizer = factory.create_tokenizer(texts)
+    tokenizer.save(folder / "tokenizer")
+    return tokenizer
+
+
+def _make_template(data: LanguageModelDataConfig, tokenizer: Tokenizer, code: Path, folder: Path) -> ChatTemplate:
+    """Return the chat template of the options, or else of the tokenizer, and keep it in the tokenizer's ``folder``."""
+    path = None if data.tokenizer.path is None else Path(data.tokenizer.path)
+    source = folder if path is None else path if path.is_dir() else path.parent
+    content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
+    template = ChatTemplate(content, tokenizer, choose_learned(data), data.chat_template_kwargs)
+    keep_template(folder, content)
+    return template
+
+
+def _write_documents(
+    corpus: CorpusBuilder, folder: Path, tokenizer: Tokenizer, coverage: Coverage, with_sources: bool
+) -> TokenStore:
+    """Write the texts of the split that ``folder`` is named after, and the source of each (``with_sources``)."""
+    sources, split = array("I"), folder.name
+    texts = _collect_sources(corpus.read(split), sources) if with_sources else corpus.documents(split)
+    store = write_tokens(folder, coverage.watch(texts), tokenizer)
+    if with_sources:
+        write_bytes(folder / SOURCES_FILE, np.array(sources, "<u4").tobytes())
+    return store
+
+
+def _write_conversations(
+    corpus: CorpusBuilder, folder: Path, template: ChatTemplate, coverage: Coverage, skip_bad: bool
+) -> TokenStore:
+    """Write the conversations of the split that ``folder`` is named after, and log what the template left out.
+
+    Raises DataError where none is left, and, unless ``skip_bad``, for one that the template can't write.
+    """
+    split, skipped, swapped = folder.name, Skipped(), SwappedPairs()
+    documents = swapped.watch(_count_coverage(corpus.read(split), coverage))
+    pieces = _encode_all(documents, template, skipped if skip_bad else None)
+    store = write_encoded(folder, pieces, template.tokenizer)
+    if skipped:
+        log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", CHAT_KEY)
+    _warn_of_unwritten(split, template)
+    if swapped.number:
+        log.warning(
+            "%s: %s pairs have the answers of another pair in the opposite order; both are kept",
+            split,
+            f"{swapped.number:,}",
+        )
+    if not len(store):
+        raise DataError(f"{split} is empty: {CHAT_KEY} can't write any of its conversations")
+    return store
 
 
 def with_ngrams(own: Recipe, order: int, ends_with_bos: bool) -> Recipe:
-    """A recipe that also counts the n-grams of the training texts, up to ``order`` tokens.
+    """Return a recipe that also counts the n-grams of the training texts, up to ``order`` tokens.
 
-    A text begins with [bos], and ends with [eos] or, in a stream, with the [bos] of the next one.
+    A text begins with [bos], and ends with [eos], or with the [bos] of the next text (``ends_with_bos``).
     """
     about = {"ngram": order}
 
@@ -239,14 +272,14 @@ def with_ngrams(own: Recipe, order: int, ends_with_bos: bool) -> Recipe:
 
 
 class SwappedPairs:
-    """Counts pairs of which another one has the same question, and the same answers the other way round."""
+    """Counts preference pairs that contradict an earlier one: the same two conversations, in the opposite order."""
 
     def __init__(self) -> None:
         self.number = 0
         self._seen = set[int]()
 
     def watch(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The documents, each counted as it passes."""
+        """Yield the documents, and count the contradictions among them."""
         for one in documents:
             if one.rejected:
                 first, second = repr(one.messages), repr(one.rejected)
@@ -255,57 +288,57 @@ class SwappedPairs:
             yield one
 
 
-def _tell_unwritten(split: str, template: ChatTemplate) -> None:
-    """Warn of texts and options that the template left out of a split's conversations, and reset the counts."""
+def _warn_of_unwritten(split: str, template: ChatTemplate) -> None:
+    """Warn of texts and options that the template left out of a split's conversations, and reset its counts."""
     if number := template.num_unwritten_thoughts:
-        log.warning("%s: thoughts of %s answers aren't written by %s", split, f"{number:,}", CHAT_KEY)
+        log.warning("%s: %s leaves out the reasoning of %s answers", split, CHAT_KEY, f"{number:,}")
     if number := template.num_unwritten_words:
-        log.warning("%s: %s answers say something, and call: %s writes the call alone", split, f"{number:,}", CHAT_KEY)
+        log.warning("%s: %s leaves out the text of %s answers with tool calls", split, CHAT_KEY, f"{number:,}")
     for name, number in template.unused_options.items():
-        log.warning("%s: %s conversations give %s, which %s doesn't name", split, f"{number:,}", name, CHAT_KEY)
+        log.warning("%s: %s conversations give %s, which %s doesn't use", split, f"{number:,}", name, CHAT_KEY)
     template.num_unwritten_thoughts = template.num_unwritten_words = 0
     template.unused_options.clear()
 
 
-def _watched(documents: Iterable[Document], coverage: Coverage) -> Iterator[Document]:
+def _count_coverage(documents: Iterable[Document], coverage: Coverage) -> Iterator[Document]:
     for one in documents:
         coverage.count(one.text)
         yield one
 
 
-def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
-    """The text of each document; its source is appended to ``sources``."""
+def _collect_sources(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
+    """Yield the text of each document; its source is appended to ``sources``."""
     for one in documents:
         sources.append(one.source)
         yield one.text
 
 
-def _conversations(
+def _encode_all(
     documents: Iterator[Document], template: ChatTemplate, skipped: Skipped | None
 ) -> Iterator[EncodedPiece]:
-    """Conversations as a template writes them; a pair of answers gives two, in which the last answer counts.
+    """Yield conversations as the template writes them; a pair of answers gives two.
 
-    One that it can't write is ``skipped``, or an error where None may be.
+    A conversation that it can't write is added to ``skipped``; if that is None, it raises DataError.
     """
     for one in documents:
         try:
-            pieces = _encoded(one, template)
+            pieces = _encode(one, template)
         except DataError as error:
             if skipped is None:
-                raise DataError(f"{error} (data.on_bad_example: skip leaves such rows out)") from error
+                raise DataError(f"{error}; to leave such rows out, set data.on_bad_example: skip") from error
             skipped.add(str(error))
             continue
         yield from pieces
 
 
-def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
+def _encode(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
     roles = template.learned.roles
     for place in sorted(one.asked):
-        # To ask and not to get would pass unnoticed.
+        # A message that asks to be learned, but isn't, would pass unnoticed.
         if (role := one.messages[place]["role"]) not in roles:
             raise DataError(
-                f"{one.where}: message {place + 1} asks to be learned, but is the {role}'s; only turns of the "
-                f"{' and '.join(roles)} are learned (data.learned_roles)"
+                f"{one.where}: message {place + 1} asks to be learned, but its role is {role}; only "
+                f"{' and '.join(roles)} is learned (data.learned_roles)"
             )
     if not one.rejected:
         return [template.encoded(one.messages, one.where, one.unlearned, tools=one.tools, options=one.options)]
@@ -315,11 +348,11 @@ def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
         for messages in (one.messages, one.rejected)
     )
     if chosen.ids == rejected.ids:
-        raise DataError(f"{one.where}: {CHAT_KEY} writes chosen and rejected alike; leave the pair out")
+        raise DataError(f"{one.where}: {CHAT_KEY} gives chosen and rejected the same text; leave the pair out")
     return [chosen, rejected]
 
 
-def loss_of_text(store: TokenStore) -> str:
-    """Return how much of its texts a store's tokens don't reproduce, in words; empty if they reproduce everything."""
+def describe_lost_text(store: TokenStore) -> str:
+    """Describe how many documents the tokens of a store don't reproduce; empty if they reproduce all."""
     lost = store.num_documents - store.num_reproduced
     return f"the tokenizer loses text in {lost:,} of {store.num_documents:,} documents" if lost else ""

@@ -85,7 +85,7 @@ from vaak.tasks.lm.preferences import (
     with_reference,
     write_reference,
 )
-from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe, what_is_learned, with_ngrams
+from vaak.tasks.lm.prepare import PreparedText, choose_learned, describe_lost_text, recipe, with_ngrams
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
 from vaak.tasks.pretrained import BASE_FOLDER, load_or_init, read_new_tokens
 from vaak.text.chat_template import ChatTemplate, Messages, Tools, template_in
@@ -212,7 +212,7 @@ class LanguageModelTask(ExportableTask):
         content = template_in(prepared_folder(self.directory) / "tokenizer")
         if content is None:
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
-        return ChatTemplate(content, self.tokenizer, what_is_learned(self.data), self.data.chat_template_kwargs)
+        return ChatTemplate(content, self.tokenizer, choose_learned(self.data), self.data.chat_template_kwargs)
 
     def refused_endpoints(self) -> dict[str, str]:
         try:
@@ -267,7 +267,7 @@ class LanguageModelTask(ExportableTask):
 
         def made(folder: Path) -> TextDataset:
             store = write_tokens(folder / "texts", map(normalise, texts), self.tokenizer)
-            if self.causal and (reason := loss_of_text(store)):
+            if self.causal and (reason := describe_lost_text(store)):
                 log.warning("no bits per byte: %s", reason)
             return self._evaluated(store, 0.0 if self.causal else self.data.masking_probability)
 
@@ -465,7 +465,7 @@ class LanguageModelTask(ExportableTask):
         chats = self.dataset(split) if self.chats else None
         if isinstance(chats, ChatDataset) and chats.num_cut:
             return f"{chats.num_cut:,} conversations are cut"
-        return loss_of_text(self.prepared.store(split))
+        return describe_lost_text(self.prepared.store(split))
 
     def _newlines(self) -> str:
         """Return which newlines of the files are scored and counted as bytes, in words."""

@@ -23,9 +23,8 @@ from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import PitchConfig
 from vaak.core.errors import DataError
 from vaak.core.left_out import CONTENTS, join_contents
-from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, contents_of_corpora, make_corpora
+from vaak.tasks.speech_task import PATH_OPTIONS, Datasets, PreparedAudio, contents_of_corpora, list_splits, make_corpora
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -124,9 +123,8 @@ def _make(
     processor = PhonemeProcessor(sources.data.front_end) if own is None else own.processor
     processor.save(folder / PROCESSOR_FILE)
     corpora = sources.corpora()
-    there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     statistics: dict[str, Any] = {}
-    for split in there if splits is None else splits:
+    for split in list_splits(corpora) if splits is None else splits:
         store, statistics[split] = _write(sources, corpora, folder / split, processor, is_new=own is None)
         if split == "train" and own is None:
             speakers, normalisation = store.cuts.speakers, Normalisation.of(store)

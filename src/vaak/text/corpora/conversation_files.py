@@ -116,7 +116,7 @@ def _read_rows(path: Path, options: BytesOptions, skip_bad: bool, make: Make) ->
             document, more = make(row, where, options)
         except DataError as error:
             if not skip_bad:
-                raise DataError(f"{error} (data.on_bad_example: skip leaves such rows out)") from error
+                raise DataError(f"{error}; to leave such rows out, set data.on_bad_example: skip") from error
             yield Document("", replaced, where, problem=str(error))
             continue
         yield document._replace(replaced_bytes=replaced + more)

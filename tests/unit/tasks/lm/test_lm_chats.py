@@ -217,7 +217,7 @@ def test_weight_0_is_not_learned_and_bad_conversations_are_left_out(
     (tmp_path / "template.jinja").write_text(template)
     options = [f"data.chat_template={tmp_path / 'template.jinja'}", "data.tokenizer.vocab_size=300"]
     with pytest.raises(
-        DataError, match=r"train.jsonl:2: no turn of the assistant.* \(data.on_bad_example: skip leaves"
+        DataError, match=r"train.jsonl:2: no turn of the assistant.*; to leave such rows out, set data.on_bad"
     ):
         make_task(tmp_path / "chats", tmp_path / "strict", *options)
     task = make_task(tmp_path / "chats", tmp_path / "run", *options, "data.on_bad_example=skip")
@@ -246,14 +246,14 @@ def test_turns_that_ask_to_be_learned_are_where_their_role_is(
     options = {"enable_thinking": False}
     write_train(chats, tmp_path / "chats", {"messages": asking, "chat_template_kwargs": options})
     small = "data.tokenizer.vocab_size=300"
-    refused = r"train.jsonl:1: message 1 asks to be learned, but is the user's; only turns of the assistant are learned"
+    refused = r"train.jsonl:1: message 1 asks to be learned, but its role is user; only assistant is learned"
     with pytest.raises(DataError, match=refused):
         make_task(tmp_path / "chats", tmp_path / "strict", small)
     task = make_task(tmp_path / "chats", tmp_path / "run", small, "data.learned_roles=[user, assistant]")
     dataset: Any = task.dataset("train")
     targets = dataset.example(0, np.random.default_rng(0)).targets
     assert task.tokenizer.decode(targets[targets != IGNORED].tolist()) == "a"
-    assert "train: 1 conversations give enable_thinking, which data.chat_template doesn't name" in caplog.messages
+    assert "train: 1 conversations give enable_thinking, which data.chat_template doesn't use" in caplog.messages
     given = "data.chat_template_kwargs={enable_thinking: false}"
     with pytest.raises(UserError, match=r"^data.chat_template_kwargs: data.chat_template doesn't name enable_thinking"):
         make_task(chats, tmp_path / "unknown", given)

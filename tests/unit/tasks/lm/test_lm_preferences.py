@@ -249,12 +249,12 @@ def test_pairs_that_teach_both_ways_are_counted_and_those_written_alike_refused(
         )
     orpo = [*SCRATCH, "training.loss.main=orpo", "training.max_steps=1"]
     code, _, err = vaak("train", "preferred.yml", *orpo)
-    said = "train: 1 pairs have the answers of another one, the other way round; both are kept"
+    said = "train: 1 pairs have the answers of another pair in the opposite order; both are kept"
     assert (code, said in err.replace("\n", " ")) == (0, True), err
     with open("train.jsonl", "a") as file:
         file.write(json.dumps({**pair, "chosen": "<think>so</think>अब", "rejected": "अब"}) + "\n")
     code, _, err = vaak("train", "preferred.yml", *orpo, "data.reasoning=drop", "name=alike")
-    assert (code, "train.jsonl:28: data.chat_template writes chosen and rejected alike" in err) == (2, True), err
+    assert (code, "train.jsonl:28: data.chat_template gives chosen and rejected the same text" in err) == (2, True), err
 
 
 def test_texts_are_refused_where_answers_are_compared(vaak: Any, folder: Path):

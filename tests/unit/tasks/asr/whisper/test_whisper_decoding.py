@@ -25,7 +25,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.transcripts import Segment, Transcript, vtt_text
-from vaak.tasks.asr.utterances import joined
+from vaak.tasks.asr.utterances import join_utterances
 from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
 from vaak.tasks.asr.whisper.data import Timing, WhisperDataset
 from vaak.tasks.asr.whisper.features import WhisperFeatures, WhisperSamples
@@ -445,7 +445,7 @@ def test_joined_utterances_are_neighbours_that_fit(tmp_path: Path):
     [line, *_] = write_pairs(tmp_path, np.random.default_rng(0))["train"]
     (first, second), duration = line["segments"], line["segments"][1]["end"]
     for longest, number in ((2.0, 1), (second["end"] - first["start"] - 0.01, 2)):
-        parts = list(joined(_recording(tmp_path / line["audio"], line["segments"]), longest))
+        parts = list(join_utterances(_recording(tmp_path / line["audio"], line["segments"]), longest))
         assert len(parts) == number
         assert all(part.duration <= longest + 1e-6 for part in parts)
         for part in parts:
